@@ -12,7 +12,6 @@ use ddp_doctor_proto::report::{Effect, Severity};
 use crate::findings::draft::{Draft, Key, KeyPlace, Standing};
 use crate::findings::memory::out_of_memory;
 use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
-use crate::model::Process;
 use crate::situation::Situation;
 
 /// Findings that follow from another one.
@@ -122,13 +121,10 @@ fn device_cycle(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
 /// The world that the only root cause rank is joining.
 fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     let (group, _) = draft.place?;
-    let members = draft.root.iter();
-    let processes: Vec<&Process> =
-        members.filter_map(|&rank| situation.model.member(group, rank)).collect();
-    match processes[..] {
-        [process] => rendezvous_incomplete::joined_by(situation, process),
-        _ => None,
-    }
+    let mut members = situation.model.members(group, &draft.root);
+    let (_, process) = members.next()?;
+    let is_alone = members.next().is_none();
+    is_alone.then(|| rendezvous_incomplete::joined_by(situation, process)).flatten()
 }
 
 /// The first root cause rank whose interface cannot be used.

@@ -8,7 +8,7 @@ use crate::evidence::align::OddOnes;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
-use crate::model::{Ending, Exception, Process};
+use crate::model::{Exception, Process};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::source::branches;
@@ -109,8 +109,8 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         return rank_calls(situation, breach.group, seq);
     }
     let members = situation.model.group(breach.group).members.keys();
-    let last = |&rank: &u32| Some(last_call(rank, situation.model.member(breach.group, rank)?));
-    members.filter_map(last).collect()
+    let members = situation.model.members(breach.group, members);
+    members.map(|(rank, process)| last_call(rank, process)).collect()
 }
 
 /// Shows ranks that broke the contract at the line of the breach.
@@ -156,11 +156,7 @@ fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
         return draft.code.effect;
     }
     let members = situation.model.group(breach.group).members.keys();
-    let mut processes = members.filter_map(|&rank| situation.model.member(breach.group, rank));
-    let crashed = processes.any(|process| {
-        let ending = situation.model.ending_of(process);
-        matches!(ending, Ending::Raised(_) | Ending::Died(_))
-    });
+    let crashed = situation.has_one_crashed(breach.group, members);
     if crashed || draft.victims.is_empty() { Effect::Crashes } else { Effect::Blocks }
 }
 

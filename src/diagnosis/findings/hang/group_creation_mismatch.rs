@@ -251,10 +251,8 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&begun).with("has", "have"),
     ));
-    for &rank in absent {
-        if let Some(process) = model.member(stall.group, rank) {
-            add_activity(situation, &mut draft, rank, process);
-        }
+    for (rank, process) in model.members(stall.group, absent) {
+        add_activity(situation, &mut draft, rank, process);
     }
     draft.why.extend(other_name(situation, group, &not_begun));
     draft.next = if is_communicator(group) { vec![create_together(absent)] } else { next_steps() };

@@ -179,12 +179,9 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let lone = stall.message.as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
-    let processes = || {
-        let members = absent.iter();
-        members.filter_map(|&rank| situation.model.member(stall.group, rank))
-    };
+    let processes = || situation.model.members(stall.group, absent);
     // A rank in a phase that the program marked as long is expected to be late.
-    if processes().any(|process| !process.phases.is_empty()) {
+    if processes().any(|(_, process)| !process.phases.is_empty()) {
         return None;
     }
     let group = situation.model.group(stall.group);
@@ -211,20 +208,17 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         Ranks(absent).with("has", "have"),
         counterpart(lone),
     );
-    let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
+    let over = situation.is_cut_short(stall) || processes().all(|(_, process)| process.has_ended());
     draft.say(lacks_partner(group, lone, absent, over));
     draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     draft.attribute(reading);
-    for &rank in absent {
-        let Some(process) = situation.model.member(stall.group, rank) else { continue };
+    for (rank, process) in processes() {
         match idle::standing(situation.model, process) {
             Some((still, sentence)) => {
                 draft.next.extend(idle::advice(still.what, process));
                 draft.say(sentence);
             }
-            None => {
-                draft.say(format!("Rank {rank}: {}.", last_call_of(situation.model, process)));
-            }
+            None => draft.say(format!("Rank {rank}: {}.", last_call_of(situation.model, process))),
         }
     }
     if situation.is_cut_short(stall) {

@@ -117,8 +117,8 @@ fn blame(
     draft.root.sort_unstable();
     // A rank with lost records may have made the call.
     let ranks = parting.inside.iter().chain(&parting.outside);
-    let mut processes = ranks.filter_map(|&rank| situation.model.member(group, rank));
-    draft.confidence = if processes.all(|process| process.lost == 0) {
+    let mut members = situation.model.members(group, ranks);
+    draft.confidence = if members.all(|(_, process)| process.lost == 0) {
         Confidence::Supported
     } else {
         Confidence::Suspected

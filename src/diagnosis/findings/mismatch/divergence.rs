@@ -8,7 +8,7 @@ use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
-use crate::model::{Ending, GroupId, Join, Wait};
+use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{Ranks, begin};
@@ -162,10 +162,7 @@ fn effect(
         // Such calls usually complete, with wrong results.
         Effect::Corrupts if is_blocked(situation, join) => (Effect::Blocks, Severity::Error),
         Effect::Crashes => {
-            let model = situation.model;
-            let members = everybody.iter().filter_map(|&it| model.member(divergence.group, it));
-            let mut endings = members.map(|process| model.ending_of(process));
-            let crashed = endings.any(|it| matches!(it, Ending::Raised(_) | Ending::Died(_)));
+            let crashed = situation.has_one_crashed(divergence.group, everybody);
             (if crashed { Effect::Crashes } else { Effect::Blocks }, code.severity)
         }
         effect => (effect, code.severity),

@@ -30,8 +30,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
-    let members = members.filter_map(|&rank| Some((rank, model.member(inside.group, rank)?)));
-    let stopped: Vec<(u32, Timestamp)> = members
+    let stopped: Vec<(u32, Timestamp)> = model
+        .members(inside.group, members)
         .filter(|(_, process)| process.is_stopped())
         .map(|(rank, process)| (rank, process.state_at))
         .collect();

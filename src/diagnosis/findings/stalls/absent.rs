@@ -35,8 +35,8 @@ impl<'a> Absent<'a> {
     pub(crate) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
         let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
         let ranks = if ranks.is_empty() { missing() } else { ranks.to_vec() };
-        let processes: Vec<&Process> =
-            ranks.iter().filter_map(|&rank| situation.model.member(stall.group, rank)).collect();
+        let members = situation.model.members(stall.group, &ranks);
+        let processes: Vec<&Process> = members.map(|(_, process)| process).collect();
         let mut calls = situation.calls(stall).into_iter();
         let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
         let due = situation.overdue_at(stall);

@@ -16,8 +16,7 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     let place = Target::Join(group, seq);
     let enough = situation.model.timing.function_wait;
     let mut standing: BTreeMap<&Arc<str>, Vec<u32>> = BTreeMap::new();
-    for &rank in &draft.victims {
-        let Some(process) = situation.model.member(group, rank) else { continue };
+    for (rank, process) in situation.model.members(group, &draft.victims) {
         for thread in process.threads.values() {
             let target = thread.last_call.as_ref().and_then(|call| process.target(call.id));
             if let Some((function, since)) = &thread.within

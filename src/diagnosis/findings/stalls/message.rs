@@ -33,13 +33,11 @@ pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<Ran
     let Some(lone) = &stall.message else {
         return rank_calls(situation, stall.group, stall.seq);
     };
-    let member = |rank| situation.model.member(stall.group, rank);
-    let waits =
-        member(lone.rank).map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
-    let missing = stall.missing.iter().filter_map(|absent| {
-        let process = member(absent.rank)?;
-        Some(last_call(absent.rank, process))
-    });
+    let waits = situation.model.member(stall.group, lone.rank);
+    let waits = waits.map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+    let missing = stall.missing.iter().map(|absent| &absent.rank);
+    let missing = situation.model.members(stall.group, missing);
+    let missing = missing.map(|(rank, process)| last_call(rank, process));
     let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
     calls.sort_by_key(|call| call.rank);
     calls
