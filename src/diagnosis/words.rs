@@ -49,6 +49,11 @@ pub fn begin(text: impl Display) -> String {
     format!("{}{}", first.unwrap_or_default(), letters.as_str())
 }
 
+/// The parts with this between each two of them.
+pub(crate) fn joined(parts: impl IntoIterator<Item = String>, between: &str) -> String {
+    parts.into_iter().collect::<Vec<_>>().join(between)
+}
+
 /// The singular for exactly one rank, otherwise the plural: "is" or "are", "has" or "have", ….
 pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if ranks.len() == 1 { one } else { several }

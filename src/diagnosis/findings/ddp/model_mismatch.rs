@@ -17,11 +17,9 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
     let index = if is_known { difference.index } else { 0 };
     let sides = difference.sides.iter();
-    let sides: Vec<String> =
-        sides.map(|side| describe_side(side, difference.what, index)).collect();
+    let sides = words::joined(sides.map(|it| describe_side(it, difference.what, index)), ", ");
     let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
-    draft.summary =
-        format!("the models of {} differ{first}: {}", words::group(&group.info), sides.join(", "));
+    draft.summary = format!("the models of {} differ{first}: {sides}", words::group(&group.info));
     draft.say(match difference.what {
         What::Count | What::Shape => {
             "DDP matches the parameters of ranks by their order alone, and its constructor rejects \

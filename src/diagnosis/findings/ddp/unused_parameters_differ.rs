@@ -17,12 +17,10 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         let report = contract::report_of(situation, breach, rank)?;
         Some((rank, breach::names(&draft, Some(rank), report.total)))
     });
-    let lacks: Vec<String> = by_likeness(lacking, String::eq)
-        .iter()
-        .map(|(names, ranks)| {
-            format!("{} no gradient for {names}", Ranks(ranks).with("has", "have"))
-        })
-        .collect();
+    let lacks = by_likeness(lacking, String::eq).into_iter().map(|(names, ranks)| {
+        format!("{} no gradient for {names}", Ranks(&ranks).with("has", "have"))
+    });
+    let lacks = words::joined(lacks, ", ");
     let seq = draft.place.map_or(0, |(_, seq)| seq);
     let waits = match (draft.victims.is_empty(), draft.op) {
         (false, Some(op)) => format!(
@@ -32,7 +30,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         ),
         _ => String::new(),
     };
-    draft.summary = format!("{}{waits}", lacks.join(", "));
+    draft.summary = lacks + &waits;
     draft.say(
         "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
          once all buckets are.",

@@ -7,7 +7,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Ranks, number};
+use crate::words::{Ranks, joined, number};
 
 /// DD902: gaps in the records of ranks.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
@@ -35,12 +35,11 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
     );
-    let each: Vec<String> =
-        lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost)).collect();
+    let each = lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost));
     draft.say(format!(
         "A black box keeps the latest records of its process, and new ones take the place of old \
          ones that were not read in time: {}.",
-        each.join(", ")
+        joined(each, ", ")
     ));
     draft.say(format!(
         "How far {they} came in each group is counted separately and is not lost. Findings that \

@@ -84,13 +84,13 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     };
     let members = classes.concat().into_iter().filter(is_member);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(members));
-    let parts: Vec<String> = requests.iter().map(|it| requested(it)).collect();
+    let parts = words::joined(requests.iter().map(|it| requested(it)), ", where ");
     let order = if mismatch.is_other_order(model) {
         "; they create the same groups in another order"
     } else {
         ""
     };
-    draft.summary = format!("{}{order}", parts.join(", where "));
+    draft.summary = parts + order;
     draft.why = why_they_differ(mismatch);
     draft.next = next_steps();
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))

@@ -105,8 +105,7 @@ fn draft(
             let call = &situation.join(group, seq)?.calls.get(&rank)?.call;
             Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
         });
-        let calls: Vec<String> = calls.collect();
-        Some(calls.join(", then "))
+        Some(words::joined(calls, ", then "))
     });
     draft.summary = format!(
         "The same calls in another order meet as #{seq} to #{last} of {}: {sides}",

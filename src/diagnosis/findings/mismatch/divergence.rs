@@ -11,7 +11,7 @@ use crate::findings::view::rank_calls;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
-use crate::words::{Ranks, begin};
+use crate::words::{Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -48,8 +48,7 @@ pub(crate) fn sides(
         let call = call_of(*ranks.first()?)?;
         Some(format!("{} {call}", Ranks(ranks).with(one, several)))
     });
-    let sides: Vec<String> = sides.collect();
-    sides.join(", ")
+    joined(sides, ", ")
 }
 
 /// A draft with root cause, victims, effect and proof of calls that disagree, without sentences.

@@ -13,7 +13,7 @@ use crate::findings::startup::joining::describe_joiners;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks, worlds};
-use crate::words::Ranks;
+use crate::words::{Ranks, joined};
 
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
@@ -108,12 +108,11 @@ fn draft(
         "{} configured to use the network interface {value} ({variable}), {what}",
         Ranks(&draft.root).with("is", "are"),
     );
-    let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
     draft.say(format!(
         "Process {} of rank {} sees these interfaces: {}.",
         first.process.pid,
         first.rank,
-        listed.join(", ")
+        joined(seen.iter().map(Interface::to_string), ", ")
     ));
     draft.advise(format!(
         "Set {variable} to an interface of that host that reaches the others, or leave it unset."

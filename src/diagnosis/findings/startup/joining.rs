@@ -78,7 +78,7 @@ pub(crate) fn each<K>(
         let verb = words::number(&ranks(joiners), one, several);
         format!("{} {verb} {}", who(joiners), object(key))
     };
-    classes.iter().map(clause).collect::<Vec<_>>().join(", ")
+    words::joined(classes.iter().map(clause), ", ")
 }
 
 /// The proof that two joiners contradict each other.

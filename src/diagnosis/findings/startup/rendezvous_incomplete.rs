@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::stalls::idle;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::startup::skew;
 use crate::findings::view::no_call;
@@ -453,12 +454,6 @@ impl Missing<'_> {
 
 /// "stands still in main() at train.py:14, there in sleep() (…)".
 fn what_it_does(outside: &Activity<'_>) -> String {
-    let line =
-        outside.line.map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
-    let line = line.unwrap_or_else(|| " in library code".into());
-    let inner = outside
-        .inner
-        .map(|inner| format!(", there in {} ({})", words::function(inner), words::line(inner)));
     let moves = if outside.moves { "is running" } else { "stands still" };
-    format!("{moves}{line}{}", inner.unwrap_or_default())
+    format!("{moves} {}", idle::in_source(outside))
 }

@@ -10,7 +10,7 @@ use crate::findings::startup::settings::{self, Peers, Side, Skew};
 use crate::findings::view::{describe, no_call, waiting_until};
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::Ranks;
+use crate::words::{Ranks, joined};
 
 /// Variables that make a rank wait for all others inside `init_process_group`.
 const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
@@ -75,10 +75,10 @@ pub(crate) fn per_rank(
 ) -> Vec<RankCall> {
     let peers = peers.ranks.iter();
     let peers = peers.filter(|(rank, _)| ranks.contains(rank));
-    peers.map(|(&rank, process)| joined(situation, rank, process)).collect()
+    peers.map(|(&rank, process)| row(situation, rank, process)).collect()
 }
 
-fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
+fn row(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
     let Some(init) = &process.init else {
         return no_call(rank);
     };
@@ -103,6 +103,5 @@ pub(crate) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String
         };
         format!("{} {listed}", Ranks(&side.ranks).with("has", "have"))
     };
-    let sides: Vec<String> = skew.sides.iter().map(side).collect();
-    sides.join(", ")
+    joined(skew.sides.iter().map(side), ", ")
 }

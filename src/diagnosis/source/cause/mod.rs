@@ -347,7 +347,7 @@ impl<'a> Sides<'a> {
             (None, None) => (kind, None, true),
         };
         let shown = shown.map(|shown| line_is_guarded(&shown));
-        let because = [calls, shown].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let because = words::joined(calls.into_iter().chain(shown), " ");
         let because = Some(because).filter(|it| !it.is_empty());
         Some(Reading { same_path, ..suspected(kind, because) })
     }
