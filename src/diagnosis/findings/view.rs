@@ -172,6 +172,12 @@ pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
     )
 }
 
+/// Rows of these ranks, each with the last call of its newest process.
+pub(crate) fn last_calls(situation: &Situation<'_>, ranks: &[u32]) -> Vec<RankCall> {
+    let row = |&rank: &u32| Some(last_call(rank, situation.model.process_of(rank)?));
+    ranks.iter().filter_map(row).collect()
+}
+
 /// The row with another line, if there is one.
 pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
     if let Some(place) = place {

@@ -2,10 +2,11 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter, RankCall};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Parameter, RankCall};
 
 use crate::evidence::align::OddOnes;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::facts;
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
 use crate::model::{Exception, Process};
@@ -73,11 +74,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     draft.effect = effect(situation, breach, &draft);
     let raised = breach.root.iter().find_map(|&rank| {
         let exception = raised(situation.model.member(breach.group, rank)?, breach)?;
-        Some(Fact::Raised {
-            rank,
-            text: exception.text.to_string(),
-            seen: exception.kind.to_string(),
-        })
+        Some(facts::raised(rank, exception))
     });
     match (raised, met) {
         (Some(raised), _) => draft.observed(vec![raised]),

@@ -6,7 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
+use crate::findings::view::last_calls;
 use crate::model::Process;
 use crate::situation::{Origin, Situation, Stall};
 use crate::words::{Ranks, begin, number};
@@ -39,10 +39,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     draft.root_confidence = Confidence::Supported;
     draft.set_victims(Stall::victims(&waits));
     draft.blocked_at = waits.iter().map(|stall| stall.since).min();
-    draft.per_rank = ranks
-        .iter()
-        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
-        .collect();
+    draft.per_rank = last_calls(situation, &ranks);
     draft.summary =
         format!("no reports from {} on host {} since {since}", Ranks(&ranks), first.host,);
     let mut why = format!(

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
+use crate::findings::view::last_calls;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Ranks, joined, number};
@@ -25,10 +25,7 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     let they = number(&ranks, "it", "they");
 
     let mut draft = Draft::new(&catalogue::DD902, KeyPlace::Job, since);
-    draft.per_rank = ranks
-        .iter()
-        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
-        .collect();
+    draft.per_rank = last_calls(situation, &ranks);
     draft.summary = format!(
         "{lost} {} of {} {} lost before they were read: what {they} did then is unknown",
         if lost == 1 { "record" } else { "records" },

@@ -2,10 +2,11 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Confidence, Fact};
+use ddp_doctor_proto::report::Confidence;
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
+use crate::findings::facts;
 use crate::findings::process::death::is_process;
 use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
@@ -150,11 +151,7 @@ pub(crate) fn raised(
         Confidence::Proved
     };
     draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
-    draft.observed(vec![Fact::Raised {
-        rank,
-        text: exception.text.to_string(),
-        seen: exception.kind.to_string(),
-    }])
+    draft.observed(vec![facts::raised(rank, exception)])
 }
 
 /// Adds the calls at the place, and the ranks that made another call there as victims.
