@@ -181,12 +181,6 @@ pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     found
 }
 
-/// The codes that this version detects, in order.
-pub fn codes() -> impl Iterator<Item = &'static Code> {
-    let by_code = ALL.chunk_by(|a, b| a.code == b.code);
-    by_code.map(|rules| rules[0].code)
-}
-
 /// Whether this version detects the code.
 pub fn detects(code: &str) -> bool {
     ALL.iter().any(|it| it.code.code == code)

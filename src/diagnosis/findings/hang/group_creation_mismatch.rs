@@ -41,7 +41,14 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut explained = BTreeSet::new();
     let drafts = mismatches.chain(cycles).chain(stalls).chain(groups);
     let drafts = drafts.filter(|(group, _)| explained.insert(creations::place_of(model, *group)));
-    drafts.map(|(_, draft)| explain(situation, draft)).collect()
+    let drafts = drafts.map(|(_, mut draft)| {
+        // Adds why the ranks created groups differently.
+        let (calls, at) = (&draft.per_rank, draft.evidence_at);
+        let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
+        draft.attribute(reading);
+        draft
+    });
+    drafts.collect()
 }
 
 /// Ranks create different groups under one name.
@@ -226,8 +233,8 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     if !complete || situation.is_cut_short(stall) {
         draft.confidence = Confidence::Suspected;
     }
-    let not_begun: Vec<u32> =
-        absent.iter().copied().filter(|rank| !group.members.contains_key(rank)).collect();
+    let mut not_begun = absent.to_vec();
+    not_begun.retain(|rank| !group.members.contains_key(rank));
     let lack = if not_begun.len() == absent.len() {
         Ranks(absent).with("has not created", "have not created")
     } else {
@@ -302,10 +309,8 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
     let known = situation.known_of(group.id, group.members.keys().copied());
-    if inside.is_empty() || !all || due > known {
-        return None;
-    }
-    if inside.iter().any(|(process, ..)| process.is_stopped()) {
+    let has_stopped = inside.iter().any(|(process, ..)| process.is_stopped());
+    if inside.is_empty() || !all || due > known || has_stopped {
         return None;
     }
     let ranks: Vec<u32> = inside.iter().map(|(_, rank, _)| *rank).collect();
@@ -328,14 +333,6 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
          NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
     );
     Some((group.id, draft))
-}
-
-/// Adds why the ranks created groups differently.
-fn explain(situation: &Situation<'_>, mut draft: Draft) -> Draft {
-    let (calls, at) = (&draft.per_rank, draft.evidence_at);
-    let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
-    draft.attribute(reading);
-    draft
 }
 
 /// A sentence if absent members create a group of the same members under another name, because they
