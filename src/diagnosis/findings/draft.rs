@@ -227,9 +227,15 @@ impl Draft {
     }
 
     /// Makes these ranks the root cause.
-    pub fn blame(&mut self, odd: OddOnes) {
-        self.root_confidence = odd.confidence();
-        self.root = odd.ranks;
+    pub(crate) fn blame(&mut self, ranks: impl Into<Vec<u32>>, confidence: Confidence) {
+        self.root = ranks.into();
+        self.root_confidence = confidence;
+    }
+
+    /// Makes the odd ones among ranks the root cause.
+    pub(crate) fn blame_odd(&mut self, odd: OddOnes) {
+        let confidence = odd.confidence();
+        self.blame(odd.ranks, confidence);
     }
 
     /// Attaches the proof that these facts were observed.

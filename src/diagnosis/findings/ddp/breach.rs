@@ -59,7 +59,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     let met = met.find(|it| it.origin == origin && it.group == breach.group);
     let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
-    draft.blame(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
+    draft.blame_odd(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
     draft.set_victims(Stall::victims(&stalls));
     if let Some(join) = join {
         draft.add_victims(join.calls.keys().copied());

@@ -70,7 +70,7 @@ fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<
     draft.why = why(it, &name, &classes, one, other);
     draft.next = next(it, is_odd.then_some(&root));
     draft.parameters = described.into_iter().collect();
-    draft.blame(OddOnes { ranks: root, is_minority: is_odd });
+    draft.blame_odd(OddOnes { ranks: root, is_minority: is_odd });
     draft.victims = others;
     let proof = certificate(group, it, one, other);
     Some(draft.proved_by(proof))

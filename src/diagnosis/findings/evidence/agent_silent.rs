@@ -35,8 +35,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .filter(|stall| matches!(stall.origin, Origin::Silent(_)))
         .filter(|stall| stall.origin.ranks().iter().any(|rank| ranks.contains(rank)))
         .collect();
-    draft.root.clone_from(&ranks);
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(&ranks[..], Confidence::Supported);
     draft.set_victims(Stall::victims(&waits));
     draft.blocked_at = waits.iter().map(|stall| stall.since).min();
     draft.per_rank = last_calls(situation, &ranks);

@@ -46,8 +46,7 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
         "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
          free, or less load on the node.",
     );
-    draft.root = ranks;
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(ranks, Confidence::Proved);
     let what = format!("{} records", first.lost);
     Some(draft.observed(vec![Fact::Missing { rank: Some(rank), pid: Some(first.pid), what }]))
 }

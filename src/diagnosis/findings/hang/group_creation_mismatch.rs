@@ -67,7 +67,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     let mut requests = mismatch.requests.clone();
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let classes: Vec<Vec<u32>> = requests.iter().map(|it| ranks_of(it)).collect();
-    draft.blame(odd_ones(&classes));
+    draft.blame_odd(odd_ones(&classes));
     for (&rank, asked) in mismatch.requests.iter().flat_map(|it| &it.ranks) {
         if let Some(call) = creating_call(situation, rank, asked) {
             draft.op = Some(asked.call.op);
@@ -193,7 +193,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     // The smaller side is the root cause: members that create the group, or those that do not.
     let mut classes = vec![makers.clone(), absent.clone()];
     classes.retain(|ranks| !ranks.is_empty());
-    draft.blame(odd_ones(&classes));
+    draft.blame_odd(odd_ones(&classes));
     let stalls = situation.stalls_from(&Origin::Cycle(index));
     let in_cycle = cycle.iter().map(|wait| wait.rank);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(in_cycle));

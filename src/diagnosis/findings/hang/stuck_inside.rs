@@ -45,7 +45,6 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     if progress.back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
     }
-    draft.root_confidence = Confidence::Suspected;
     // Others wait in stalls that originate from it.
     let stalls = situation.stalls_from(&Origin::Inside(inside.group, inside.seq));
     draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));

@@ -83,8 +83,7 @@ pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Dra
     }
     draft.advise(NEED_LESS);
     draft.advise(format!("Find the allocation that failed in the output of rank {rank}."));
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Supported;
+    draft.blame([rank], Confidence::Supported);
     draft.fact = died.fact;
     draft.take_calls(died);
     Some(draft)

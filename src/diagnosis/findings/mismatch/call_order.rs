@@ -60,8 +60,8 @@ fn race(
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
     // Neither side is wrong: the ranks have to agree on an order.
-    draft.root = draft.per_rank.iter().map(|call| call.rank).collect();
-    draft.root_confidence = Confidence::Suspected;
+    let ranks: Vec<u32> = draft.per_rank.iter().map(|call| call.rank).collect();
+    draft.blame(ranks, Confidence::Suspected);
     draft.victims.clear();
     draft.cause = None;
     draft.summary = format!(

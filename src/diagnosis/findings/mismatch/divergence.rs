@@ -75,7 +75,7 @@ pub(crate) fn parted(
             everybody.len() - odd_ones.ranks.len(),
         ));
     }
-    draft.blame(odd_ones);
+    draft.blame_odd(odd_ones);
     let waiting = Stall::victims(&situation.stalls_from(&Origin::Diverged(group, seq)));
     draft.set_victims(waiting.into_iter().chain(everybody));
 

@@ -24,7 +24,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
     // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
     let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
-    draft.blame(if !skipped.is_empty() && skipped.len() < everybody.len() {
+    draft.blame_odd(if !skipped.is_empty() && skipped.len() < everybody.len() {
         OddOnes { ranks: skipped.clone(), is_minority: true }
     } else {
         odd_ones(&slip.classes())

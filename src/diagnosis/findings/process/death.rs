@@ -45,8 +45,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     let mut draft = Draft::new(&catalogue::DD201, KeyPlace::Process(rank, process.pid), end.at);
     draft.fact =
         Some(ProcessFact { rank, at: end.at, signal: exit.signal, from_communication: false });
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Proved;
+    draft.blame([rank], Confidence::Proved);
     describe_stalls(situation, process, rank, &mut draft);
     let how = how_it_ended(process, exit);
     let last = after_last_call(process);
@@ -148,8 +147,7 @@ fn attribute_to_unseen(rank: u32, unseen: Vec<u32>, draft: &mut Draft) {
     draft.summary = format!("{} {event}", Ranks(&unseen));
     draft.event = Some(event.into());
     draft.victims = vec![rank];
-    draft.root = unseen;
-    draft.root_confidence = Confidence::Suspected;
+    draft.blame(unseen, Confidence::Suspected);
 }
 
 fn advice(process: &Process, rank: u32, exit: Exit) -> String {

@@ -143,13 +143,9 @@ pub(crate) fn raised(
 ) -> Draft {
     let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
     draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
-    draft.root = vec![rank];
-    draft.root_confidence = if from_communication {
-        // The origin may be another rank that no finding names.
-        Confidence::Suspected
-    } else {
-        Confidence::Proved
-    };
+    // If the communication failed, the origin may be another rank that no finding names.
+    let is_own = !from_communication;
+    draft.blame([rank], if is_own { Confidence::Proved } else { Confidence::Suspected });
     draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
     draft.observed(vec![facts::raised(rank, exception)])
 }

@@ -84,8 +84,7 @@ fn draft(
         // All ranks are stopped, most likely on purpose.
         draft.severity = Severity::Note;
     }
-    draft.root = stopped.to_vec();
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(stopped, Confidence::Proved);
     draft.set_victims(Stall::victims(stalls));
     let calls = situation.calls(stall);
     let (_, waiting) = calls.first()?;

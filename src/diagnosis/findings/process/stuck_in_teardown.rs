@@ -181,8 +181,7 @@ fn keeps_others_waiting(
 
     let mut draft = Draft::new(&catalogue::DD205, message::key(stall), evidence_at);
     message::describe_stall(situation, stall, &mut draft);
-    draft.root = ranks.to_vec();
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(ranks, Confidence::Supported);
     draft.set_victims(Stall::victims(stalls));
     let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
     if !all_seen {

@@ -20,8 +20,7 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let key = KeyPlace::Join(small.group, 0);
     let mut draft = Draft::new(&catalogue::DD605, key, small.known_at);
     // All ranks make these calls.
-    draft.root.clone_from(&small.ranks);
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(&small.ranks[..], Confidence::Supported);
     draft.place = Some((small.group, 0));
     draft.op = Some(small.op);
     let first = small.lines.first().map(|place| &**place);

@@ -91,8 +91,7 @@ fn draft(
     let first = joiners[0];
     let mut draft =
         Draft::new(&catalogue::DD308, KeyPlace::Ranks(vec![first.rank]), first.init.call.at);
-    draft.root = ranks(joiners);
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(ranks(joiners), Confidence::Proved);
     describe_joiners(situation, forming, &mut draft);
     let seen = first.process.settings.get(SEEN);
     let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();

@@ -55,7 +55,7 @@ fn held_up_in<'a>(situation: &Situation<'_>, joiner: &Joiner<'a>) -> Option<&'a 
 
 /// Makes the classes outnumbered by another one the root cause, or all of them.
 pub(crate) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
-    draft.blame(odd_ones(classes));
+    draft.blame_odd(odd_ones(classes));
     draft.root.dedup();
 }
 

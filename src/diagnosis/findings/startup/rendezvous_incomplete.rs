@@ -89,8 +89,7 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
     if absent.is_empty() {
         describe_incomplete_start(situation, forming, &mut draft);
     } else {
-        draft.root.clone_from(&absent);
-        draft.root_confidence = Confidence::Supported;
+        draft.blame(absent, Confidence::Supported);
         describe_joiners(situation, forming, &mut draft);
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
         draft.per_rank.sort_by_key(|call| call.rank);
@@ -189,8 +188,7 @@ fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
 /// Fills in the draft if all ranks have begun to join and some do not return.
 fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
     draft.confidence = Confidence::Suspected;
-    draft.root = forming.waiting();
-    draft.root_confidence = Confidence::Suspected;
+    draft.blame(forming.waiting(), Confidence::Suspected);
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
         "all ranks of the world have come to {}, and {} not returned from joining it",
