@@ -279,7 +279,6 @@ fn absorb(merged: &mut Merged, other: Draft) {
     into.add_victims(other.victims);
     let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
     into.per_rank.extend(other.per_rank.into_iter().filter(|call| !known.contains(&call.rank)));
-    into.per_rank.sort_by_key(|call| call.rank);
     into.root_confidence = into.root_confidence.min(other.root_confidence);
     // A certificate of the first fact does not prove the others.
     if into.certificate.is_some() && other.certificate.is_none() {

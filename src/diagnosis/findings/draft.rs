@@ -113,7 +113,7 @@ pub struct Draft {
     pub place: Option<(GroupId, u64)>,
     /// Operation of the call concerned.
     pub op: Option<Op>,
-    /// Calls of the ranks concerned.
+    /// Calls of the ranks concerned; sorted by rank in the finding.
     pub per_rank: Vec<RankCall>,
     /// Parameters of the model concerned.
     pub parameters: Vec<Parameter>,

@@ -73,7 +73,6 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
-    draft.per_rank.sort_by_key(|row| row.rank);
     draft.summary = format!(
         "The devices of {} wait for each other in {} process groups, which the ranks use in \
          different orders",

@@ -54,7 +54,6 @@ fn other_size(
         let process = situation.model.member(group.id, rank)?;
         draft.per_rank.push(made_call(situation, rank, process, call));
     }
-    draft.per_rank.sort_by_key(|call| call.rank);
     draft.summary = format!(
         "rank {from} sends {} to rank {to}{}, which receives {}{}",
         data(send),
@@ -279,17 +278,13 @@ fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
     )
 }
 
-/// The calls of both sides, ordered by rank.
+/// The calls of both sides.
 fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
-    let mut calls: Vec<RankCall> = lones
-        .iter()
-        .filter_map(|lone| {
-            let process = situation.model.member(group, lone.rank)?;
-            Some(waiting_call(situation, lone.rank, process, &lone.joined))
-        })
-        .collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    let row = |lone: &&Lone| {
+        let process = situation.model.member(group, lone.rank)?;
+        Some(waiting_call(situation, lone.rank, process, &lone.joined))
+    };
+    lones.iter().filter_map(row).collect()
 }
 
 fn tag(call: &Call) -> String {

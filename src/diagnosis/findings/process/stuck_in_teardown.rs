@@ -228,7 +228,6 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         with_place(last_call(rank, process), call.place.as_deref())
     };
     draft.per_rank = stuck.iter().map(row).collect();
-    draft.per_rank.sort_by_key(|row| row.rank);
     draft.blocked_at = Some(begun);
     let (_, _, first) = stuck.first()?;
     draft.summary = format!(

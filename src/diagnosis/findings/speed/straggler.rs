@@ -109,9 +109,7 @@ fn per_rank(
     let waiting = waiting.map(|&rank| call(rank, CallState::Waiting, Some(typical)));
     let late = straggler.ranks.iter();
     let late = late.map(|&rank| with_place(call(rank, CallState::NotIssued, None), place));
-    let mut calls: Vec<RankCall> = waiting.chain(late).collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    waiting.chain(late).collect()
 }
 
 /// What is said about the reason for which ranks are late.

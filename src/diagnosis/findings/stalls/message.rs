@@ -38,9 +38,7 @@ pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<Ran
     let missing = stall.missing.iter().map(|absent| &absent.rank);
     let missing = situation.model.members(stall.group, missing);
     let missing = missing.map(|(rank, process)| last_call(rank, process));
-    let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    waits.into_iter().chain(missing).collect()
 }
 
 /// Adds the place of a stall to a draft, and the calls there.

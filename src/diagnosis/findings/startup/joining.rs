@@ -23,7 +23,6 @@ pub(crate) fn describe_joiners(
     draft.of_process = Some(forming.joiners[0].process.id);
     draft.blocked_at = Some(forming.begun());
     draft.per_rank = forming.joiners.iter().map(|joiner| joining_call(situation, joiner)).collect();
-    draft.per_rank.sort_by_key(|call| call.rank);
     let mut held_up = forming.joiners.clone();
     held_up.retain(|it| it.process.is_joining() || held_up_in(situation, it).is_some());
     draft.set_victims(ranks(&held_up));

@@ -92,7 +92,6 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         draft.blame(absent, Confidence::Supported);
         describe_joiners(situation, forming, &mut draft);
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
-        draft.per_rank.sort_by_key(|call| call.rank);
         describe_missing(situation, forming, &missing, &mut draft);
     }
     if attempt.index > 0 {
