@@ -203,7 +203,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
         Ranks(&absent).with("does", "do"),
         if makers.len() + absent.len() == 2 { "they" } else { "ranks" },
     );
-    draft.say(format!("{}.", cycle::steps(situation, cycle).join("; ")));
+    draft.say(cycle::steps(situation, cycle));
     draft.say(
         "None of these waits can end before the other rank does its part, and no rank can do it \
          before its present wait ends.",

@@ -47,7 +47,7 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
         );
         // Replaces the sentence on the cause.
         draft.why = vec![
-            format!("{}.", cycle::steps(situation, cycle).join("; ")),
+            cycle::steps(situation, cycle),
             "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun."
                 .into(),
@@ -80,7 +80,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         cycle::groups(cycle).len(),
     );
     let reason = [
-        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+        cycle::steps(situation, cycle),
         "Every rank has made all of these calls. But a device begins a call only once those before it \
          on the same stream are complete, and these cannot complete before the others have begun."
             .into(),
@@ -113,7 +113,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             ": each is in a call that another one has not made"
         },
     );
-    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
+    draft.say(cycle::steps(situation, waits));
     draft.say(if in_their_calls {
         "None of these calls can complete before the other rank makes its own, and no rank can make \
          it before its present call completes."

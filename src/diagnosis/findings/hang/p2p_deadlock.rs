@@ -36,7 +36,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let calls = words::joined(calls, ", ");
     draft.summary = format!("{} wait for each other: {calls}", Ranks(&draft.root));
     let because = std::mem::take(&mut draft.why);
-    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
+    draft.say(cycle::steps(situation, waits));
     let others = partners_of_others(situation, waits);
     // Every call would meet another one of the cycle, if their peers were others. Of calls that block, the
     // right partners may come later.

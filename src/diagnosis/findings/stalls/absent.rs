@@ -72,8 +72,9 @@ impl<'a> Absent<'a> {
     ) -> Draft {
         let mut draft = message::draft(situation, code, self.stall, self.call, evidence_at);
         draft.root = self.ranks.clone();
-        draft.confidence =
-            if self.all_seen { Confidence::Supported } else { Confidence::Suspected };
+        if !self.all_seen {
+            draft.confidence = Confidence::Suspected;
+        }
         draft.root_confidence = draft.confidence;
         draft.set_victims(Stall::victims(stalls));
         // An absent rank is shown at the line of its stack.

@@ -290,7 +290,6 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
 }
 
 /// The missing ranks in each state.
-#[derive(Default)]
 struct States {
     at_work: Vec<u32>,
     ended: Vec<u32>,
@@ -300,17 +299,16 @@ struct States {
 
 impl States {
     fn of(missing: &[Missing<'_>]) -> Self {
-        let mut states = Self::default();
-        for missing in missing {
-            let ranks = match missing.is {
-                Whereabouts::AtWork(_) => &mut states.at_work,
-                Whereabouts::Ended(..) => &mut states.ended,
-                Whereabouts::JoinedElsewhere(_) => &mut states.elsewhere,
-                Whereabouts::NeverSeen => &mut states.never_seen,
-            };
-            ranks.push(missing.rank);
+        let those = |is: fn(&Whereabouts<'_>) -> bool| {
+            let those = missing.iter().filter(|it| is(&it.is));
+            those.map(|it| it.rank).collect()
+        };
+        Self {
+            at_work: those(|it| matches!(it, Whereabouts::AtWork(_))),
+            ended: those(|it| matches!(it, Whereabouts::Ended(..))),
+            elsewhere: those(|it| matches!(it, Whereabouts::JoinedElsewhere(_))),
+            never_seen: those(|it| matches!(it, Whereabouts::NeverSeen)),
         }
-        states
     }
 
     /// One clause for the ranks in each state: "rank 1 is alive at train.py:9 and has not joined the

@@ -55,6 +55,8 @@ pub(super) fn of_rank(test: &str) -> Option<String> {
 const SIGNS: [&str; 18] =
     ["==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-"];
 
+const COMPARISONS: [&str; 8] = ["==", "!=", "<=", ">=", "<", ">", "in", "is"];
+
 /// The words, numbers, texts with their quotes, and signs of a test.
 fn tokens(text: &str) -> Option<Vec<&str>> {
     let mut found = Vec::new();
@@ -188,20 +190,13 @@ impl<'a> Parser<'a> {
         let mut all: Option<Option<bool>> = None;
         loop {
             let start = self.at;
-            let (negated, sign) = if self.takes("not") {
-                (true, self.takes("in").then_some("in"))
-            } else if self.takes("in") {
-                (false, Some("in"))
-            } else if self.takes("is") {
-                (self.takes("not"), Some("=="))
-            } else {
-                let signs = ["==", "!=", "<=", ">=", "<", ">"];
-                (false, signs.into_iter().find(|sign| self.takes(sign)))
-            };
-            let Some(sign) = sign else {
+            let is_not_in = self.takes("not");
+            let signs = if is_not_in { &["in"][..] } else { &COMPARISONS };
+            let Some(sign) = signs.iter().find(|sign| self.takes(sign)) else {
                 self.at = start;
                 break;
             };
+            let negated = is_not_in || *sign == "is" && self.takes("not");
             let right = self.sum()?;
             let this = compare(&last, sign, &right).map(|truth| truth != negated);
             all = Some(decided([all.unwrap_or(Some(true)), this], false));
@@ -300,7 +295,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
     match (a, b) {
         (Value::Number(a), Value::Numbers(b)) if sign == "in" => Some(b.contains(a)),
         (Value::Number(a), Value::Number(b)) => Some(match sign {
-            "==" => a == b,
+            "==" | "is" => a == b,
             "!=" => a != b,
             "<=" => a <= b,
             ">=" => a >= b,
@@ -308,7 +303,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
             ">" => a > b,
             _ => return None,
         }),
-        (Value::Truth(a), Value::Truth(b)) if sign == "==" => Some(a == b),
+        (Value::Truth(a), Value::Truth(b)) if matches!(sign, "==" | "is") => Some(a == b),
         _ => None,
     }
 }
