@@ -198,9 +198,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
         return false;
     }
     let Some((exception, _)) = last_caught(process) else { return false };
-    let Some((group, seq)) = other.place else {
-        return made_no_call_since(process, exception);
-    };
+    let Some((group, seq)) = other.place else { return made_no_call_since(process, exception) };
     let slip = situation.model.group(group).history.slip();
     let slip = slip.filter(|slip| slip.seq == seq);
     let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));

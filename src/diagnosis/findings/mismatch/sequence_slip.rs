@@ -143,9 +143,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
-    let Some((rank, process)) = skipped else {
-        return Reading::unknown();
-    };
+    let Some((rank, process)) = skipped else { return Reading::unknown() };
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
             "Rank {rank} raised {}{} before it, and went on.",

@@ -10,9 +10,7 @@ use crate::words::{Ranks, begin};
 
 /// Sentences that are appended to `why`.
 pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
-    let Some((group, seq)) = draft.place else {
-        return Vec::new();
-    };
+    let Some((group, seq)) = draft.place else { return Vec::new() };
     let place = Target::Join(group, seq);
     let enough = situation.model.timing.function_wait;
     let mut standing: BTreeMap<&Arc<str>, Vec<u32>> = BTreeMap::new();

@@ -30,9 +30,7 @@ pub(crate) fn draft(
 
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
-    let Some(lone) = &stall.message else {
-        return rank_calls(situation, stall.group, stall.seq);
-    };
+    let Some(lone) = &stall.message else { return rank_calls(situation, stall.group, stall.seq) };
     let waits = situation.model.member(stall.group, lone.rank);
     let waits = waits.map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
     let missing = stall.missing.iter().map(|absent| &absent.rank);
@@ -119,9 +117,7 @@ pub(crate) fn cause(
 
 /// Identifies a stall within its code.
 pub(crate) fn key(stall: &Stall) -> KeyPlace {
-    let Some(lone) = &stall.message else {
-        return KeyPlace::Join(stall.group, stall.seq);
-    };
+    let Some(lone) = &stall.message else { return KeyPlace::Join(stall.group, stall.seq) };
     match lone.side {
         Side::Send => KeyPlace::Channel(stall.group, Some(lone.rank), lone.peer),
         Side::Receive => KeyPlace::Channel(stall.group, lone.peer, Some(lone.rank)),

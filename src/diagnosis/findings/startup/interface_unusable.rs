@@ -62,9 +62,7 @@ fn found<'a>(forming: &Forming<'a>) -> BTreeMap<Setting, Vec<Joiner<'a>>> {
 /// Variables of a joiner that name an unusable interface, with their values.
 fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<Setting> {
     let settings = &joiner.process.settings;
-    let Some(seen) = settings.get(SEEN) else {
-        return Vec::new();
-    };
+    let Some(seen) = settings.get(SEEN) else { return Vec::new() };
     let seen = interfaces::parse(seen);
     let backend = &joiner.init.backend;
     let uses =

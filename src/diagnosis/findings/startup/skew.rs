@@ -79,9 +79,7 @@ pub(crate) fn per_rank(
 }
 
 fn row(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
-    let Some(init) = &process.init else {
-        return no_call(rank);
-    };
+    let Some(init) = &process.init else { return no_call(rank) };
     if init.over.is_some() || process.has_ended() {
         return describe(rank, CallState::Returned, None, &init.call);
     }
