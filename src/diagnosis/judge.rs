@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::causality;
 use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, Standing};
@@ -56,7 +56,6 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
             it.severity = Severity::Error;
         }
         if let Some(cause) = cause {
-            it.role = Role::Cascade;
             it.caused_by = Some(keys[cause].clone());
             if it.fact.is_some() {
                 // Its cause is what needs advice.
@@ -66,7 +65,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     }
     found.sort_by_key(|draft| {
         let age = situation.attempts.last(draft.attempt) - draft.attempt.index;
-        let is_cascade = draft.role == Role::Cascade;
+        let is_cascade = draft.caused_by.is_some();
         let severity = Reverse(draft.severity);
         // The code makes the order of drafts deterministic.
         (age, is_cascade, draft.precedence, severity, draft.evidence_at, draft.key.code)
@@ -222,10 +221,8 @@ struct Merged {
 }
 
 fn is_one_event(a: &Draft, b: &Draft) -> bool {
-    let same_words = is_alike(a.event.as_deref(), b.event.as_deref());
-    (a.code.code, a.attempt, a.role) == (b.code.code, b.attempt, b.role)
-        && a.caused_by == b.caused_by
-        && (a.role == Role::Cascade || same_words)
+    (a.code, a.attempt, &a.caused_by) == (b.code, b.attempt, &b.caused_by)
+        && (a.caused_by.is_some() || is_alike(a.event.as_deref(), b.event.as_deref()))
 }
 
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and

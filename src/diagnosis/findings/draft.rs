@@ -6,8 +6,8 @@ use std::mem;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Role,
-    Severity, Timestamp, Where,
+    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Severity,
+    Timestamp, Where,
 };
 
 use crate::evidence::align::OddOnes;
@@ -144,9 +144,7 @@ pub struct Draft {
     pub standing: Standing,
     /// Attempt that it concerns; set by [`crate::judge`].
     pub attempt: Attempt,
-    /// Role in the causal order; set by [`crate::judge`].
-    pub role: Role,
-    /// The finding that it followed from; set by [`crate::judge`].
+    /// The finding that it followed from; `None`: it is initiating. Set by [`crate::judge`].
     pub caused_by: Option<Key>,
 }
 
@@ -194,7 +192,6 @@ impl Draft {
             precedence: Precedence::Evidence,
             standing: Standing::Always,
             attempt: Attempt::default(),
-            role: Role::Initiating,
             caused_by: None,
         }
     }

@@ -7,7 +7,7 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Blame, Finding, Group, Timestamp};
+use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
 
 use crate::evidence::align::Mismatch;
 use crate::model::{Join, Process};
@@ -208,7 +208,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         severity: draft.severity,
         effect: draft.effect,
         confidence: draft.confidence,
-        role: draft.role,
+        role: if draft.caused_by.is_some() { Role::Cascade } else { Role::Initiating },
         attempt: draft.attempt.index,
         caused_by: Vec::new(),
         summary: draft.summary,
