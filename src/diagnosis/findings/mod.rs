@@ -10,9 +10,9 @@ use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
 
 use crate::evidence::align::Mismatch;
-use crate::model::{Join, Process};
+use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
-use crate::situation::{Breach, Divergence, Origin, Situation, Stall};
+use crate::situation::{Breach, Nature, Origin, Situation, Stall};
 
 pub(crate) mod ddp;
 pub(crate) mod draft;
@@ -29,6 +29,8 @@ pub(crate) mod view;
 
 pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 pub use view::describe;
+
+use mismatch::divergence::Met;
 
 use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
 use Standing::{Always, LeavesOpen, OnlyAsCause};
@@ -52,7 +54,7 @@ pub enum Look {
     /// The stalls of each origin, those at the origin itself first.
     Stalls(fn(&Situation<'_>, &Origin, &[&Stall]) -> Option<Draft>),
     /// Calls that meet and have this as their first difference.
-    Calls(Mismatch, fn(&Situation<'_>, &'static Code, &Divergence, &Join) -> Option<Draft>),
+    Calls(Mismatch, fn(&Situation<'_>, &'static Code, Met<'_>) -> Option<Draft>),
     /// Each world that is forming, or failed to form.
     Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
     /// Breaches of DDP's contract that are of the rule's code. The function completes a draft that
@@ -72,8 +74,11 @@ impl Rule {
         let model = situation.model;
         match self.look {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
-            Calls(first, draft) => mismatch::divergence::mismatches(situation, first)
-                .filter_map(|(divergence, join)| draft(situation, self.code, divergence, join))
+            Calls(first, draft) => mismatch::divergence::origins(situation)
+                .filter(|Met { divergence: it, .. }| {
+                    matches!(it.nature, Nature::Mismatch) && it.mismatch == first
+                })
+                .filter_map(|met| draft(situation, self.code, met))
                 .collect(),
             Worlds(draft) => {
                 by_place(model).iter().filter_map(|world| draft(situation, world)).collect()

@@ -4,10 +4,10 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence;
+use crate::findings::mismatch::divergence::{self, Met};
 use crate::findings::stalls::message;
-use crate::model::{GroupId, Join};
-use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
+use crate::model::GroupId;
+use crate::situation::{Nature, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::source::guards::{self, Parting};
 use crate::words::{self, Ranks, number};
@@ -15,8 +15,8 @@ use crate::words::{self, Ranks, number};
 /// DD117: calls under a condition on the rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let origins = divergence::origins(situation);
-    let diverged = origins.filter_map(|(divergence, join)| match &divergence.nature {
-        Nature::Parted(parting) => Some(met(situation, divergence, join, parting)),
+    let diverged = origins.filter_map(|calls| match &calls.divergence.nature {
+        Nature::Parted(parting) => Some(met(situation, calls, parting)),
         _ => None,
     });
     let stalled = situation.by_origin(|_, stalls| {
@@ -44,13 +44,9 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) ->
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    parting: &Parting,
-) -> Draft {
-    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD117);
+fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
+    let Met { divergence, join } = calls;
+    let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
     draft.summary = format!(

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Effect, Severity};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence;
+use crate::findings::mismatch::divergence::{self, Met};
 use crate::model::Join;
 use crate::situation::{Divergence, Nature, Situation};
 use crate::source::cause;
@@ -15,24 +15,22 @@ use crate::words;
 /// DD109: swapped collectives of one group.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     swapped(situation)
-        .filter(|(divergence, _, permutation)| !is_race(situation, divergence, permutation))
-        .map(|(divergence, join, permutation)| draft(situation, divergence, join, permutation).0)
+        .filter(|(met, permutation)| !is_race(situation, met.divergence, permutation))
+        .map(|(met, permutation)| draft(situation, met, permutation).0)
         .collect()
 }
 
 /// DD115: collectives of one group that threads of a rank issue in changing order.
 pub(crate) fn of_threads(situation: &Situation<'_>) -> Vec<Draft> {
     swapped(situation)
-        .filter(|(divergence, _, permutation)| is_race(situation, divergence, permutation))
-        .map(|(divergence, join, permutation)| race(situation, divergence, join, permutation))
+        .filter(|(met, permutation)| is_race(situation, met.divergence, permutation))
+        .map(|(met, permutation)| race(situation, met, permutation))
         .collect()
 }
 
-fn swapped<'a>(
-    situation: &'a Situation<'_>,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join, &'a Permutation)> {
-    divergence::origins(situation).filter_map(|(divergence, join)| match &divergence.nature {
-        Nature::Order(permutation) => Some((divergence, join, permutation)),
+fn swapped<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = (Met<'a>, &'a Permutation)> {
+    divergence::origins(situation).filter_map(|met| match &met.divergence.nature {
+        Nature::Order(permutation) => Some((met, permutation)),
         _ => None,
     })
 }
@@ -50,13 +48,8 @@ fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Per
         })
 }
 
-fn race(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    permutation: &Permutation,
-) -> Draft {
-    let (mut draft, sides) = draft(situation, divergence, join, permutation);
+fn race(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> Draft {
+    let (mut draft, sides) = draft(situation, met, permutation);
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
     // Neither side is wrong: the ranks have to agree on an order.
@@ -66,7 +59,7 @@ fn race(
     draft.cause = None;
     draft.summary = format!(
         "two threads of each rank race on {}: {sides}",
-        words::group(&situation.model.group(divergence.group).info)
+        words::group(&situation.model.group(met.divergence.group).info)
     );
     // These replace the sentences on one right order.
     draft.why = vec![
@@ -79,14 +72,10 @@ fn race(
 }
 
 /// Also returns the calls of both sides in words.
-fn draft(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    permutation: &Permutation,
-) -> (Draft, String) {
+fn draft(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> (Draft, String) {
+    let Met { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
-    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD109);
+    let (mut draft, classes) = divergence::parted(situation, met, &catalogue::DD109);
     if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }

@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{GroupId, Join, Wait};
-use crate::situation::{Divergence, Nature, Origin, Situation, Stall};
+use crate::situation::{Divergence, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{Ranks, begin, joined};
 
@@ -20,22 +20,20 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
      or let one thread make all calls.";
 
-/// The divergences that are an origin themselves, with the calls that met.
-pub(crate) fn origins<'a>(
-    situation: &'a Situation<'_>,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
-    let divergences = situation.divergences.iter();
-    let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
-    origins.filter_map(|it| Some((it, situation.join(it.group, it.seq)?)))
+/// Calls that met and cannot match.
+#[derive(Clone, Copy, Debug)]
+pub struct Met<'a> {
+    /// What is known of them.
+    pub divergence: &'a Divergence,
+    /// The calls.
+    pub join: &'a Join,
 }
 
-/// The origins at which calls meet that have this as their first difference.
-pub(crate) fn mismatches<'a>(
-    situation: &'a Situation<'_>,
-    first: Mismatch,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
-    origins(situation)
-        .filter(move |(it, _)| matches!(it.nature, Nature::Mismatch) && it.mismatch == first)
+/// The divergences that are an origin themselves, with the calls that met.
+pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = Met<'a>> {
+    let divergences = situation.divergences.iter();
+    let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
+    origins.filter_map(|it| Some(Met { divergence: it, join: situation.join(it.group, it.seq)? }))
 }
 
 /// The classes of ranks as clauses, each with the call of one of them: "rank 0 calls …, rank 1 calls …".
@@ -55,10 +53,10 @@ pub(crate) fn sides(
 /// Also returns the classes of ranks that agree, the largest first.
 pub(crate) fn parted(
     situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
+    met: Met<'_>,
     code: &'static Code,
 ) -> (Draft, Vec<Vec<u32>>) {
+    let Met { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.met);
@@ -66,7 +64,7 @@ pub(crate) fn parted(
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
-    (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
+    (draft.effect, draft.severity) = effect(situation, met, code, &everybody);
     let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.say(format!(
@@ -84,11 +82,8 @@ pub(crate) fn parted(
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
-pub(crate) fn reading(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    classes: &[Vec<u32>],
-) -> Reading {
+pub(crate) fn reading(situation: &Situation<'_>, met: Met<'_>, classes: &[Vec<u32>]) -> Reading {
+    let divergence = met.divergence;
     let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
     let place = Some((divergence.group, divergence.seq));
     cause::read(situation, place, &rest.concat(), first, divergence.met)
@@ -149,8 +144,7 @@ pub(crate) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
 /// Effect of the mismatch on the job so far, and its severity.
 fn effect(
     situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
+    Met { divergence, join }: Met<'_>,
     code: &Code,
     everybody: &[u32],
 ) -> (Effect, Severity) {
