@@ -15,6 +15,7 @@ use crate::evidence::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
 use crate::source::cause::{self, Reading};
+use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -206,6 +207,12 @@ impl Draft {
     pub(crate) fn add_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
         let known = mem::take(&mut self.victims);
         self.set_victims(known.into_iter().chain(ranks));
+    }
+
+    /// What the victims do: "rank 0 waits for it", "ranks 0 and 2 wait for them", the root cause.
+    pub(crate) fn waits_for_root(&self) -> String {
+        let waits = Ranks(&self.victims).with("waits", "wait");
+        format!("{waits} for {}", number(&self.root, "it", "them"))
     }
 
     /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.

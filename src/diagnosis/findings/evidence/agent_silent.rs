@@ -49,11 +49,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         number(&ranks, "has done", "have done"),
     );
     if !draft.victims.is_empty() {
-        why.push_str(&format!(
-            " {} for {}.",
-            begin(Ranks(&draft.victims).with("waits", "wait")),
-            number(&ranks, "it", "them"),
-        ));
+        why += &format!(" {}.", begin(draft.waits_for_root()));
     }
     draft.say(why);
     draft.advise(format!(

@@ -21,7 +21,7 @@ use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Origin, Situation, Stall};
 use crate::source::cause;
 use crate::waits::Blocked;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// A draft, and a group in whose world it is.
 type Found = (GroupId, Draft);
@@ -246,11 +246,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     } else {
         words::call(&waiting.call)
     };
-    draft.summary = format!(
-        "{lack} {name}; {} for {} in {made_in}",
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(absent, "it", "them"),
-    );
+    draft.summary = format!("{lack} {name}; {} in {made_in}", draft.waits_for_root());
     let begun: Vec<u32> = group.members.keys().copied().collect();
     draft.say(format!(
         "{} has {}; {} begun to create it.",

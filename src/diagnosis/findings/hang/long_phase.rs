@@ -71,7 +71,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         "{} {} in {work}; {}, which {strike}",
         Ranks(busy),
         absent.be(),
-        absent.awaited(&draft.victims),
+        absent.awaited(&draft),
     );
     draft.say(format!(
         "{} Its calls may take {timeout}, and {} waited since {}.",

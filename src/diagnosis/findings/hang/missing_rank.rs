@@ -38,11 +38,10 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} not reached {}; {} for {}",
+        "{} not reached {}; {}",
         Ranks(ranks).with("has", "have"),
         words::call(absent.call),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(ranks, "it", "them"),
+        draft.waits_for_root(),
     );
     draft.why = why(situation, &absent, unseen.is_some());
     let is_blamed = match absent.processes[..] {

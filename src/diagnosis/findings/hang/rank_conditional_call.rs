@@ -58,7 +58,7 @@ fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
             Some(words::call_at(&join.calls.get(&rank)?.call))
         }),
     );
-    blame(&mut draft, situation, divergence.group, parting, &classes.concat());
+    blame(&mut draft, situation, divergence.group, parting);
     explain(&mut draft, parting);
     if parting.seq < divergence.seq {
         draft.say(format!(
@@ -89,10 +89,8 @@ fn missed(
         number(&parting.outside, "it", "they"),
         number(&parting.outside, "does", "do"),
     );
-    let mut everybody = Stall::victims(stalls);
-    everybody.extend(&parting.outside);
-    everybody.extend(&parting.inside);
-    blame(&mut draft, situation, stall.group, parting, &everybody);
+    blame(&mut draft, situation, stall.group, parting);
+    draft.add_victims(Stall::victims(stalls));
     let group = words::group(&situation.model.group(stall.group).info);
     draft.say(format!("{} of {group} needs all its ranks.", words::call(call)));
     explain(&mut draft, parting);
@@ -101,13 +99,7 @@ fn missed(
 
 /// Makes the smaller branch the root cause, and all other ranks victims. If neither is known to be the
 /// smaller one, the ranks of both are suspected.
-fn blame(
-    draft: &mut Draft,
-    situation: &Situation<'_>,
-    group: GroupId,
-    parting: &Parting,
-    everybody: &[u32],
-) {
+fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: &Parting) {
     let both = || [&parting.inside[..], &parting.outside].concat();
     draft.root = parting.few().map_or_else(both, <[u32]>::to_vec);
     draft.root.sort_unstable();
@@ -123,7 +115,7 @@ fn blame(
         Some(_) => draft.confidence,
         None => Confidence::Suspected,
     };
-    draft.add_victims(everybody.iter().copied());
+    draft.add_victims(both());
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {

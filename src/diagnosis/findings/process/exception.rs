@@ -68,7 +68,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
                 .stalls
                 .iter()
                 .filter(|stall| named(&stall.origin))
-                .filter(|stall| is_process(situation, stall, rank, process))
+                .filter(|stall| is_process(situation, stall, process))
                 .collect();
             let diverted = situation.divergences.iter().find(|divergence| {
                 named(&divergence.origin)

@@ -7,27 +7,27 @@ use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::situation::{Inside, Origin, Situation, Stall};
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = situation.by_origin(|origin, stalls| match origin {
-        Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
+        Origin::Stopped(_) => draft(situation, stalls, Timestamp::default()),
         _ => None,
     });
     for inside in &situation.inside {
-        let (stopped, stall, due) = stopped_inside(situation, inside);
-        let known = drafts.iter().any(|draft| draft.root == stopped);
+        let (stall, due) = stopped_inside(situation, inside);
+        let known = drafts.iter().any(|draft| draft.root == stall.origin.ranks());
         if !known && due <= situation.now {
-            drafts.extend(draft(situation, &stopped, &[&stall], due));
+            drafts.extend(draft(situation, &[&stall], due));
         }
     }
     drafts
 }
 
-/// The stopped members of a collective that all ranks have entered, the stall that they cause, and
-/// the time from which it counts: the collective may complete if they had done their part before.
-fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
+/// The stall that the stopped members of a collective cause which all ranks have entered, and the
+/// time from which it counts: the collective may complete if they had done their part before.
+fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
     let stopped: Vec<(u32, Timestamp)> = model
@@ -36,7 +36,6 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
         .map(|(rank, process)| (rank, process.state_at))
         .collect();
     let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
-    let ranks: Vec<u32> = stopped.iter().map(|(rank, _)| *rank).collect();
     let stall = Stall {
         group: inside.group,
         seq: inside.seq,
@@ -48,19 +47,16 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
         failed: false,
         timed_out: None,
         parting: None,
-        origin: Origin::Stopped(ranks.clone()),
+        origin: Origin::Stopped(stopped.into_iter().map(|(rank, _)| rank).collect()),
     };
     let grace = model.timing.stopped_member_grace;
-    (ranks, stall, last.max(inside.since).plus(grace))
+    (stall, last.max(inside.since).plus(grace))
 }
 
-fn draft(
-    situation: &Situation<'_>,
-    stopped: &[u32],
-    stalls: &[&Stall],
-    due: Timestamp,
-) -> Option<Draft> {
+/// The finding about stalls with the same stopped ranks as their origin.
+fn draft(situation: &Situation<'_>, stalls: &[&Stall], due: Timestamp) -> Option<Draft> {
     let stall = *stalls.first()?;
+    let stopped = stall.origin.ranks();
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
     // A process that is stopped and continued repeatedly is DD603, unless this stop lasts.
@@ -90,10 +86,9 @@ fn draft(
     let (_, waiting) = calls.first()?;
     message::describe_stall(situation, stall, &mut draft);
     draft.summary = format!(
-        "{} stopped; {} for {} in {}",
+        "{} stopped; {} in {}",
         Ranks(stopped).with("is", "are"),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(stopped, "it", "them"),
+        draft.waits_for_root(),
         words::call(&waiting.call),
     );
     draft.say(format!(

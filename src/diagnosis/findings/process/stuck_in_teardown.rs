@@ -188,11 +188,10 @@ fn keeps_others_waiting(
         draft.confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} stuck on the way out{}; {} for {}",
+        "{} stuck on the way out{}; {}",
         Ranks(ranks).with("is", "are"),
         inside(process).map_or_else(String::new, |what| format!(", {what}")),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(ranks, "it", "them"),
+        draft.waits_for_root(),
     );
     draft.say(format!(
         "{} begun to exit, and {} not ended.",

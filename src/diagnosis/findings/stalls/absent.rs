@@ -91,13 +91,8 @@ impl<'a> Absent<'a> {
     }
 
     /// "rank 0 waits for it in all_reduce #5"
-    pub(crate) fn awaited(&self, victims: &[u32]) -> String {
-        format!(
-            "{} for {} in {}",
-            Ranks(victims).with("waits", "wait"),
-            number(&self.ranks, "it", "them"),
-            words::call(self.call)
-        )
+    pub(crate) fn awaited(&self, draft: &Draft) -> String {
+        format!("{} in {}", draft.waits_for_root(), words::call(self.call))
     }
 
     /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.
