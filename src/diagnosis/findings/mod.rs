@@ -195,9 +195,7 @@ pub fn detects(code: &str) -> bool {
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.why.extend(stalls::lower_layer::why(situation, &draft));
-    let place = draft.place.filter(|&(_, seq)| seq > 0);
-    let lines = place.and_then(|it| view::where_lines_are_from(situation, it, &draft.per_rank));
-    draft.why.extend(lines);
+    draft.why.extend(view::where_lines_are_from(situation, &draft));
     let group = draft.place.map(|(group, _)| {
         let group = &situation.model.group(group).info;
         Group {

@@ -4,6 +4,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::evidence::event::Call;
+use crate::findings::draft::Draft;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;
@@ -107,14 +108,10 @@ pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> 
 }
 
 /// A sentence on the ranks whose line is taken from their stacks.
-pub(crate) fn where_lines_are_from(
-    situation: &Situation<'_>,
-    (group, seq): (GroupId, u64),
-    calls: &[RankCall],
-) -> Option<String> {
-    let of = situation.model.group(group);
-    let join = of.open_or_entered(seq)?;
-    let by_stacks = calls.iter().filter(|it| it.state == CallState::Waiting);
+pub(crate) fn where_lines_are_from(situation: &Situation<'_>, draft: &Draft) -> Option<String> {
+    let (group, seq) = draft.place.filter(|&(_, seq)| seq > 0)?;
+    let join = situation.model.group(group).open_or_entered(seq)?;
+    let by_stacks = draft.per_rank.iter().filter(|it| it.state == CallState::Waiting);
     let by_stacks = by_stacks.filter(|it| {
         let process = situation.model.member(group, it.rank);
         let known = process.zip(join.calls.get(&it.rank));

@@ -83,11 +83,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     }
 }
 
-fn certificate(
-    situation: &Situation<'_>,
-    met: &Divergence,
-    code: &'static Code,
-) -> Option<Certificate> {
+fn certificate(situation: &Situation<'_>, met: &Divergence, code: &Code) -> Option<Certificate> {
     let join = situation.join(met.group, met.seq)?;
     let kind = CertificateKind::UnsatisfiableJoin;
     let proof = divergence::certificate(situation, met.group, join, code, kind);

@@ -4,6 +4,7 @@
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
 
 use crate::findings::draft::Draft;
+use crate::model::Group;
 use crate::situation::contract::{Difference, Kind, SideOfModel, What};
 use crate::situation::{Breach, Situation};
 use crate::source::cause;
@@ -53,7 +54,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
         draft.explain(reading);
     }
-    let proof = certificate(situation, breach, difference);
+    let proof = certificate(group, breach, difference);
     Some(draft.proved_by(proof))
 }
 
@@ -91,11 +92,7 @@ fn parameters(difference: &Difference) -> Vec<Parameter> {
 }
 
 /// The proof: two ranks that differ. `None` for a different order, which only names show.
-fn certificate(
-    situation: &Situation<'_>,
-    breach: &Breach,
-    difference: &Difference,
-) -> Option<Certificate> {
+fn certificate(group: &Group, breach: &Breach, difference: &Difference) -> Option<Certificate> {
     let [a, rest @ ..] = &difference.sides[..] else { return None };
     let signature = |side: &SideOfModel| {
         let (dtype, shape, _) = side.parameter.as_ref()?;
@@ -108,7 +105,7 @@ fn certificate(
         is_told.then(|| {
             Fact::Wraps(ModelFact {
                 rank: side.ranks[0],
-                group: situation.model.group(breach.group).info.key.clone(),
+                group: group.info.key.clone(),
                 model: breach.model,
                 total: side.total,
                 index: difference.index,

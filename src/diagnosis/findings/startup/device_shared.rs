@@ -43,7 +43,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         [] => (ranks.to_vec(), Confidence::Suspected),
         misled => (misled.to_vec(), Confidence::Supported),
     };
-    draft.per_rank = skew::per_rank(situation, peers, ranks);
+    draft.per_rank = skew::per_rank(situation.now, peers, ranks);
     draft.summary = format!("{} use one GPU ({gpu}){}", Ranks(ranks), hosts(&sharers));
     draft.say(
         "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
