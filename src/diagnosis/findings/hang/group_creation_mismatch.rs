@@ -99,7 +99,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     };
     draft.summary = parts + order;
     draft.why = why_they_differ(mismatch);
-    draft.next = next_steps();
+    advise_one_order(&mut draft);
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
 
@@ -209,7 +209,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
          before its present wait ends.",
     );
     draft.why.extend(other_name(situation, group, &absent));
-    draft.next = next_steps();
+    advise_one_order(&mut draft);
 
     Some((cycle[0].group, draft.proved_by(cycle::proof(situation, cycle))))
 }
@@ -258,7 +258,11 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         add_activity(situation, &mut draft, rank, process);
     }
     draft.why.extend(other_name(situation, group, &not_begun));
-    draft.next = if is_communicator(group) { vec![create_together(absent)] } else { next_steps() };
+    if is_communicator(group) {
+        draft.advise(create_together(absent));
+    } else {
+        advise_one_order(&mut draft);
+    }
     Some((stall.group, draft))
 }
 
@@ -358,15 +362,15 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     ))
 }
 
-fn next_steps() -> Vec<String> {
-    vec![
+fn advise_one_order(draft: &mut Draft) {
+    draft.advise(
         "Call new_group on every rank, also on those that do not become members, in one order and \
-         with the same ranks."
-            .into(),
+         with the same ranks.",
+    );
+    draft.advise(
         "If only members call it (use_local_synchronization=True), let every rank create the same \
-         number of groups before the next one that all ranks create."
-            .into(),
-    ]
+         number of groups before the next one that all ranks create.",
+    );
 }
 
 fn sorted(members: &[u32]) -> Vec<u32> {

@@ -46,12 +46,11 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             cycle::groups(cycle).len(),
         );
         // Replaces the sentence on the cause.
-        draft.why = vec![
-            cycle::steps(situation, cycle),
+        draft.why = vec![cycle::steps(situation, cycle)];
+        draft.say(
             "Every rank has made all of these calls. But a call on a stream begins only once those \
-             before it are complete, and these cannot complete before the others have begun."
-                .into(),
-        ];
+             before it are complete, and these cannot complete before the others have begun.",
+        );
         draft.advise(
             "Use the communicators in the same order on every rank, or put their calls on separate \
              streams.",
@@ -79,13 +78,12 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&draft.root),
         cycle::groups(cycle).len(),
     );
-    let reason = [
-        cycle::steps(situation, cycle),
+    let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
+    draft.say(
         "Every rank has made all of these calls. But a device begins a call only once those before it \
-         on the same stream are complete, and these cannot complete before the others have begun."
-            .into(),
-    ];
-    draft.why.splice(0..0, reason);
+         on the same stream are complete, and these cannot complete before the others have begun.",
+    );
+    draft.why.extend(because);
     draft.advise(
         "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
          wait for them after all are issued.",

@@ -57,7 +57,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.summary =
         summary(inside, call, &words::group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
-    draft.next = next_steps(&members, &group.info.backend);
+    advise(&mut draft, &members, &group.info.backend);
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }
@@ -266,7 +266,7 @@ const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
     }
 }
 
-fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
+fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
     let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -290,15 +290,13 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
         names if names.is_empty() => String::new(),
         names => format!(" ({names})"),
     };
-    let mut next = vec![format!(
+    draft.advise(format!(
         "{connections}Check that the interface that is used{interface} reaches every host{hosts}.",
-    )];
+    ));
     if backend.contains("nccl") {
-        next.push(
+        draft.advise(
             "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
-             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
-                .into(),
+             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET.",
         );
     }
-    next
 }

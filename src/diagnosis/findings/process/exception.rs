@@ -129,7 +129,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
     draft.say(why(ended));
-    draft.next = advice(exception, from_communication);
+    advise(&mut draft, exception, from_communication);
     draft
 }
 
@@ -196,9 +196,9 @@ fn why(ended: &Ended<'_>) -> String {
     )
 }
 
-fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
+fn advise(draft: &mut Draft, exception: &Exception, from_communication: bool) {
     let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
-    let mut next = vec![match known {
+    draft.advise(match known {
         Some((_, advice)) => (*advice).into(),
         None if from_communication => {
             "The error occurred in the communication with other ranks: find one that \
@@ -209,13 +209,11 @@ fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
             let at = words::at(exception.place.as_deref());
             format!("Fix the exception{at}.")
         }
-    }];
+    });
     if exception.kind == ExceptionKind::InFlight {
-        next.push(
+        draft.advise(
             "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it at that point."
-                .into(),
+             the other ranks do not make it at that point.",
         );
     }
-    next
 }

@@ -102,7 +102,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
             words::begin(Ranks(ranks))
         )
     });
-    draft.next = advice(&draft);
+    advise(&mut draft);
     let kind = divergence::kind_of_proof(divergence.mismatch);
     let proof = divergence::certificate(situation, group, join, &catalogue::DD205, kind);
     let proof = proof.filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
@@ -153,7 +153,7 @@ fn waits_for_absent_peers(
         words::begin(Ranks(ranks)),
         Ranks(&missing).with("has", "have"),
     ));
-    draft.next = advice(&draft);
+    advise(&mut draft);
     let needed = joined.needs(first, &missing).first().copied();
     let proof =
         gone.and(needed).and_then(|needed| never_comes(situation, stall, (first, call), needed));
@@ -198,7 +198,7 @@ fn keeps_others_waiting(
         words::begin(Ranks(ranks).with("has", "have")),
         number(ranks, "has", "have"),
     ));
-    draft.next = advice(&draft);
+    advise(&mut draft);
     Some(draft)
 }
 
@@ -342,15 +342,14 @@ fn inside(process: &Process) -> Option<String> {
     })
 }
 
-fn advice(draft: &Draft) -> Vec<String> {
-    vec![if draft.follows.is_some() {
+fn advise(draft: &mut Draft) {
+    let is_led = draft.follows.is_some();
+    draft.advise(if is_led {
         "Make no collective call on the way out of an exception. Let it end the process: the \
          launcher then ends the others."
-            .into()
     } else {
         "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
          makes it at the same point: synchronise (barrier) and destroy the group at the end of the \
          training itself."
-            .into()
-    }]
+    });
 }

@@ -265,7 +265,7 @@ fn describe_missing(
     );
     draft.why = why(situation, forming, missing);
     draft.why.extend(states.where_not(situation));
-    draft.next = states.advice();
+    states.advise(draft);
 }
 
 /// The size of the world, what is known of the missing ranks, and whether the sizes disagree.
@@ -356,29 +356,25 @@ impl States {
         ))
     }
 
-    fn advice(&self) -> Vec<String> {
-        let mut next = Vec::new();
+    fn advise(&self, draft: &mut Draft) {
         if !self.never_seen.is_empty() {
-            next.push(
+            draft.advise(
                 "Compare what was launched (nodes × processes per node) with the size of the world, and \
-                 check for nodes that did not start."
-                    .into(),
+                 check for nodes that did not start.",
             );
         }
         if !self.at_work.is_empty() {
-            next.push(
-                "Find out what keeps the rank at that line, or let all ranks join before they run it."
-                    .into(),
+            draft.advise(
+                "Find out what keeps the rank at that line, or let all ranks join before they run it.",
             );
         }
         if !self.ended.is_empty() {
             let they = number(&self.ended, "it", "they");
-            next.push(format!(
+            draft.advise(format!(
                 "Check the output of {}: {they} ended before {they} joined.",
                 Ranks(&self.ended),
             ));
         }
-        next
     }
 }
 
