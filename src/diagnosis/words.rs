@@ -76,10 +76,7 @@ pub fn call(call: &Call) -> String {
     if call.seq != 0 {
         let _infallible = write!(text, " #{}", call.seq);
     }
-    if call.op.is_point_to_point() {
-        text.push_str(&partner(call));
-    }
-    text
+    text + &partner(call)
 }
 
 /// The same with the line of the call, if that is known: "all_reduce #23 at train.py:9".
@@ -87,9 +84,10 @@ pub fn call_at(it: &Call) -> String {
     call(it) + &at(it.place.as_deref())
 }
 
-/// The peer of a message: " to rank 1", " from rank 0", " from any rank".
+/// The peer of a message: " to rank 1", " from rank 0", " from any rank"; empty for other calls.
 fn partner(call: &Call) -> String {
     let way = match call.op {
+        op if !op.is_point_to_point() => return String::new(),
         ddp_doctor_proto::Op::Send => "to",
         _ => "from",
     };
@@ -106,16 +104,12 @@ pub fn signature(call: &Call) -> String {
         let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());
     }
     if let (Some(reduce_op), true) = (call.known_reduce_op().name(), call.op.reduces()) {
-        text.push(' ');
-        text.push_str(reduce_op);
+        let _infallible = write!(text, " {reduce_op}");
     }
     if let (Some(root), true) = (call.root, call.op.is_rooted()) {
         let _infallible = write!(text, ", root {root}");
     }
-    if call.op.is_point_to_point() {
-        text.push_str(&partner(call));
-    }
-    text
+    text + &partner(call)
 }
 
 /// The shape of a call's tensor, or else its number of elements: "[3, 1560]", "[6 elements]".
