@@ -34,37 +34,25 @@ pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
     exception::ended(situation).into_iter().filter_map(of_allocation).collect()
 }
 
-/// A device with less free memory than it needed last. Sizes are in bytes.
-struct Full<'a> {
-    device: &'a Device,
-    total: u64,
-    free: u64,
-    /// The last increase of used memory.
-    rise: u64,
-}
-
-/// The device that a process filled shortly before it ended with a status or an abort. The only
-/// evidence about programs whose exceptions are not recorded.
-fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<Full<'a>> {
+/// DD501: a rank that ended when its device was full, without a recorded exception.
+pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let Ending::Died(exit) = situation.model.ending_of(process) else { return None };
     let by_itself = match exit.signal {
         Some(signal) => signal == libc_signal::ABRT,
         None => exit.code.is_some(),
     };
     let end = process.end.filter(|_| by_itself)?.at;
-    process.memory.devices.values().find_map(|device| {
+    // The device that it filled shortly before it ended with a status or an abort: the only evidence
+    // about programs whose exceptions are not recorded.
+    let mut devices = process.memory.devices.values();
+    let (device, total, free, rise) = devices.find_map(|device| {
         let total = device.total?;
         let free = total.saturating_sub(device.used?.latest);
         let (rise, at) = device.last_rise()?;
         let is_full = free < rise && free < total / LITTLE;
         let is_recent = at <= end && end.since(at) <= LATELY;
-        (is_full && is_recent).then_some(Full { device, total, free, rise })
-    })
-}
-
-/// DD501: a rank that ended when its device was full, without a recorded exception.
-pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let Full { device, total, free, rise } = full(situation, process)?;
+        (is_full && is_recent).then_some((device, total, free, rise))
+    })?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft =
@@ -76,11 +64,10 @@ pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Dra
         words::bytes(free),
         words::bytes(rise)
     ));
-    draft.say(died.why.join(" "));
     if let Some(nccl) = device.nccl {
-        let held = format!("NCCL itself held {} of it.", words::bytes(nccl.latest));
-        draft.why.insert(1, held);
+        draft.say(format!("NCCL itself held {} of it.", words::bytes(nccl.latest)));
     }
+    draft.say(died.why.join(" "));
     draft.advise(NEED_LESS);
     draft.advise(format!("Find the allocation that failed in the output of rank {rank}."));
     draft.blame([rank], Confidence::Supported);

@@ -85,7 +85,6 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| is_of_word(c) && !c.is_ascii_digit())
 }
 
-#[derive(Clone, Debug, PartialEq)]
 enum Value {
     Unknown,
     Truth(bool),
