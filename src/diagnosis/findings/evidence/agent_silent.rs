@@ -1,6 +1,6 @@
 //! DD904 agent-silent: a node has stopped reporting, so the state of its ranks is unknown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -25,9 +25,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let first = processes.first()?;
     let since = situation.model.silent_since(first)?;
-    let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
+    let ranks = Vec::from_iter(ranks);
     let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Ranks(ranks.clone()), since);
     let waits: Vec<&Stall> = situation
         .stalls

@@ -137,15 +137,13 @@ fn requested(request: &Request) -> String {
 fn why_they_differ(mismatch: &Mismatch<'_>) -> Vec<String> {
     let requests = mismatch.requests.iter();
     let asked = requests.flat_map(|request| request.ranks.values());
-    let mut nths: Vec<String> = asked.map(|asked| nth(asked.nth)).collect();
-    nths.sort_unstable();
-    nths.dedup();
+    let nths: BTreeSet<String> = asked.map(|asked| nth(asked.nth)).collect();
     vec![
         format!(
             "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
              a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
             mismatch.at.name,
-            nths.join(" or "),
+            words::joined(nths, " or "),
         ),
         match mismatch.pair {
             Some([(maker, wanted), (absent, _)]) => format!(

@@ -125,15 +125,13 @@ fn on_bytes(join: &Join) -> &'static str {
 }
 
 fn all_differences(join: &Join) -> Vec<&'static str> {
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     let mut signatures = join.signatures();
     while let Some(first) = signatures.next() {
         for second in signatures.clone() {
             found.extend(first.differences(second));
         }
     }
-    found.sort_unstable();
-    found.dedup();
     let name = |mismatch: &Mismatch| match mismatch {
         Mismatch::Op => "operation",
         Mismatch::Size => "size",
