@@ -12,7 +12,7 @@ use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
-use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::situation::{Origin, Situation, Stall};
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
@@ -48,8 +48,10 @@ pub(crate) struct Ended<'a> {
     pub(crate) process: &'a Process,
     pub(crate) rank: u32,
     pub(crate) exception: &'a Exception,
-    /// The divergence that its call during the exception caused.
-    diverted: Option<&'a Divergence>,
+    /// Its call during the exception caused a divergence.
+    diverted: bool,
+    /// Group and sequence number at which the ranks diverged, or else of the first stall.
+    place: Option<(GroupId, u64)>,
     /// The stalls that it caused.
     stalls: Vec<&'a Stall>,
 }
@@ -77,8 +79,11 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
                         .member(divergence.group, rank)
                         .is_some_and(|member| member.id == process.id)
             });
-            let exception = decisive(situation, process, rank, diverted, &stalls)?;
-            Some(Ended { process, rank, exception, diverted, stalls })
+            let diverged_at = diverted.map(|divergence| (divergence.group, divergence.seq));
+            let stalled_at = stalls.first().map(|stall| (stall.group, stall.seq));
+            let place = diverged_at.or(stalled_at);
+            let exception = decisive(situation, process, place)?;
+            Some(Ended { process, rank, exception, diverted: diverted.is_some(), place, stalls })
         })
         .collect()
 }
@@ -88,13 +93,11 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
-    rank: u32,
-    diverted: Option<&Divergence>,
-    stalls: &[&Stall],
+    place: Option<(GroupId, u64)>,
 ) -> Option<&'a Exception> {
-    let in_flight = place(diverted, stalls).and_then(|(group, seq)| {
+    let in_flight = place.and_then(|(group, seq)| {
         let join = situation.join(group, seq)?;
-        process.in_flight_at(&join.calls.get(&rank)?.call)
+        process.in_flight_at(&join.calls.get(&process.rank?)?.call)
     });
     in_flight
         .or_else(|| {
@@ -104,13 +107,6 @@ fn decisive<'a>(
         .filter(|exception| request::signal_of(&exception.text).is_none())
 }
 
-/// Group and sequence number at which the ranks diverged, or else of the first stall.
-fn place(diverted: Option<&Divergence>, stalls: &[&Stall]) -> Option<(GroupId, u64)> {
-    diverted
-        .map(|divergence| (divergence.group, divergence.seq))
-        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)))
-}
-
 /// The finding about the process, with this code.
 pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
     let &Ended { process, rank, exception, ref stalls, .. } = ended;
@@ -118,9 +114,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let mut draft = raised(code, process, rank, exception, from_communication);
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.set_victims(Stall::victims(stalls));
-    if let Some(place) = place(ended.diverted, stalls) {
-        describe_calls(situation, ended, place, &mut draft);
-    }
+    describe_calls(situation, ended, &mut draft);
 
     let text = words::short(&exception.text);
     let at = words::at(exception.place.as_deref());
@@ -151,14 +145,10 @@ pub(crate) fn raised(
 }
 
 /// Adds the calls at the place, and the ranks that made another call there as victims.
-fn describe_calls(
-    situation: &Situation<'_>,
-    ended: &Ended<'_>,
-    (group, seq): (GroupId, u64),
-    draft: &mut Draft,
-) {
+fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draft) {
+    let Some((group, seq)) = ended.place else { return };
     let rank = ended.rank;
-    let stall = ended.stalls.first().filter(|_| ended.diverted.is_none());
+    let stall = ended.stalls.first().filter(|_| !ended.diverted);
     let (peers, calls) = match stall {
         Some(stall) => (situation.calls(stall), message::stalled_calls(situation, stall)),
         None => {
@@ -173,7 +163,7 @@ fn describe_calls(
     draft.per_rank = calls;
     draft.show_at(|it| ended.exception.place.as_deref().filter(|_| it == rank));
     draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
-    if ended.diverted.is_some() {
+    if ended.diverted {
         draft.add_victims(peers.iter().map(|(other, _)| *other));
     }
 }
