@@ -32,7 +32,7 @@ pub use view::describe;
 
 use mismatch::divergence::Met;
 
-use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
+use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Stragglers, Worlds};
 use Standing::{Always, LeavesOpen, OnlyAsCause};
 
 /// A rule that finds one kind of finding. A code has one or several rules.
@@ -62,6 +62,8 @@ pub enum Look {
     Breaches(fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>),
     /// Each process.
     Processes(fn(&Situation<'_>, &Process) -> Option<Draft>),
+    /// Ranks that keep the others waiting, if it is for the reason of the rule's code.
+    Stragglers(fn(&Situation<'_>, &'static Code) -> Option<Draft>),
     /// The job as a whole: the rule makes at most one draft.
     Job(fn(&Situation<'_>) -> Option<Draft>),
     /// Anything else.
@@ -87,6 +89,7 @@ impl Rule {
             Processes(draft) => {
                 model.processes.values().filter_map(|process| draft(situation, process)).collect()
             }
+            Stragglers(draft) => draft(situation, self.code).into_iter().collect(),
             Job(draft) => draft(situation).into_iter().collect(),
             Any(drafts) => drafts(situation),
         }
@@ -151,9 +154,9 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD505, Precedence::Hint, Always, Job(memory::memory_skew::detect)),
     row(&catalogue::DD506, Precedence::Memory, Always, Processes(memory::host_memory::killed)),
     row(&catalogue::DD506, Precedence::Hint, Always, Job(memory::host_memory::forecast)),
-    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::compute)),
-    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::input)),
-    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::host)),
+    row(&catalogue::DD601, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
+    row(&catalogue::DD602, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
+    row(&catalogue::DD603, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),

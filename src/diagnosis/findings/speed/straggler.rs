@@ -13,31 +13,20 @@ use crate::situation::Situation;
 use crate::speed::lateness::{Host, Straggler, Why};
 use crate::words::{self, Ranks, number};
 
-/// DD601: stragglers whose own work takes longer.
-pub(crate) fn compute(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD601)
-}
-
-/// DD602: stragglers with a slow data loader.
-pub(crate) fn input(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD602)
-}
-
-/// DD603: stragglers delayed by their host or interpreter.
-pub(crate) fn host(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD603)
-}
-
 /// The finding about this kind of straggler.
 fn code_of(why: &Why) -> &'static Code {
     match why {
+        // Their own work takes longer.
         Why::Work { .. } => &catalogue::DD601,
+        // Their data loader is slow.
         Why::Input { .. } => &catalogue::DD602,
+        // Their host or interpreter delays them.
         Why::Host(_) => &catalogue::DD603,
     }
 }
 
-fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
+/// DD601 to DD603: stragglers that are late for the reason of this code.
+pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
     let straggler = situation.straggler.as_ref().filter(|it| code_of(&it.why) == code)?;
     let Straggler { ranks, waiting, .. } = straggler;
     let process = ranks.first().and_then(|&rank| situation.model.process_of(rank));
