@@ -32,7 +32,7 @@ pub use view::describe;
 
 use mismatch::divergence::Met;
 
-use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Stragglers, Worlds};
+use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
 use Standing::{Always, LeavesOpen, OnlyAsCause};
 
 /// A rule that finds one kind of finding. A code has one or several rules.
@@ -62,8 +62,6 @@ pub enum Look {
     Breaches(fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>),
     /// Each process.
     Processes(fn(&Situation<'_>, &Process) -> Option<Draft>),
-    /// Ranks that keep the others waiting, if it is for the reason of the rule's code.
-    Stragglers(fn(&Situation<'_>, &'static Code) -> Option<Draft>),
     /// The job as a whole: the rule makes at most one draft.
     Job(fn(&Situation<'_>) -> Option<Draft>),
     /// Anything else.
@@ -71,10 +69,11 @@ pub enum Look {
 }
 
 impl Rule {
-    /// All drafts of the rule in a situation.
+    /// All drafts of the rule in a situation. A function may be the rule of several codes: each has the
+    /// drafts of its own.
     fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let model = situation.model;
-        match self.look {
+        let mut drafts: Vec<Draft> = match self.look {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
             Calls(first, draft) => mismatch::divergence::origins(situation)
                 .filter(|Met { divergence: it, .. }| {
@@ -89,10 +88,11 @@ impl Rule {
             Processes(draft) => {
                 model.processes.values().filter_map(|process| draft(situation, process)).collect()
             }
-            Stragglers(draft) => draft(situation, self.code).into_iter().collect(),
             Job(draft) => draft(situation).into_iter().collect(),
             Any(drafts) => drafts(situation),
-        }
+        };
+        drafts.retain(|draft| draft.code == self.code);
+        drafts
     }
 }
 
@@ -120,7 +120,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::other_tag)),
     row(&catalogue::DD113, Precedence::Unmatched, Always, Stalls(hang::p2p_unmatched::alone)),
     row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_creation_mismatch::detect)),
-    row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::of_threads)),
+    row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
     row(&catalogue::DD115, Precedence::Hint, Always, Any(hang::unawaited_work::detect)),
     row(&catalogue::DD116, Precedence::Time, Always, Any(hang::stuck_inside::detect)),
     row(&catalogue::DD117, Precedence::Wire, Always, Any(hang::rank_conditional_call::detect)),
@@ -154,9 +154,9 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD505, Precedence::Hint, Always, Job(memory::memory_skew::detect)),
     row(&catalogue::DD506, Precedence::Memory, Always, Processes(memory::host_memory::killed)),
     row(&catalogue::DD506, Precedence::Hint, Always, Job(memory::host_memory::forecast)),
-    row(&catalogue::DD601, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
-    row(&catalogue::DD602, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
-    row(&catalogue::DD603, Precedence::Hint, Always, Stragglers(speed::straggler::draft)),
+    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::draft)),
+    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::draft)),
+    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::draft)),
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),

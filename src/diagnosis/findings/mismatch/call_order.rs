@@ -12,27 +12,17 @@ use crate::source::cause;
 use crate::waits::order::{Permutation, runs_on};
 use crate::words;
 
-/// DD109: swapped collectives of one group.
+/// DD109: swapped collectives of one group. DD115: collectives of one group that threads of a rank
+/// issue in changing order.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    swapped(situation)
-        .filter(|(met, permutation)| !is_race(situation, met.divergence, permutation))
-        .map(|(met, permutation)| draft(situation, met, permutation).0)
-        .collect()
-}
-
-/// DD115: collectives of one group that threads of a rank issue in changing order.
-pub(crate) fn of_threads(situation: &Situation<'_>) -> Vec<Draft> {
-    swapped(situation)
-        .filter(|(met, permutation)| is_race(situation, met.divergence, permutation))
-        .map(|(met, permutation)| race(situation, met, permutation))
-        .collect()
-}
-
-fn swapped<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = (Met<'a>, &'a Permutation)> {
-    divergence::origins(situation).filter_map(|met| match &met.divergence.nature {
-        Nature::Order(permutation) => Some((met, permutation)),
+    let swapped = divergence::origins(situation).filter_map(|met| match &met.divergence.nature {
+        Nature::Order(it) if is_race(situation, met.divergence, it) => {
+            Some(race(situation, met, it))
+        }
+        Nature::Order(it) => Some(draft(situation, met, it).0),
         _ => None,
-    })
+    });
+    swapped.collect()
 }
 
 /// Whether every rank issues the swapped calls from several threads.

@@ -25,9 +25,9 @@ fn code_of(why: &Why) -> &'static Code {
     }
 }
 
-/// DD601 to DD603: stragglers that are late for the reason of this code.
-pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
-    let straggler = situation.straggler.as_ref().filter(|it| code_of(&it.why) == code)?;
+/// DD601 to DD603: ranks that keep the others waiting.
+pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
+    let straggler = situation.straggler.as_ref()?;
     let Straggler { ranks, waiting, .. } = straggler;
     let process = ranks.first().and_then(|&rank| situation.model.process_of(rank));
     // Where the late ranks lose time, if known.
@@ -40,7 +40,8 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Dr
         Why::Input { own, others } => of_input(ranks, place, *own, *others),
         Why::Host(host) => of_host(ranks, host, process),
     };
-    let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), straggler.known_at);
+    let mut draft =
+        Draft::new(code_of(&straggler.why), KeyPlace::Ranks(ranks.clone()), straggler.known_at);
     draft.root = ranks.clone();
     draft.victims = waiting.clone();
     let confidence =
