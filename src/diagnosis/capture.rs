@@ -57,9 +57,7 @@ impl CaptureRequests {
         let taken = process.stacks.last().map(|stacks| stacks.at);
         let asked = self.0.get(&process.id);
         let stands = asked.map_or(0, |asked| asked.stands);
-        let Some(last) = taken.max(asked.map(|asked| asked.at)) else {
-            return Some(1);
-        };
+        let Some(last) = taken.max(asked.map(|asked| asked.at)) else { return Some(1) };
         if last >= since && last >= process.last_at {
             let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
             return (last.plus(pause) <= now).then_some(stands);
@@ -81,8 +79,8 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
         since.plus(at_least.max(usual + usual / 2)) <= situation.now
     };
     let mut found: BTreeMap<ProcessId, Timestamp> = BTreeMap::new();
-    let mut add = |process: &Process, since: Timestamp| {
-        if !process.has_ended() && process.rank.is_some() {
+    let mut add = |process: Option<&Process>, since: Timestamp| {
+        if let Some(process) = process.filter(|it| !it.has_ended() && it.rank.is_some()) {
             let known = found.entry(process.id).or_insert(since);
             *known = since.min(*known);
         }
@@ -96,32 +94,26 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
             };
             let usual = place.and_then(|place| process.places.longest_wait(place));
             if is_long(since, Duration::from_nanos(usual.unwrap_or(0))) {
-                add(process, since);
+                add(Some(process), since);
             }
         }
     }
     for process in model.processes.values().filter(|it| may_stand_unseen(model, it)) {
         let share = situation.config.stall_after / SHARE;
         if process.last_at.plus(share) <= situation.now {
-            add(process, process.last_at);
+            add(Some(process), process.last_at);
         }
     }
     for (group, since) in situation.settled() {
         if is_long(since, Duration::ZERO) {
-            for &rank in group.members.keys() {
-                if let Some(process) = model.member(group.id, rank) {
-                    add(process, since);
-                }
-            }
+            group.members.keys().for_each(|&rank| add(model.member(group.id, rank), since));
         }
     }
     for stall in &situation.stalls {
         if is_long(stall.since, situation.usual_wait(stall)) {
             let missing = stall.missing.iter().map(|absent| absent.rank);
             for rank in stall.waiting.iter().copied().chain(missing) {
-                if let Some(process) = model.member(stall.group, rank) {
-                    add(process, stall.since);
-                }
+                add(model.member(stall.group, rank), stall.since);
             }
         }
     }

@@ -268,9 +268,7 @@ impl Engine {
         let ranks: BTreeSet<u32> = started.map(|started| started.rank).collect();
         let started = ranks.into_iter().filter_map(|rank| {
             let newest = model.not_joined(rank).into_iter().next()?;
-            let Some(joined) = model.process_of(rank) else {
-                return Some((newest, 0));
-            };
+            let Some(joined) = model.process_of(rank) else { return Some((newest, 0)) };
             // Only after a restart: a helper may declare the rank of a process that has ended.
             let earlier = attempts.of_process(joined);
             let is_restart =
@@ -424,15 +422,11 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     });
     let busy = busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(model.timing.reexamination_interval));
-    let overdue = situation
-        .stalls
-        .iter()
-        .map(|stall| situation.overdue_at(stall))
-        .filter(|&at| at > situation.now);
+    let overdue = situation.stalls.iter().map(|stall| situation.overdue_at(stall));
     let inside = situation.inside.iter().map(|inside| inside.overdue_at);
-    let inside = inside.filter(|&at| at > situation.now);
-    let fault = situation.next_fault();
-    overdue.chain(inside).chain(again).chain(fault).min()
+    let faults = model.processes.values().filter_map(|it| situation.end_is_fault_at(it));
+    let due = overdue.chain(inside).chain(faults).filter(|&at| at > situation.now);
+    due.chain(again).min()
 }
 
 /// Whether the findings are equal except for elapsed times.

@@ -117,7 +117,7 @@ fn recent_lateness(model: &Model) -> BTreeMap<u32, (usize, u64)> {
     let mut lateness = BTreeMap::new();
     for group in model.groups() {
         let size = group.info.key.members.len();
-        for (&rank, member) in &group.members {
+        for (&rank, member) in group.members.iter() {
             let Some(by) = member.late else { continue };
             let known = lateness.entry(rank).or_insert((0, 0));
             if size > known.0 {

@@ -33,8 +33,8 @@ const OUT_OF: char = '/';
 #[derive(Debug, Default)]
 pub struct Roster {
     processes: BTreeMap<ProcessId, Process>,
-    /// Processes with events held back.
-    waiting: BTreeSet<ProcessId>,
+    /// Events held back, by process.
+    held: BTreeMap<ProcessId, Held>,
     communicators: BTreeMap<Key, Communicator>,
     /// Groups with known members, by the address of their description.
     groups: BTreeMap<usize, KnownGroup>,
@@ -46,7 +46,12 @@ pub struct Roster {
 struct Process {
     rank: Option<u32>,
     world_size: Option<u32>,
-    held: VecDeque<Event>,
+}
+
+/// Events of a process that are held back, and since when the first of them was.
+#[derive(Debug)]
+struct Held {
+    events: VecDeque<Event>,
     since: Timestamp,
 }
 
@@ -85,7 +90,7 @@ struct Communicator {
 impl Roster {
     /// Whether [`Roster::take`] would only pass on this event.
     pub fn ignores(&self, event: &Event) -> bool {
-        self.waiting.is_empty()
+        self.held.is_empty()
             && !matches!(event, Event::ProcessJoined { .. })
             && group_of(event).is_none()
     }
@@ -109,17 +114,14 @@ impl Roster {
             known.world_size = world_size.or(known.world_size);
         }
         let settled = self.sit(process, &event, out);
-        let waits = self.waiting.contains(&process);
+        let waits = self.held.contains_key(&process);
         let event = if waits { Some(event) } else { self.understand(process, event, out) };
         let mut full = false;
         if let Some(event) = event {
-            let known = self.processes.entry(process).or_default();
-            if known.held.is_empty() {
-                known.since = now;
-            }
-            known.held.push_back(event);
-            self.waiting.insert(process);
-            full = known.held.len() >= MOST_HELD;
+            let new = || Held { events: VecDeque::new(), since: now };
+            let held = self.held.entry(process).or_insert_with(new);
+            held.events.push_back(event);
+            full = held.events.len() >= MOST_HELD;
         }
         if settled {
             self.drain(out);
@@ -145,8 +147,7 @@ impl Roster {
 
     /// Processes with events held back, and until when these wait.
     fn due(&self) -> impl Iterator<Item = (ProcessId, Timestamp)> {
-        let waiting = self.waiting.iter();
-        waiting.filter_map(|&id| Some((id, self.processes.get(&id)?.since.plus(PATIENCE))))
+        self.held.iter().map(|(&id, held)| (id, held.since.plus(PATIENCE)))
     }
 
     /// Groups passed on whose assumed members turned out to be wrong.
@@ -199,7 +200,7 @@ impl Roster {
 
     /// Passes on events whose groups are known now.
     fn drain(&mut self, out: &mut Vec<Event>) {
-        let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
+        let waiting: Vec<ProcessId> = self.held.keys().copied().collect();
         for process in waiting {
             self.drain_process(process, out);
         }
@@ -207,14 +208,14 @@ impl Roster {
 
     fn drain_process(&mut self, process: ProcessId, out: &mut Vec<Event>) {
         loop {
-            let known = self.processes.get_mut(&process);
-            let Some(event) = known.and_then(|it| it.held.pop_front()) else {
-                self.waiting.remove(&process);
+            let held = self.held.get_mut(&process);
+            let Some(event) = held.and_then(|it| it.events.pop_front()) else {
+                self.held.remove(&process);
                 return;
             };
             if let Some(event) = self.understand(process, event, out) {
-                if let Some(known) = self.processes.get_mut(&process) {
-                    known.held.push_front(event);
+                if let Some(held) = self.held.get_mut(&process) {
+                    held.events.push_front(event);
                 }
                 return;
             }
@@ -223,11 +224,11 @@ impl Roster {
 
     /// Lets processes continue without the members that they wait for.
     fn give_up(&mut self, whose: impl Fn(ProcessId) -> bool, out: &mut Vec<Event>) {
-        let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
+        let waiting: Vec<ProcessId> = self.held.keys().copied().collect();
         for process in waiting.into_iter().filter(|&it| whose(it)) {
             loop {
                 self.drain_process(process, out);
-                let first = self.processes.get(&process).and_then(|it| it.held.front());
+                let first = self.held.get(&process).and_then(|it| it.events.front());
                 let Some(group) = first.and_then(group_of).map(|(group, _)| Arc::clone(group))
                 else {
                     break;
@@ -295,9 +296,7 @@ impl Roster {
         if let Some(known) = self.groups.get(&Arc::as_ptr(group).addr()) {
             return Ok(Arc::clone(&known.is));
         }
-        let Some(seat) = group.seat else {
-            return Ok(Arc::clone(group));
-        };
+        let Some(seat) = group.seat else { return Ok(Arc::clone(group)) };
         let own = Key::of(group, seat);
         let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.get_mut(&key).ok_or(Unknown::Yet)?;

@@ -38,7 +38,7 @@ pub use maps::{ByRank, Processes};
 pub use process::{
     Announced, Count, Device, Doing, End, Ending, Exception, Gauge, KEPT_OF_SHARED, Memory, Pace,
     Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
-    Unawaited, is_inside, libc_signal,
+    Unawaited, libc_signal,
 };
 pub use worlds::{Attempt, Attempts, Init, Place};
 
@@ -190,7 +190,8 @@ impl Model {
     /// Call 0 is the creation of the group.
     pub fn missing(&self, group: &Group, seq: u64) -> Vec<u32> {
         let mut missing = self.not_made_by(group);
-        missing.extend(group.missing(seq));
+        let behind = group.members.iter().filter(|(_, member)| member.issued < seq);
+        missing.extend(behind.map(|(&rank, _)| rank));
         missing.sort_unstable();
         missing
     }
@@ -237,18 +238,12 @@ impl Model {
     /// How a process ended, if not because the whole job was asked to end. A later end proves
     /// nothing, and the process is treated as alive.
     pub fn ending_of<'a>(&self, process: &'a Process) -> Ending<'a> {
-        let ended = process.end.map(|end| end.at);
+        let ending = process.ending();
         let raised = process.uncaught().map(|exception| exception.at);
-        match raised.or(ended) {
-            Some(at) if !self.is_before_shutdown(at) => match process.ending() {
-                // An exit in order before the request is not a reaction to it.
-                Ending::InOrder if self.interrupted.is_some_and(|asked| at < asked) => {
-                    Ending::InOrder
-                }
-                _ => Ending::None,
-            },
-            _ => process.ending(),
-        }
+        let Some(at) = raised.or(process.end.map(|end| end.at)) else { return ending };
+        // An exit in order before the request is not a reaction to it.
+        let left_before = ending == Ending::InOrder && self.interrupted.is_some_and(|it| at < it);
+        if self.is_before_shutdown(at) || left_before { ending } else { Ending::None }
     }
 
     /// When ranks began to end on request; `now` if none has.

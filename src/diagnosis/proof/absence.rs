@@ -7,13 +7,12 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::proof::{Rejection, are_members, creation, is_point_to_point};
+use crate::proof::{Rejection, are_members, creation, ensure, is_point_to_point};
 
-/// A rank waits for another one that has not made the call and never will.
+/// A call that waits, the rank that never made it, and that rank's end.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     let [Fact::Issued { rank: waits, group, seq, call, .. }, never, end] = facts else {
-        let needs = "a call that waits, the rank that never made it, and that rank's end";
-        return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
+        return Err(Rejection::WrongFacts(CertificateKind::TerminalRank));
     };
     let gone = never_came(*waits, group, *seq, call, never)?;
     match end {
@@ -30,30 +29,23 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
 pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     let (waits, rest): (Vec<&Fact>, Vec<&Fact>) =
         facts.iter().partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
-    if waits.len() < 2 || waits.len() != rest.len() {
-        let needs = "two or more waits, each with who never came";
-        return Err(Rejection::WrongFacts(CertificateKind::Cycle, needs));
-    }
+    let is_complete = waits.len() > 1 && waits.len() == rest.len();
+    ensure(is_complete, Rejection::WrongFacts(CertificateKind::Cycle))?;
     let ranks: BTreeSet<u32> = waits.iter().filter_map(|fact| rank_of(fact)).collect();
-    if ranks.len() != waits.len() {
-        return Err(Rejection::NotACycle);
-    }
+    ensure(ranks.len() == waits.len(), Rejection::NotACycle)?;
     for (i, (wait, never)) in waits.iter().zip(&rest).enumerate() {
         let next = rank_of(waits[(i + 1) % waits.len()]).ok_or(Rejection::NotACycle)?;
         if let Fact::NeverCreated { rank: gone, .. }
         | Fact::NeverIssued { rank: gone, .. }
         | Fact::NeverPosted { rank: gone, .. } = never
-            && *gone != next
         {
-            return Err(Rejection::NotACycle);
+            ensure(*gone == next, Rejection::NotACycle)?;
         }
         match (wait, never) {
             (_, Fact::NeverCreated { group, .. }) => creation::check_wait(wait, group, next)?,
             (Fact::Waits { rank, group, seq, call, only_thread, .. }, _) => {
                 never_came(*rank, group, *seq, call, never)?;
-                if !only_thread {
-                    return Err(Rejection::MayStillCome(*rank));
-                }
+                ensure(*only_thread, Rejection::MayStillCome(*rank))?;
             }
             _ => return Err(Rejection::NotACycle),
         }
@@ -79,19 +71,13 @@ pub(super) fn never_came(
         {
             (*rank, group, *last)
         }
-        _ => {
-            let needs = "who never came to that very call";
-            return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
-        }
+        _ => return Err(Rejection::WrongFacts(CertificateKind::TerminalRank)),
     };
-    if never_in != group {
-        return Err(Rejection::NotOneJoin);
-    }
+    ensure(never_in == group, Rejection::NotOneJoin)?;
     are_members(group, [waits, gone])?;
-    if last >= seq {
-        return Err(Rejection::DidCome(gone));
-    }
-    if must_wait_for(call, waits, gone) { Ok(gone) } else { Err(Rejection::NeedNot(waits, gone)) }
+    ensure(last < seq, Rejection::DidCome(gone))?;
+    ensure(must_wait_for(call, waits, gone), Rejection::NeedNot(waits, gone))?;
+    Ok(gone)
 }
 
 /// Whether a rank's call cannot complete before another rank makes its own.

@@ -1,41 +1,30 @@
 //! Certificates about the creation of groups.
 
-use ddp_doctor_proto::report::{CertificateKind, Fact, GroupRef};
+use ddp_doctor_proto::report::{Fact, GroupRef};
 
 use crate::proof::absence::must_wait_for;
-use crate::proof::{Rejection, are_members};
+use crate::proof::{Rejection, are_members, ensure};
 
 /// Two ranks that met to create a group: one requested the other as a member, the other requested
 /// different members.
-pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
-    let [
-        Fact::Creates { rank: maker, group: wanted, .. },
-        Fact::Creates { rank: absent, group: other, .. },
-    ] = facts
-    else {
-        let needs = "two ranks that make a group";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    };
+pub(super) fn check_contradiction(
+    (maker, wanted): (u32, &GroupRef),
+    (absent, other): (u32, &GroupRef),
+) -> Result<(), Rejection> {
     let meet = |group: &GroupRef| (group.layer.clone(), group.epoch, group.name.clone());
-    if maker == absent || meet(wanted) != meet(other) {
-        return Err(Rejection::NotOneJoin);
-    }
-    are_members(wanted, [*maker, *absent])?;
-    if wanted.members == other.members {
-        return Err(Rejection::CallsMatch);
-    }
-    Ok(())
+    ensure(maker != absent && meet(wanted) == meet(other), Rejection::NotOneJoin)?;
+    are_members(wanted, [maker, absent])?;
+    ensure(wanted.members != other.members, Rejection::CallsMatch)
 }
 
-/// A rank creates a group with a rank that has not begun to, and never will.
-pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
-    let [making, Fact::NeverCreated { rank: gone, group }, Fact::Ended { rank: ended, .. }] = facts
-    else {
-        let needs = "a rank that makes a group, the rank that never did, and that rank's end";
-        return Err(Rejection::WrongFacts(CertificateKind::TerminalRank, needs));
-    };
-    check_need(making, group, *gone)?;
-    if ended == gone { Ok(()) } else { Err(Rejection::MayStillCome(*gone)) }
+/// A rank creates a group with a rank that has not begun to, and has ended.
+pub(super) fn check_terminal_rank(
+    making: &Fact,
+    (gone, never): (u32, &GroupRef),
+    ended: u32,
+) -> Result<(), Rejection> {
+    check_need(making, never, gone)?;
+    ensure(ended == gone, Rejection::MayStillCome(gone))
 }
 
 /// Whether the only thread of a process waits for a rank that has not begun to create the group: in
@@ -47,41 +36,30 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
             only_thread
         }
         Fact::Waits { rank, group, call, only_thread, .. } => {
-            if group != never {
-                return Err(Rejection::NotOneJoin);
-            }
+            ensure(group == never, Rejection::NotOneJoin)?;
             are_members(group, [*rank, needed])?;
-            if !must_wait_for(call, *rank, needed) {
-                return Err(Rejection::NeedNot(*rank, needed));
-            }
+            ensure(must_wait_for(call, *rank, needed), Rejection::NeedNot(*rank, needed))?;
             only_thread
         }
         _ => return Err(Rejection::NotACycle),
     };
-    if *only_thread { Ok(()) } else { Err(Rejection::MayStillCome(needed)) }
+    ensure(*only_thread, Rejection::MayStillCome(needed))
 }
 
 /// Whether the creation of this group cannot end before that rank begins it.
-pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result<(), Rejection> {
+fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result<(), Rejection> {
     let Fact::Creates { rank, group, takes_all, .. } = making else {
         return Err(Rejection::MayStillCome(needed));
     };
-    if group != never {
-        return Err(Rejection::NotOneJoin);
-    }
+    ensure(group == never, Rejection::NotOneJoin)?;
     are_members(group, [*rank, needed])?;
-    if *rank == needed {
-        return Err(Rejection::NeedNot(*rank, needed));
-    }
-    if !takes_all {
-        return Err(Rejection::MadeWithout(*rank));
-    }
-    Ok(())
+    ensure(*rank != needed, Rejection::NeedNot(*rank, needed))?;
+    ensure(*takes_all, Rejection::MadeWithout(*rank))
 }
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::Certificate;
+    use ddp_doctor_proto::report::{Certificate, CertificateKind};
 
     use super::*;
     use crate::proof::check;

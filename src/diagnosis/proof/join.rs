@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
+use ddp_doctor_proto::report::{
+    CallSignature, CertificateKind, Fact, GroupRef, ModelFact, SplitFact,
+};
 
-use crate::proof::{Rejection, are_members, differ, is_point_to_point};
+use crate::proof::{Rejection, are_members, differ, ensure, is_point_to_point};
 
 /// At least two calls at one place of one group, each of which disagrees with another one.
 pub(super) fn check(
@@ -17,34 +19,26 @@ pub(super) fn check(
     let mut place: Option<(&GroupRef, u64)> = None;
     for fact in facts {
         let Fact::Issued { rank, group, seq, call, .. } = fact else {
-            return Err(Rejection::WrongFacts(kind, "calls that were issued"));
+            return Err(Rejection::WrongFacts(kind));
         };
-        if *place.get_or_insert((group, *seq)) != (group, *seq) {
-            return Err(Rejection::NotOneJoin);
-        }
+        let is_here = *place.get_or_insert((group, *seq)) == (group, *seq);
+        ensure(is_here, Rejection::NotOneJoin)?;
         are_members(group, [*rank])?;
         calls.push((*rank, call));
     }
     let ranks: BTreeSet<u32> = calls.iter().map(|(rank, _)| *rank).collect();
-    if ranks.len() < 2 || ranks.len() < calls.len() {
-        return Err(Rejection::WrongFacts(kind, "calls of two or more ranks"));
-    }
+    ensure(ranks.len() > 1 && ranks.len() == calls.len(), Rejection::WrongFacts(kind))?;
     let everybody_disagrees = calls.iter().all(|(_, a)| calls.iter().any(|(_, b)| disagree(a, b)));
-    if everybody_disagrees { Ok(()) } else { Err(Rejection::CallsMatch) }
+    ensure(everybody_disagrees, Rejection::CallsMatch)
 }
 
 /// A rank sends another number of elements to a peer in an `all_to_all` than the peer expects.
-pub(super) fn check_splits(facts: &[Fact]) -> Result<(), Rejection> {
-    let [Fact::Sends(sent), Fact::Expects(expected)] = facts else {
-        let needs = "what a rank sends to a peer, and what the peer expects from it";
-        return Err(Rejection::WrongFacts(CertificateKind::UnsatisfiableJoin, needs));
-    };
+pub(super) fn check_splits(sent: &SplitFact, expected: &SplitFact) -> Result<(), Rejection> {
     are_members(&sent.group, [sent.rank, expected.rank])?;
     let is_one_call = (&sent.group, sent.seq) == (&expected.group, expected.seq);
-    if !is_one_call || (sent.peer, sent.rank) != (expected.rank, expected.peer) {
-        return Err(Rejection::NotOneJoin);
-    }
-    if sent.numel == expected.numel { Err(Rejection::CallsMatch) } else { Ok(()) }
+    let are_peers = (sent.peer, sent.rank) == (expected.rank, expected.peer);
+    ensure(is_one_call && are_peers, Rejection::NotOneJoin)?;
+    ensure(sent.numel != expected.numel, Rejection::CallsMatch)
 }
 
 /// Whether no transport can make one collective of two calls.
@@ -69,27 +63,19 @@ pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
 
 /// Two ranks' replicas of a model that differ in the number of parameters, or in the dtype or shape
 /// of one.
-pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
-    let [Fact::Wraps(a), Fact::Wraps(b)] = facts else {
-        let needs = "two ranks' copies of a model";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    };
+pub(super) fn check_models(a: &ModelFact, b: &ModelFact) -> Result<(), Rejection> {
     are_members(&a.group, [a.rank, b.rank])?;
-    if (&a.group, a.model, a.index) != (&b.group, b.model, b.index) || a.rank == b.rank {
-        return Err(Rejection::NotOneJoin);
-    }
-    if [a, b].iter().any(|it| it.parameter.is_some() != (it.index < it.total)) {
-        let needs = "copies that say of each parameter what it is";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    }
-    let is_same = a.total == b.total && a.parameter == b.parameter;
-    if is_same { Err(Rejection::CallsMatch) } else { Ok(()) }
+    let is_one_model = (&a.group, a.model, a.index) == (&b.group, b.model, b.index);
+    ensure(is_one_model && a.rank != b.rank, Rejection::NotOneJoin)?;
+    // A copy says of each parameter what it is.
+    let is_whole = |it: &ModelFact| it.parameter.is_some() == (it.index < it.total);
+    let wrong = Rejection::WrongFacts(CertificateKind::Contradiction);
+    ensure(is_whole(a) && is_whole(b), wrong)?;
+    ensure(a.total != b.total || a.parameter != b.parameter, Rejection::CallsMatch)
 }
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::SplitFact;
-
     use super::*;
     use crate::proof::testing::{checked, issued, signature};
 

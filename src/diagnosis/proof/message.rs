@@ -4,12 +4,12 @@ use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact};
 use ddp_doctor_proto::{DType, Op};
 
 use crate::proof::absence::never_came;
-use crate::proof::{Rejection, are_members};
+use crate::proof::{Rejection, are_members, differ, ensure};
 
 /// The n-th send and the n-th receive between two ranks, with the same tag if tags are used, whose
 /// sizes do not fit. With tags (Gloo), a message may be smaller than its receive.
 pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
-    let wrong = Rejection::WrongFacts(CertificateKind::Contradiction, "a send and its receive");
+    let wrong = Rejection::WrongFacts(CertificateKind::Contradiction);
     let [
         Fact::Issued { rank: from, group, seq, call: send, .. },
         Fact::Issued { rank: to, group: other_group, seq: other_seq, call: receive, .. },
@@ -17,9 +17,7 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     else {
         return Err(wrong);
     };
-    if send.op != Op::Send.to_string() || receive.op != Op::Recv.to_string() {
-        return Err(wrong);
-    }
+    ensure(send.op == Op::Send.to_string() && receive.op == Op::Recv.to_string(), wrong)?;
     are_members(group, [*from, *to])?;
     let meet = group == other_group
         && seq == other_seq
@@ -27,9 +25,7 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
         && send.tag == receive.tag
         && send.root == Some(*to)
         && receive.root == Some(*from);
-    if !meet {
-        return Err(Rejection::NotOneJoin);
-    }
+    ensure(meet, Rejection::NotOneJoin)?;
     let size = |call: &CallSignature| {
         let dtype = DType::from_name(call.dtype.as_deref()?)?;
         call.numel?.checked_mul(dtype.size()?)
@@ -42,11 +38,10 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// A receive and a send that wait for each other with different tags. Tags distinguish messages on
-/// backends where a send waits for its receive.
+/// A receive and a send that wait for each other with different tags, and that neither has its partner.
+/// Tags distinguish messages on backends where a send waits for its receive.
 pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
-    let needs = "a receive that waits, a send that waits, and that neither has its partner";
-    let wrong = || Rejection::WrongFacts(CertificateKind::Contradiction, needs);
+    let wrong = || Rejection::WrongFacts(CertificateKind::Contradiction);
     let [
         Fact::Waits { rank: to, group, seq, call: receive, only_thread, .. },
         Fact::Waits {
@@ -63,12 +58,8 @@ pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
     else {
         return Err(wrong());
     };
-    if send_group != group {
-        return Err(Rejection::NotOneJoin);
-    }
-    if never_came(*to, group, *seq, receive, never_sent)? != *from {
-        return Err(wrong());
-    }
+    ensure(send_group == group, Rejection::NotOneJoin)?;
+    ensure(never_came(*to, group, *seq, receive, never_sent)? == *from, wrong())?;
     let Fact::NeverPosted { rank, group: never_in, op, peer, tag, last } = never_received else {
         return Err(wrong());
     };
@@ -76,21 +67,11 @@ pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
         && send.root == Some(*to)
         && *op == Op::Recv.to_string()
         && (rank, never_in, *peer, *tag) == (to, group, *from, send.tag);
-    if !answers {
-        return Err(wrong());
-    }
-    if last >= send_seq {
-        return Err(Rejection::DidCome(*to));
-    }
-    if !matches!((send.tag, receive.tag), (Some(a), Some(b)) if a != b) {
-        return Err(Rejection::CallsMatch);
-    }
-    for (only, rank) in [(only_thread, to), (send_only_thread, from)] {
-        if !only {
-            return Err(Rejection::MayStillCome(*rank));
-        }
-    }
-    Ok(())
+    ensure(answers, wrong())?;
+    ensure(last < send_seq, Rejection::DidCome(*to))?;
+    ensure(differ(send.tag, receive.tag), Rejection::CallsMatch)?;
+    ensure(*only_thread, Rejection::MayStillCome(*to))?;
+    ensure(*send_only_thread, Rejection::MayStillCome(*from))
 }
 
 #[cfg(test)]

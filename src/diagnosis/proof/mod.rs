@@ -26,8 +26,8 @@ const SIGKILL: i32 = 9;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The facts are not those of this kind of certificate.
-    #[error("a certificate of kind {0} needs {1}")]
-    WrongFacts(CertificateKind, &'static str),
+    #[error("these facts are not those of a certificate of kind {0}")]
+    WrongFacts(CertificateKind),
     /// The facts concern different groups or sequence numbers.
     #[error("the facts are not about one call of one group")]
     NotOneJoin,
@@ -57,7 +57,8 @@ pub enum Rejection {
     MadeWithout(u32),
 }
 
-/// Checks that the facts of a certificate prove what its kind claims.
+/// Checks that the facts of a certificate prove what its kind claims. The functions of this module state what
+/// facts each kind needs.
 ///
 /// # Errors
 ///
@@ -66,28 +67,43 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
     use CertificateKind::{Contradiction, Cycle, Observation, TerminalRank, UnsatisfiableJoin};
     let (kind, facts) = (certificate.kind, &certificate.facts[..]);
     match (kind, facts) {
-        (UnsatisfiableJoin, [Fact::Sends(_), ..]) => join::check_splits(facts),
+        (UnsatisfiableJoin, [Fact::Sends(sent), Fact::Expects(expected)]) => {
+            join::check_splits(sent, expected)
+        }
         (UnsatisfiableJoin, _) => join::check(facts, kind, join::can_never_match),
-        (Contradiction, [Fact::Creates { .. }, ..]) => creation::check_contradiction(facts),
-        (Contradiction, [.., Fact::Setting(_)]) => startup::check_settings(facts),
-        (Contradiction, [Fact::Joins(_), ..]) => startup::check_contradiction(facts),
+        (
+            Contradiction,
+            [Fact::Creates { rank, group, .. }, Fact::Creates { rank: other, group: others, .. }],
+        ) => creation::check_contradiction((*rank, group), (*other, others)),
+        (Contradiction, [Fact::Joins(a), Fact::Joins(b)]) => startup::check_contradiction(a, b),
+        (Contradiction, [Fact::Joins(a), Fact::Joins(b), Fact::Setting(x), Fact::Setting(y)]) => {
+            startup::check_settings((a, x), (b, y))
+        }
         (Contradiction, [Fact::Issued { call, .. }, Fact::Issued { .. }])
             if is_point_to_point(call) =>
         {
             message::check_sizes(facts)
         }
         (Contradiction, [Fact::Waits { .. }, Fact::Waits { .. }, ..]) => message::check_tags(facts),
-        (Contradiction, [Fact::Wraps(_), ..]) => join::check_models(facts),
-        (Contradiction, [Fact::Holds(_), ..]) => replicas::check(facts),
+        (Contradiction, [Fact::Wraps(a), Fact::Wraps(b)]) => join::check_models(a, b),
+        (Contradiction, [Fact::Holds(a), Fact::Holds(b)]) => replicas::check(a, b),
         (Contradiction, _) => join::check(facts, kind, join::contradicts),
-        (TerminalRank, [Fact::Creates { .. }, ..]) => creation::check_terminal_rank(facts),
+        (
+            TerminalRank,
+            [
+                making @ Fact::Creates { .. },
+                Fact::NeverCreated { rank, group },
+                Fact::Ended { rank: ended, .. },
+            ],
+        ) => creation::check_terminal_rank(making, (*rank, group), *ended),
         (TerminalRank, _) => absence::check_terminal_rank(facts),
         (Cycle, _) => absence::check_cycle(facts),
         (Observation, _) => check_observation(facts),
     }
 }
 
-/// Facts that are a finding by themselves.
+/// Facts that are a finding by themselves: one end other than in order, stop, exception, gap or
+/// difference.
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
@@ -108,10 +124,7 @@ fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
             Fact::Ended { rank: ended, pid, signal: Some(SIGKILL), .. },
             Fact::OomKills { rank, pid: its, kills, killed_ranks },
         ] if (ended, pid) == (rank, its) && (1..=*kills).contains(killed_ranks) => Ok(()),
-        _ => Err(Rejection::WrongFacts(
-            CertificateKind::Observation,
-            "one end other than in order, stop, exception, gap or difference",
-        )),
+        _ => Err(Rejection::WrongFacts(CertificateKind::Observation)),
     }
 }
 
@@ -122,6 +135,11 @@ fn is_point_to_point(call: &CallSignature) -> bool {
 /// Whether both are known and not equal.
 fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
+}
+
+/// Rejects a certificate unless this holds.
+fn ensure(holds: bool, otherwise: Rejection) -> Result<(), Rejection> {
+    if holds { Ok(()) } else { Err(otherwise) }
 }
 
 /// Rejects ranks that do not belong to the group.

@@ -1,28 +1,20 @@
 //! Certificates of replicas that differ.
 
 use ddp_doctor_proto::DType;
-use ddp_doctor_proto::report::{CertificateKind, Fact, ReplicaFact, Timestamp};
+use ddp_doctor_proto::report::{ReplicaFact, Timestamp};
 
-use super::{Rejection, are_members};
+use super::{Rejection, are_members, ensure};
 use crate::model::{ReplicaValues, is_apart};
 
 /// Two ranks that hold different values of a parameter at the same point of the program.
-pub(super) fn check(facts: &[Fact]) -> Result<(), Rejection> {
-    let [Fact::Holds(a), Fact::Holds(b)] = facts else {
-        let needs = "the values of two ranks";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    };
+pub(super) fn check(a: &ReplicaFact, b: &ReplicaFact) -> Result<(), Rejection> {
     are_members(&a.group, [a.rank, b.rank])?;
     let point = |it: &ReplicaFact| (it.seq, it.model, it.rounds, it.index);
     let is_one_point = a.group == b.group && point(a) == point(b) && a.dtype == b.dtype;
-    if !is_one_point || a.rank == b.rank {
-        return Err(Rejection::NotOneJoin);
-    }
+    ensure(is_one_point && a.rank != b.rank, Rejection::NotOneJoin)?;
     // Before the first averaged gradients, replicas need not be equal.
-    match read(a).zip(read(b)) {
-        Some((one, other)) if a.rounds > 0 && is_apart(&one, &other) => Ok(()),
-        _ => Err(Rejection::CallsMatch),
-    }
+    let differ = read(a).zip(read(b)).is_some_and(|(one, other)| is_apart(&one, &other));
+    ensure(a.rounds > 0 && differ, Rejection::CallsMatch)
 }
 
 fn read(held: &ReplicaFact) -> Option<ReplicaValues> {
@@ -37,6 +29,8 @@ fn read(held: &ReplicaFact) -> Option<ReplicaValues> {
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_proto::report::{CertificateKind, Fact};
+
     use super::*;
     use crate::proof::testing::{checked, group};
 

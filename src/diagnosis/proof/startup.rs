@@ -2,51 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{CertificateKind, Fact, JoinFact, SettingFact, Timestamp};
+use ddp_doctor_proto::report::{JoinFact, SettingFact, Timestamp};
 
 use crate::evidence::backends::is_nccl;
-use crate::proof::{Rejection, differ};
+use crate::proof::{Rejection, differ, ensure};
 
 /// Two processes that expect each other, with contradicting descriptions of the world.
 ///
 /// They expect each other because they meet at one address, or because one launcher started both
 /// for one world. In the latter case they contradict each other if they use different ports.
-pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
-    let [Fact::Joins(a), Fact::Joins(b)] = facts else {
-        let needs = "two processes that join a world";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    };
-    if !may_meet(a, b) {
-        return Err(Rejection::NotOneWorld);
-    }
+pub(super) fn check_contradiction(a: &JoinFact, b: &JoinFact) -> Result<(), Rejection> {
+    ensure(may_meet(a, b), Rejection::NotOneWorld)?;
     let contradict = if is_one_place(a, b) {
         let backends = matches!((&a.backend, &b.backend), (Some(a), Some(b)) if never_meet(a, b));
         differ(a.world_size, b.world_size) || backends || a.rank == b.rank
     } else {
         let one_launcher = a.launcher.is_some() && a.launcher == b.launcher;
         let one_launch = a.host == b.host && one_launcher && a.rank != b.rank;
-        if !one_launch || a.world_size != b.world_size {
-            return Err(Rejection::NotOneWorld);
-        }
+        ensure(one_launch && a.world_size == b.world_size, Rejection::NotOneWorld)?;
         differ(a.port, b.port)
     };
-    if contradict { Ok(()) } else { Err(Rejection::CallsMatch) }
+    ensure(contradict, Rejection::CallsMatch)
 }
 
 /// Two processes of one world with different values of a setting that must be equal, or with one
 /// GPU that they must not share.
-pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
-    let [Fact::Joins(a), Fact::Joins(b), Fact::Setting(of_a), Fact::Setting(of_b)] = facts else {
-        let needs = "two processes that join a world, and what each of them has";
-        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, needs));
-    };
+pub(super) fn check_settings(
+    (a, of_a): (&JoinFact, &SettingFact),
+    (b, of_b): (&JoinFact, &SettingFact),
+) -> Result<(), Rejection> {
     let is_its = |setting: &SettingFact, process: &JoinFact| {
         (setting.rank, setting.pid) == (process.rank, process.pid) && setting.host == process.host
     };
     let is_one_world = may_meet(a, b) && is_one_place(a, b) && a.rank != b.rank;
-    if !is_one_world || !is_its(of_a, a) || !is_its(of_b, b) {
-        return Err(Rejection::NotOneWorld);
-    }
+    ensure(is_one_world && is_its(of_a, a) && is_its(of_b, b), Rejection::NotOneWorld)?;
     let (value, other) = (&of_a.value, &of_b.value);
     let contradict = of_a.name == of_b.name
         && match of_a.name.as_str() {
@@ -58,7 +47,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
             name if name.starts_with("env.") => value != other,
             _ => differ(value.as_deref(), other.as_deref()),
         };
-    if contradict { Ok(()) } else { Err(Rejection::CallsMatch) }
+    ensure(contradict, Rejection::CallsMatch)
 }
 
 /// Whether two processes may meet: they are different, present at one time, and initialise the world
@@ -135,7 +124,7 @@ fn is_loopback(address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::Certificate;
+    use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact};
 
     use super::*;
     use crate::proof::check;

@@ -4,8 +4,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
+use crate::situation::Situation;
 use crate::situation::inside::Inside;
-use crate::situation::{Situation, is_last_call};
 use crate::{stacks, waits};
 
 /// A member that has not arrived.
@@ -17,10 +17,10 @@ pub struct Absent {
     pub why: Absence,
 }
 
-/// Why a member has not arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Why a member has not arrived, and what a stall goes back to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absence {
-    /// An exception ended it.
+    /// An exception ended it, or diverted it.
     Raised,
     /// It died by a signal, or with a non-zero status.
     Died,
@@ -28,25 +28,32 @@ pub enum Absence {
     Stopped,
     /// It exited in order, or destroyed the group.
     Left,
-    /// It stopped reporting, and may have arrived.
-    Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
-    /// It waits while leaving the program.
+    /// It waits for others while leaving the program.
     Leaving,
+    /// A send and a receive between two ranks, sender first, wait with different tags.
+    OtherTag(GroupId, u32, u32),
     /// It waits for another call.
     Blocked(GroupId, u64),
+    /// It waits for the partner of a point-to-point call.
+    Unpartnered(GroupId),
+    /// It is in a cycle of waits, by its index in [`crate::waits::Waits::cycles`].
+    Cycle(usize),
+    /// It stopped reporting, and may have arrived.
+    Silent,
+    /// A breach of DDP's contract keeps it away, by its index in [`Situation::breaches`].
+    Breach(usize),
     /// It waits inside a collective that every member has entered.
     Inside(GroupId, u64),
     /// It is creating a group, or has not created the one in which it is missing.
     Making,
-    /// It waits for the partner of a point-to-point call.
-    Unpartnered(GroupId),
     /// It is in a long phase: one that the program marked, or work that is known to take long.
     LongPhase,
     /// It is alive and does not move.
     StandsStill,
     /// It is alive and does something else.
+    #[default]
     Elsewhere,
 }
 
@@ -67,10 +74,13 @@ impl Absence {
             Self::Raised | Self::Died | Self::Stopped | Self::Left => Hopelessness::Gone,
             Self::Diverged(..)
             | Self::Leaving
+            | Self::OtherTag(..)
             | Self::Blocked(..)
+            | Self::Unpartnered(_)
+            | Self::Cycle(_)
+            | Self::Breach(_)
             | Self::Inside(..)
-            | Self::Making
-            | Self::Unpartnered(_) => Hopelessness::Held,
+            | Self::Making => Hopelessness::Held,
             Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => {
                 Hopelessness::MayCome
             }
@@ -88,9 +98,7 @@ impl Situation<'_> {
         message: bool,
         given_up: Option<Timestamp>,
     ) -> Absence {
-        let Some(process) = self.model.member(group.id, rank) else {
-            return Absence::Elsewhere;
-        };
+        let Some(process) = self.model.member(group.id, rank) else { return Absence::Elsewhere };
         if process.is_stopped() {
             return Absence::Stopped;
         }
@@ -144,7 +152,8 @@ impl Situation<'_> {
         if let Some(inside) = self.stuck_inside(rank) {
             return Absence::Inside(inside.group, inside.seq);
         }
-        if !group.members.contains_key(&rank) || is_making(process) {
+        let makes_group = || process.entered().any(|call| call.op.creates_group());
+        if !group.members.contains_key(&rank) || makes_group() {
             return Absence::Making;
         }
         if !process.phases.is_empty() {
@@ -204,12 +213,10 @@ impl Situation<'_> {
         });
         let Some((rank, joined, thread)) = known else { return false };
         let target = match &thread.doing {
-            Doing::Call(call) => process.target(call.id),
-            Doing::Wait(target, ..) => *target,
-            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
+            Doing::Nothing if joined.call.hidden && process.has_last_issued(&joined.call) => {
                 Some(Target::Join(group.id, joined.call.seq))
             }
-            Doing::Nothing => None,
+            _ => process.target_of(thread),
         };
         let at = match target {
             Some(Target::Join(its, at)) if its == group.id => at,
@@ -235,12 +242,4 @@ impl Situation<'_> {
             inside.waiting.contains(&rank) && inside.since.plus(enough) <= self.until
         })
     }
-}
-
-/// Whether a thread of the process is creating a group.
-fn is_making(process: &Process) -> bool {
-    process
-        .threads
-        .values()
-        .any(|thread| matches!(&thread.doing, Doing::Call(call) if call.op.creates_group()))
 }

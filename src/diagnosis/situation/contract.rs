@@ -8,11 +8,13 @@
 
 use std::cmp::Reverse;
 
+use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::Situation;
+use crate::situation::absence::Absence;
 use crate::situation::origin::Origin;
 
 /// Text of the exception that DDP raises at the next forward.
@@ -141,18 +143,18 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
     let missed = |ranks: &[u32], absent: &[u32]| {
         !ranks.is_empty() && ranks.iter().all(|rank| absent.contains(rank))
     };
-    match (&breach.kind, origin) {
+    match (&breach.kind, origin.why) {
         // Everything after the models were wrapped.
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
         // No rank waits because of it.
         (Kind::Bypassed | Kind::Thawed, _) => false,
-        (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
+        (_, Absence::Diverged(at, _)) => at == breach.group && since >= breach.at,
         // Only ranks that left the group or the program.
-        (Kind::Boundaries(at), Origin::Left(ranks) | Origin::Leaving(ranks)) => {
-            missed(ranks, &at.accumulate)
+        (Kind::Boundaries(at), Absence::Left | Absence::Leaving) => {
+            missed(&origin.ranks, &at.accumulate)
         }
         (Kind::Boundaries(_), _) => false,
-        (_, origin) => missed(origin.ranks(), &breach.root),
+        _ => missed(&origin.ranks, &breach.root),
     }
 }
 
@@ -421,7 +423,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         Some((waiting, seq, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
-        it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))
+        it.group == group.id && matches!(it.origin.why, Absence::Left | Absence::Leaving)
     });
     let (waiting, seq, since) =
         met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
@@ -487,14 +489,14 @@ pub fn report_of<'a>(
 
 impl Kind {
     /// The report of a reducer that shows a breach of this kind.
-    const fn report<'a>(&self, replica: &'a Replica) -> Option<&'a ReducerReport> {
-        match self {
-            Self::Models(_) | Self::Boundaries(_) => None,
-            Self::Unused | Self::UnusedDiffer => replica.without.as_ref(),
-            Self::ReadyTwice => replica.ready_twice.as_ref(),
-            Self::GraphChanged => replica.graph_changed.as_ref(),
-            Self::Bypassed => replica.outside.as_ref(),
-            Self::Thawed => replica.thawed.as_ref(),
-        }
+    fn report<'a>(&self, replica: &'a Replica) -> Option<&'a ReducerReport> {
+        replica.report(match self {
+            Self::Models(_) | Self::Boundaries(_) => return None,
+            Self::Unused | Self::UnusedDiffer => ParameterFact::WithoutGradient,
+            Self::ReadyTwice => ParameterFact::ReadyTwice,
+            Self::GraphChanged => ParameterFact::GraphChanged,
+            Self::Bypassed => ParameterFact::Outside,
+            Self::Thawed => ParameterFact::Thawed,
+        })
     }
 }

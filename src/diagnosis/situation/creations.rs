@@ -1,16 +1,12 @@
 //! Mismatched group creations: ranks met under one name and requested different members.
 
-use std::collections::BTreeMap;
-
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{
-    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World, is_inside,
-};
+use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
 use crate::situation::Situation;
+use crate::situation::absence::Absence;
 use crate::situation::origin::Origin;
-use crate::situation::stall::Stall;
 use crate::waits::Blocked;
 
 /// Creators that met with different requests.
@@ -29,18 +25,16 @@ pub struct Mismatch<'a> {
 
 /// The first mismatch of each initialisation of each world; later ones follow from it.
 pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
-    let mut first: BTreeMap<(&World, u32), (u64, Mismatch<'a>)> = BTreeMap::new();
-    for (at, meeting) in situation.model.creations.meetings() {
-        let Some(mismatch) = mismatch(situation, at, meeting) else { continue };
+    let found = situation.model.creations.meetings().filter_map(|(at, meeting)| {
         let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
         let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
-        let place = (&at.world, at.epoch);
-        let key = (nth, mismatch.since);
-        if first.get(&place).is_none_or(|(known, other)| key < (*known, other.since)) {
-            first.insert(place, (nth, mismatch));
-        }
-    }
-    first.into_values().map(|(_, mismatch)| mismatch).collect()
+        Some((nth, mismatch(situation, at, meeting)?))
+    });
+    let mut found: Vec<(u64, Mismatch<'a>)> = found.collect();
+    let place = |it: &Mismatch<'a>| (&it.at.world, it.at.epoch);
+    found.sort_by_key(|(nth, it)| (place(it), *nth, it.since));
+    found.dedup_by_key(|(_, it)| place(it));
+    found.into_iter().map(|(_, mismatch)| mismatch).collect()
 }
 
 fn mismatch<'a>(
@@ -95,12 +89,12 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
     if let Some(exception) = raised {
         return Some(exception.at);
     }
-    if !is_inside(process, &asked.call) || process.has_ended() {
+    if !process.is_inside(&asked.call) || process.has_ended() {
         return None;
     }
     let is_missed =
-        |it: &&Stall| matches!(&it.origin, Origin::Making(ranks) if ranks.contains(&rank));
-    let stalls = situation.stalls.iter().filter(is_missed);
+        |Origin { why, ranks }: &Origin| *why == Absence::Making && ranks.contains(&rank);
+    let stalls = situation.stalls.iter().filter(|stall| is_missed(&stall.origin));
     let overdue = stalls.map(|stall| situation.overdue_at(stall));
     let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
     overdue.chain([unfinished]).min()

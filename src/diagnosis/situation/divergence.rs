@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use crate::evidence::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Situation;
+use crate::situation::absence::Absence;
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
 use crate::source::guards::{self, Parting};
@@ -56,11 +57,11 @@ impl<'a> Situation<'a> {
         let common = raised.len() * 2 > join.calls.len()
             && raised.iter().all(|&it| self.goes_on_after(group, it, join));
         let origin = if some(&raised) && !common {
-            Origin::Raised(raised)
+            Origin { why: Absence::Raised, ranks: raised }
         } else if some(&leaving) {
-            Origin::Leaving(leaving)
+            Origin { why: Absence::Leaving, ranks: leaving }
         } else {
-            Origin::Diverged(group.id, seq)
+            Origin::of(Absence::Diverged(group.id, seq))
         };
         let nature = match order::permutation(group, seq) {
             Some(permutation) => Nature::Order(permutation),
@@ -169,10 +170,10 @@ impl<'a> Situation<'a> {
     }
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
-        match stall.origin {
-            Origin::Elsewhere(_) | Origin::StandsStill(_) => self.parting_at(stall),
+        match stall.origin.why {
+            Absence::Elsewhere | Absence::StandsStill => self.parting_at(stall),
             // Ranks that left are at fault unless it is the call that only a few make.
-            Origin::Left(_) => {
+            Absence::Left => {
                 let is_call_of_few = |it: &Parting| it.few() == Some(&it.inside[..]);
                 self.parting_at(stall).filter(is_call_of_few)
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
-use crate::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
+use crate::model::{Group, GroupId, Join, JoinedCall, Wait};
 use crate::situation::Situation;
 use crate::waits::device::{self, Progress};
 
@@ -83,7 +83,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
     };
     let stands = on_device && join.calls.iter().any(has_standing);
-    for (&rank, joined) in &join.calls {
+    for (&rank, joined) in join.calls.iter() {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
         // Waits while exiting do not count.
@@ -98,7 +98,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
                 Progress::Behind | Progress::Unknown => return None,
             },
             Wait::Since(at) if lives => at,
-            Wait::NotSeen if lives && is_inside(process, &joined.call) => joined.call.at,
+            Wait::NotSeen if lives && process.is_inside(&joined.call) => joined.call.at,
             Wait::NotSeen if lives && joined.in_backward => {
                 let thread = process.threads.get(&joined.call.thread)?;
                 let is_last = |last: &Arc<Call>| last.id == joined.call.id;

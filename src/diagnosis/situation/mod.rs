@@ -9,7 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::Config;
-use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model, Process};
+use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model};
 use crate::speed::communication;
 use crate::speed::lateness::Straggler;
 use crate::trends::growth::{self, Grower};
@@ -114,13 +114,13 @@ impl<'a> Situation<'a> {
         situation.omissions = omission::find(&situation, &mut stalls);
         for stall in &mut stalls {
             let origin = stall.origin.clone();
-            let astray = match &origin {
-                Origin::Leaving(_) => true,
-                Origin::Raised(ranks) => *ranks == stall.waiting,
+            let astray = match origin.why {
+                Absence::Leaving => true,
+                Absence::Raised => origin.ranks == stall.waiting,
                 _ => false,
             };
             // A rank is not a victim of a stall that it causes.
-            stall.waiting.retain(|rank| astray || !origin.ranks().contains(rank));
+            stall.waiting.retain(|rank| astray || !origin.ranks.contains(rank));
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
@@ -183,9 +183,4 @@ impl<'a> Situation<'a> {
     pub fn stalls_from(&self, origin: &Origin) -> Vec<&Stall> {
         self.stalls.iter().filter(|stall| stall.origin == *origin).collect()
     }
-}
-
-/// Whether the process has issued no call after this one.
-fn is_last_call(process: &Process, joined: &JoinedCall) -> bool {
-    process.last_call.as_ref().is_some_and(|last| last.id == joined.call.id)
 }

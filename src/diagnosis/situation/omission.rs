@@ -12,6 +12,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::GroupId;
 use crate::situation::Situation;
+use crate::situation::absence::Absence;
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
 use crate::waits::Blocked;
@@ -57,7 +58,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
             continue;
         }
         let at = |wait: &Blocked| {
-            let origin = Origin::Cycle(index);
+            let origin = Origin::of(Absence::Cycle(index));
             stalls.iter().position(|it| {
                 (it.group, it.seq) == (wait.group, wait.seq)
                     && it.message.is_none()
@@ -81,7 +82,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let Some((at, left_out)) = explained else { continue };
         let stall = &mut stalls[at];
         let missing = stall.missing.iter().map(|absent| absent.rank).collect();
-        stall.origin = Origin::Elsewhere(missing);
+        stall.origin = Origin { why: Absence::Elsewhere, ranks: missing };
         found.push(Omission {
             cycle: index,
             group: stall.group,

@@ -12,89 +12,41 @@ use crate::situation::{FAILED_FOR, Situation};
 use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
-    /// Ranks that an exception ended or diverted.
-    Raised(Vec<u32>),
-    /// Ranks that died.
-    Died(Vec<u32>),
-    /// Ranks that are stopped.
-    Stopped(Vec<u32>),
-    /// Ranks that exited in order or left the group.
-    Left(Vec<u32>),
-    /// Calls that can never match.
-    Diverged(GroupId, u64),
-    /// Ranks that wait for others while exiting.
-    Leaving(Vec<u32>),
-    /// A send and a receive between two ranks, sender first, that wait with different tags.
-    OtherTag(GroupId, u32, u32),
-    /// A cycle of waits, by its index in [`crate::waits::Waits::cycles`].
-    Cycle(usize),
-    /// Ranks that stopped reporting.
-    Silent(Vec<u32>),
-    /// A breach of DDP's contract, by its index in [`Situation::breaches`].
-    Breach(usize),
-    /// A collective that every member has entered and that does not complete.
-    Inside(GroupId, u64),
-    /// Ranks that have not created a group which others create, or do not return from creating one.
-    Making(Vec<u32>),
-    /// Ranks in a long phase.
-    LongPhase(Vec<u32>),
-    /// Ranks that are alive outside any collective and do not move.
-    StandsStill(Vec<u32>),
-    /// Ranks that are alive and do something else.
-    Elsewhere(Vec<u32>),
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Origin {
+    /// What it is.
+    pub why: Absence,
+    /// The ranks that it names, if any: those that are absent for this reason where others wait.
+    pub ranks: Vec<u32>,
 }
 
 impl Origin {
+    /// An origin that names no ranks.
+    pub const fn of(why: Absence) -> Self {
+        Self { why, ranks: Vec::new() }
+    }
+
     /// Precedence among the possible origins of one stall, its own and those of the stalls that it
     /// waits behind; the lowest leads.
     const fn precedence(&self) -> u8 {
-        match self {
-            Self::Raised(_) => 0,
-            Self::Died(_) => 1,
-            Self::Stopped(_) => 2,
-            Self::OtherTag(..) => 3,
-            Self::Left(_) => 4,
-            Self::Diverged(..) => 5,
-            Self::Leaving(_) => 6,
-            Self::Cycle(_) => 7,
-            Self::Making(_) => 8,
-            Self::StandsStill(_) => 9,
-            Self::LongPhase(_) => 10,
-            Self::Inside(..) => 11,
-            Self::Silent(_) => 12,
-            Self::Elsewhere(_) => 13,
-            // Assigned after all other origins.
-            Self::Breach(_) => 0,
+        match self.why {
+            Absence::Raised => 0,
+            Absence::Died => 1,
+            Absence::Stopped => 2,
+            Absence::OtherTag(..) => 3,
+            Absence::Left => 4,
+            Absence::Diverged(..) => 5,
+            Absence::Leaving => 6,
+            Absence::Cycle(_) => 7,
+            Absence::Making => 8,
+            Absence::StandsStill => 9,
+            Absence::LongPhase => 10,
+            Absence::Inside(..) => 11,
+            Absence::Silent => 12,
+            Absence::Elsewhere => 13,
+            // Never compared: the origins of such waits take their place, and breaches are assigned last.
+            Absence::Blocked(..) | Absence::Unpartnered(_) | Absence::Breach(_) => 0,
         }
-    }
-
-    /// The ranks that it names, and why these are absent where others wait; `None`: it names no
-    /// ranks.
-    pub(super) fn absent(&self) -> Option<(Absence, &[u32])> {
-        Some(match self {
-            Self::Raised(ranks) => (Absence::Raised, ranks),
-            Self::Died(ranks) => (Absence::Died, ranks),
-            Self::Stopped(ranks) => (Absence::Stopped, ranks),
-            Self::Left(ranks) => (Absence::Left, ranks),
-            Self::Leaving(ranks) => (Absence::Leaving, ranks),
-            Self::Silent(ranks) => (Absence::Silent, ranks),
-            Self::Making(ranks) => (Absence::Making, ranks),
-            Self::LongPhase(ranks) => (Absence::LongPhase, ranks),
-            Self::StandsStill(ranks) => (Absence::StandsStill, ranks),
-            Self::Elsewhere(ranks) => (Absence::Elsewhere, ranks),
-            Self::Diverged(..)
-            | Self::OtherTag(..)
-            | Self::Cycle(_)
-            | Self::Breach(_)
-            | Self::Inside(..) => return None,
-        })
-    }
-
-    /// The ranks that it names, if any.
-    pub fn ranks(&self) -> &[u32] {
-        self.absent().map_or(&[], |(_, ranks)| ranks)
     }
 }
 
@@ -104,7 +56,7 @@ impl Situation<'_> {
         let breach_of = |group: GroupId, origin: &Origin, since: Timestamp| {
             let mut breaches = self.breaches.iter();
             let found = breaches.position(|it| contract::explains(it, group, origin, since));
-            found.map(Origin::Breach)
+            found.map(|at| Origin::of(Absence::Breach(at)))
         };
         for stall in &mut self.stalls {
             if let Some(breach) = breach_of(stall.group, &stall.origin, stall.since) {
@@ -127,26 +79,17 @@ impl Situation<'_> {
         }
         let echoes = self.echoes(stall);
         let with = |why| missing(stall, why, &echoes);
-        let ends = first([
-            Origin::Raised(with(Absence::Raised)),
-            Origin::Died(with(Absence::Died)),
-            Origin::Stopped(with(Absence::Stopped)),
-        ]);
-        let leaves = || {
-            let left = Origin::Left(with(Absence::Left));
-            first([left, Origin::Leaving(with(Absence::Leaving))])
-        };
-        let own = ends
+        let own = first([Absence::Raised, Absence::Died, Absence::Stopped].map(with))
             .or_else(|| self.exit_path(stall))
             .or_else(|| self.other_tag(stall))
-            .or_else(leaves)
+            .or_else(|| first([Absence::Left, Absence::Leaving].map(with)))
             .or_else(|| self.broken_by(stall));
         if let Some(origin) = own {
             return origin;
         }
         seen.insert(at);
         match self.origin_of_waits(stalls, stall, seen) {
-            Some(origin) if !matches!(origin, Origin::Elsewhere(_)) => origin,
+            Some(origin) if origin.why != Absence::Elsewhere => origin,
             behind => self.origin_outside_calls(stalls, stall, &echoes, behind),
         }
     }
@@ -161,9 +104,9 @@ impl Situation<'_> {
         let origins = stall.missing.iter().filter_map(|absent| match absent.why {
             Absence::Diverged(group, seq) => {
                 let divergence = self.divergences.iter().find(|d| d.group == group && d.seq == seq);
-                Some(divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone()))
+                Some(divergence.map_or(Origin::of(absent.why), |d| d.origin.clone()))
             }
-            Absence::Inside(group, seq) => Some(Origin::Inside(group, seq)),
+            Absence::Inside(..) => Some(Origin::of(absent.why)),
             Absence::Blocked(..) | Absence::Unpartnered(_) => {
                 self.origin_of_blocked(stalls, absent, seen)
             }
@@ -197,7 +140,7 @@ impl Situation<'_> {
             // Its own message met its partner, and yet it is blocked in the call.
             None => self.cycle_of(absent.rank),
         };
-        cycle.map(Origin::Cycle)
+        cycle.map(|at| Origin::of(Absence::Cycle(at)))
     }
 
     /// The origin of a stall whose missing ranks neither ended nor explain it by waits of their own;
@@ -211,18 +154,17 @@ impl Situation<'_> {
     ) -> Origin {
         let with = |why| missing(stall, why, echoes);
         let silent = with(Absence::Silent);
-        let all = |ranks: &[u32]| stall.missing.iter().all(|it| ranks.contains(&it.rank));
-        if all(&silent) {
-            return Origin::Silent(silent);
+        if stall.missing.iter().all(|it| silent.ranks.contains(&it.rank)) {
+            return silent;
         }
-        let still = with(Absence::StandsStill);
+        let still = with(Absence::StandsStill).ranks;
         let leaves_message = |other: &Stall| {
             let misses =
                 |absent: &Absent| absent.why == Absence::Elsewhere && still.contains(&absent.rank);
             other.message.is_some() && other.missing.iter().any(misses)
         };
         if stalls.iter().any(leaves_message) {
-            return Origin::Elsewhere(still);
+            return Origin { why: Absence::Elsewhere, ranks: still };
         }
         // A rank that waits for its device waits for other ranks, if something is known of those.
         let for_others = |rank: &u32| {
@@ -230,13 +172,10 @@ impl Situation<'_> {
             let waits = |it| device::is_waited_for(it, &self.model.timing);
             behind.is_some() && process.is_some_and(waits)
         };
-        let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
-        let kept = first([
-            Origin::Making(with(Absence::Making)),
-            Origin::StandsStill(still),
-            Origin::LongPhase(with(Absence::LongPhase)),
-        ]);
-        kept.or(behind).unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+        let still = still.into_iter().filter(|it| !for_others(it)).collect();
+        let still = Origin { why: Absence::StandsStill, ranks: still };
+        let kept = first([with(Absence::Making), still, with(Absence::LongPhase)]);
+        kept.or(behind).unwrap_or_else(|| with(Absence::Elsewhere))
     }
 
     /// Missing ranks that the transport ended after another missing rank had ended by itself, or
@@ -291,9 +230,9 @@ impl Situation<'_> {
         }
         let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
         if raised.len() == waiting.len() {
-            Some(Origin::Raised(raised))
+            Some(Origin { why: Absence::Raised, ranks: raised })
         } else if leaving.len() == waiting.len() {
-            Some(Origin::Leaving(leaving))
+            Some(Origin { why: Absence::Leaving, ranks: leaving })
         } else {
             None
         }
@@ -305,11 +244,6 @@ impl Situation<'_> {
         let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
         let other = self.model.group(stall.group).traffic.other_tag(lone)?;
         let left = stall.missing.iter().any(|absent| absent.why == Absence::Left);
-        let waits_there = || {
-            let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
-            let mut calls = waits.filter_map(|wait| wait.message.as_ref());
-            calls.any(|waiting| waiting.joined.call.id == other.joined.call.id)
-        };
         let waits_for_this = || {
             let mut cycles = self.waits.cycles.iter();
             cycles.any(|cycle| {
@@ -317,13 +251,14 @@ impl Situation<'_> {
                 has(lone.rank) && has(other.rank) && !cycle.iter().any(Blocked::may_end)
             })
         };
-        if !(left || waits_there() || waits_for_this()) {
+        if !(left || self.waits.has(&other) || waits_for_this()) {
             return None;
         }
-        Some(match lone.side {
-            Side::Send => Origin::OtherTag(stall.group, lone.rank, other.rank),
-            Side::Receive => Origin::OtherTag(stall.group, other.rank, lone.rank),
-        })
+        let (sender, receiver) = match lone.side {
+            Side::Send => (lone.rank, other.rank),
+            Side::Receive => (other.rank, lone.rank),
+        };
+        Some(Origin::of(Absence::OtherTag(stall.group, sender, receiver)))
     }
 
     /// For a failed wait, the ranks that had made their call and whose end broke it, rather than
@@ -354,7 +289,8 @@ impl Situation<'_> {
                 _ => {}
             }
         }
-        first([Origin::Raised(raised), Origin::Died(died)])
+        let raised = Origin { why: Absence::Raised, ranks: raised };
+        first([raised, Origin { why: Absence::Died, ranks: died }])
     }
 
     /// The cycle in which a rank waits.
@@ -376,22 +312,17 @@ impl Situation<'_> {
 /// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the
 /// one that does.
 fn any_elsewhere(stall: &Stall) -> Option<Origin> {
-    if !stall.takes_any() {
-        return None;
-    }
-    let elsewhere = missing(stall, Absence::Elsewhere, &[]);
-    (!elsewhere.is_empty()).then_some(Origin::Elsewhere(elsewhere))
+    stall.takes_any().then(|| first([missing(stall, Absence::Elsewhere, &[])])).flatten()
 }
 
 /// The ranks missing for this reason, except for the echoes.
-fn missing(stall: &Stall, why: Absence, echoes: &[u32]) -> Vec<u32> {
+fn missing(stall: &Stall, why: Absence, echoes: &[u32]) -> Origin {
     let of_kind = stall.missing.iter().filter(|absent| absent.why == why);
     let ranks = of_kind.map(|absent| absent.rank);
-    ranks.filter(|rank| !echoes.contains(rank)).collect()
+    Origin { why, ranks: ranks.filter(|rank| !echoes.contains(rank)).collect() }
 }
 
-/// The origin with precedence among those that name ranks.
+/// The first of these origins that names ranks.
 fn first<const N: usize>(origins: [Origin; N]) -> Option<Origin> {
-    let named = origins.into_iter().filter(|it| !it.ranks().is_empty());
-    named.min_by_key(Origin::precedence)
+    origins.into_iter().find(|it| !it.ranks.is_empty())
 }

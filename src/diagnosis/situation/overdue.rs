@@ -15,14 +15,10 @@ impl Situation<'_> {
     /// The limit is the configured one, or three times the longest earlier wait at these lines,
     /// whichever is longer. A wait that already ended in failure is overdue at once.
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        self.overdue_at(stall) <= self.known_until(stall)
-    }
-
-    /// Up to when the stall is known to last: limited by the records of all waiting and missing
-    /// ranks.
-    fn known_until(&self, stall: &Stall) -> Timestamp {
+        // The stall is known to last as long as the records of all waiting and missing ranks.
         let missing = stall.missing.iter().map(|absent| absent.rank);
-        self.known_of(stall.group, stall.waiting.iter().copied().chain(missing))
+        let ranks = stall.waiting.iter().copied().chain(missing);
+        self.overdue_at(stall) <= self.known_of(stall.group, ranks)
     }
 
     /// Up to when the activity of all of these ranks of a group is known.

@@ -11,14 +11,14 @@ use crate::evidence::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
-use crate::situation::absence::{Absent, Hopelessness};
+use crate::situation::Situation;
+use crate::situation::absence::{Absence, Absent, Hopelessness};
 use crate::situation::origin::Origin;
-use crate::situation::{Situation, is_last_call};
 use crate::source::guards::Parting;
 use crate::waits::{lasts, partners, waits_for_any};
 
 /// Ranks of a group wait for members that have not made their call.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stall {
     /// Group of the call.
     pub group: GroupId,
@@ -59,15 +59,16 @@ impl Stall {
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
     pub fn is_direct(&self) -> bool {
-        match &self.origin {
-            Origin::Raised(ranks) if *ranks == self.waiting => true,
+        let Origin { why, ranks } = &self.origin;
+        match why {
+            Absence::Raised if *ranks == self.waiting => true,
             // These may also be the waiting ranks.
-            Origin::Leaving(ranks) => {
+            Absence::Leaving => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
                 absent.any(|rank| ranks.contains(rank))
                     || self.waiting.iter().any(|rank| ranks.contains(rank))
             }
-            Origin::OtherTag(group, sender, receiver) => {
+            Absence::OtherTag(group, sender, receiver) => {
                 let message = self.message.as_ref();
                 let between = |lone: &Lone| {
                     [*sender, *receiver].contains(&lone.rank)
@@ -76,10 +77,10 @@ impl Stall {
                 *group == self.group && message.is_some_and(between)
             }
             // Missing here for that reason: a rank that left another group may still arrive here.
-            origin => origin.absent().is_some_and(|(why, ranks)| {
+            _ => {
                 let mut missing = self.missing.iter();
-                missing.any(|absent| absent.why == why && ranks.contains(&absent.rank))
-            }),
+                missing.any(|absent| absent.why == *why && ranks.contains(&absent.rank))
+            }
         }
     }
 
@@ -131,9 +132,7 @@ impl Situation<'_> {
     pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
         let first =
             if self.model.not_made_by(group).is_empty() { group.first_open() } else { Some(0) };
-        let Some(first) = first else {
-            return Vec::new();
-        };
+        let Some(first) = first else { return Vec::new() };
         let mut found: Vec<Stall> = Vec::new();
         for (&seq, join) in group.joins.range(first..) {
             let missing = self.model.missing(group, seq);
@@ -162,7 +161,7 @@ impl Situation<'_> {
         let mut waiters: Vec<Waiter<'j>> = Vec::new();
         // For ranks that wait for all missing members.
         let mut for_all: Option<Explanation> = None;
-        for (&rank, joined) in &join.calls {
+        for (&rank, joined) in join.calls.iter() {
             let waits = self.is_awaited(group, rank, joined);
             if !waits || !self.is_waiter(group, rank, joined) {
                 continue;
@@ -210,7 +209,6 @@ impl Situation<'_> {
         let stall = Stall {
             group: group.id,
             seq,
-            message: None,
             waiting: waiters.iter().map(|it| it.rank).collect(),
             missing,
             must_wait: waiters.iter().any(must_wait),
@@ -218,8 +216,7 @@ impl Situation<'_> {
             failed: !self.was_left(group, join)
                 && waiters.iter().any(|it| self.has_failed(group, it.rank, it.joined)),
             timed_out,
-            origin: Origin::Elsewhere(Vec::new()),
-            parting: None,
+            ..Stall::default()
         };
         (!self.is_deserted(group, &stall)).then_some(stall)
     }
@@ -242,10 +239,8 @@ impl Situation<'_> {
             return missing.to_vec();
         }
         let process = self.model.member(group.id, rank);
-        let process = process.filter(|process| is_last_call(process, joined));
-        let Some(error) = process.and_then(Process::transport_error) else {
-            return needs;
-        };
+        let process = process.filter(|process| process.has_last_issued(&joined.call));
+        let Some(error) = process.and_then(Process::transport_error) else { return needs };
         let has_left = |rank: &u32| self.has_left_before(group, *rank, error.at);
         missing.iter().copied().filter(has_left).collect()
     }
@@ -356,7 +351,7 @@ impl Situation<'_> {
                 let from_here = process
                     .uncaught()
                     .is_none_or(|it| it.place.is_none() || it.place == joined.call.place);
-                is_last_call(process, joined)
+                process.has_last_issued(&joined.call)
                     && (holds && from_here || process.exceptions.iter().any(out_of))
             }
             // Watchdogs abort the process as a last resort.
@@ -368,13 +363,8 @@ impl Situation<'_> {
     /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
     pub(super) fn unpartnered(&self, group: &Group) -> Vec<Stall> {
         let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
-        let keeps = |lone: &Lone| {
-            let waits = self.waits.blocked.get(&lone.rank).into_iter().flatten();
-            let mut messages = waits.filter_map(|it| it.message.as_ref());
-            messages.any(|it| it.joined.call.id == lone.joined.call.id)
-        };
         let open = group.traffic.open();
-        for lone in open.filter(|lone| lone.is_awaited() || keeps(lone)) {
+        for lone in open.filter(|lone| lone.is_awaited() || self.waits.has(lone)) {
             let key = (lone.rank, lone.side);
             let Some(stall) = self.without_partner(group, lone) else { continue };
             if found.get(&key).is_none_or(|known| stall.since < known.since) {
@@ -435,8 +425,7 @@ impl Situation<'_> {
             since,
             failed,
             timed_out,
-            origin: Origin::Elsewhere(Vec::new()),
-            parting: None,
+            ..Stall::default()
         })
     }
 

@@ -19,11 +19,4 @@ impl Situation<'_> {
         let at = process.end?.at.plus(time);
         Some(self.model.over().map_or(at, |over| over.min(at)))
     }
-
-    /// When the next end of a process becomes a fault by the passage of time alone.
-    pub(crate) fn next_fault(&self) -> Option<Timestamp> {
-        let processes = self.model.processes.values();
-        let at = processes.filter_map(|process| self.end_is_fault_at(process));
-        at.filter(|&at| at > self.now).min()
-    }
 }

@@ -25,8 +25,8 @@ pub(crate) use code::is_users;
 pub use sort::What;
 pub(crate) use sort::is_in_driver;
 
-/// A process that uses less than this fraction of the time (its inverse) is idle.
-const IDLE: u32 = 20;
+/// A process or thread that uses less than this fraction of the time (its inverse) is idle.
+pub(crate) const IDLE: u32 = 20;
 
 /// Activity of a process outside collectives.
 #[derive(Debug)]
@@ -90,7 +90,11 @@ pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
 
 /// The latest capture, and the one before it from which it is far enough; those before `since` do not
 /// count.
-fn two<'a>(looks: &'a [Arc<Stacks>], since: Timestamp, timing: &Timing) -> Option<[&'a Stacks; 2]> {
+pub(crate) fn two<'a>(
+    looks: &'a [Arc<Stacks>],
+    since: Timestamp,
+    timing: &Timing,
+) -> Option<[&'a Stacks; 2]> {
     let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
     let last = looks.next()?;
     let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;

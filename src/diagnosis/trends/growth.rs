@@ -205,8 +205,7 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
         (RoomKind::Shm, &memory.shm_by_step),
     ];
     series.into_iter().filter_map(move |(kind, series)| {
-        let rooms = memory.rooms().into_iter().chain(memory.shm());
-        let room = rooms.into_iter().find(|room| room.kind == kind)?;
+        let room = memory.room(kind)?;
         let growth = of(series, process.step)?;
         let first = series.samples().first()?;
         Some(Filling {
@@ -253,9 +252,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
     let (from, _) = grower.growth.steps;
     let before = shared.partition_point(|it| it.step <= from);
     let ends = (shared.get(before.saturating_sub(1)), shared.last());
-    let (Some(before), Some(now)) = ends else {
-        return GrowsIn::Unknown;
-    };
+    let (Some(before), Some(now)) = ends else { return GrowsIn::Unknown };
     let (was, is) = grower.growth.bytes;
     let part = now.value.saturating_sub(before.value) as f64 / is.saturating_sub(was).max(1) as f64;
     if part < NEARLY_ALL {
@@ -275,9 +272,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
 }
 
 fn of_process(process: &Process) -> Vec<Grower<'_>> {
-    let Some(rank) = process.rank else {
-        return Vec::new();
-    };
+    let Some(rank) = process.rank else { return Vec::new() };
     let grower = |device, series: &Series| {
         Some(Grower {
             rank,
@@ -298,8 +293,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 
 /// The limit of host memory that a process reaches first.
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
-    let rooms = memory.rooms().into_iter();
-    let ends = rooms.map(|room| {
+    let ends = memory.rooms().map(|room| {
         let trend = if room.is_its_own() { &growth.trend } else { together };
         Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
     });

@@ -10,11 +10,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{Call, Stacks};
 use crate::model::{Group, JoinedCall, Model, Process};
-use crate::stacks::{self, What, is_in_driver};
+use crate::stacks::{self, IDLE, What, is_in_driver};
 use crate::timing::Timing;
-
-/// A thread that uses less than this fraction of the time (its inverse) is waiting.
-const IDLE: u32 = 20;
 
 /// Progress of a device with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +29,7 @@ pub enum Progress {
 
 /// Progress of the device of a process with one of its calls.
 pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
-    let Some(on) = call.queued_on() else {
-        return Progress::Unknown;
-    };
+    let Some(on) = call.queued_on() else { return Progress::Unknown };
     // A call with a stalled transfer is not complete.
     if let Some(at) = process.standing_of(call.id).map(|(.., at)| at).max() {
         return Progress::Within(at);
@@ -48,7 +43,7 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
         return if process.queue_cut { Progress::Unknown } else { Progress::Complete };
     };
     if !before.any(|queued| process.followed.contains(&queued.id)) {
-        let is_last = process.last_call.as_ref().is_some_and(|last| last.id == call.id);
+        let is_last = process.has_last_issued(call);
         let rests = is_last.then(|| rests_on_device(process, timing)).flatten();
         return rests.map_or(Progress::Unknown, Progress::Within);
     }
@@ -66,10 +61,7 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
 /// Since when a process has only waited for its device, according to two captures after its latest
 /// record; `None` if it does not, or they do not show it.
 pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> {
-    let mut looks = process.stacks.iter().rev();
-    let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
-    let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
+    let [first, last] = stacks::two(&process.stacks, process.last_at, timing)?;
     rests(first, last).then_some(process.last_at)
 }
 
@@ -115,12 +107,11 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
     };
     let is_last = |(rank, joined): (u32, &JoinedCall)| {
         let process = model.member(group.id, rank);
-        let last = process.and_then(|process| process.last_call.as_ref());
         joined.call.on_stream.is_some()
             && !joined.call.is_async
             // The waits of c10d are more informative.
             && joined.call.lower_call.is_none()
-            && last.is_some_and(|last| last.id == joined.call.id)
+            && process.is_some_and(|it| it.has_last_issued(&joined.call))
     };
     let is_settled = join.all().all(is_last) && !join.all().all(is_followed);
     is_settled.then(|| join.last_at())

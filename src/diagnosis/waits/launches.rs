@@ -7,54 +7,42 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::Timestamp;
-
 use crate::evidence::event::Call;
 use crate::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
-use crate::waits::Blocked;
+use crate::waits::{Blocked, Examined};
 
-/// The wait of a thread inside a launch of messages, whose latest message may have met its partner.
-pub(super) fn blocked(
-    model: &Model,
-    process: &Process,
-    doing: &Doing,
-    rank: u32,
-    now: Timestamp,
-) -> Option<Blocked> {
-    let Doing::Call(call) = doing else { return None };
-    if call.on_stream.is_none() || now.since(call.at) < model.timing.uncertain_wait {
-        return None;
+impl Examined<'_> {
+    /// The wait of a thread inside a launch of messages, whose latest message may have met its partner.
+    pub(super) fn blocked_in_launch(&self, doing: &Doing) -> Option<Blocked> {
+        let Self { model, now, process, .. } = *self;
+        let Doing::Call(call) = doing else { return None };
+        if call.on_stream.is_none() || now.since(call.at) < model.timing.uncertain_wait {
+            return None;
+        }
+        match alone(model, process, call) {
+            Some((group, lone)) => Blocked::for_partner(model, group, lone),
+            None => self.behind_partner(call),
+        }
     }
-    match alone(model, process, call) {
-        Some((group, lone)) => Blocked::for_partner(model, group, lone),
-        None => behind(model, process, call, rank, now),
-    }
-}
 
-/// The wait for a partner whose launch has a message without a partner, if all messages of this
-/// launch met theirs.
-pub(super) fn behind(
-    model: &Model,
-    process: &Process,
-    call: &Arc<Call>,
-    rank: u32,
-    now: Timestamp,
-) -> Option<Blocked> {
-    let mut launched = launched_with(process, call);
-    launched.find_map(|call| {
-        let Some(Target::Message(group, _)) = process.target(call.id) else { return None };
-        let peer = call.peer.filter(|&peer| peer != rank)?;
-        let partner = model.member(group, peer)?;
-        let stands = |call: &Call| {
-            now.since(call.at) >= model.timing.uncertain_wait
-                && launched_with(partner, call).any(|it| it.peer == Some(rank))
-                && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
-        };
-        let mut threads = partner.threads.values();
-        threads
-            .any(|thread| matches!(&thread.doing, Doing::Call(call) if stands(call)))
-            .then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
-    })
+    /// The wait for a partner whose launch has a message without a partner, if all messages of this
+    /// launch met theirs.
+    pub(super) fn behind_partner(&self, call: &Arc<Call>) -> Option<Blocked> {
+        let Self { model, now, process, rank } = *self;
+        let mut launched = launched_with(process, call);
+        launched.find_map(|call| {
+            let Some(Target::Message(group, _)) = process.target(call.id) else { return None };
+            let peer = call.peer.filter(|&peer| peer != rank)?;
+            let partner = model.member(group, peer)?;
+            let stands = |call: &Call| {
+                now.since(call.at) >= model.timing.uncertain_wait
+                    && launched_with(partner, call).any(|it| it.peer == Some(rank))
+                    && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
+            };
+            let stands = partner.entered().any(|call| stands(call));
+            stands.then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
+        })
+    }
 }
 
 /// The calls launched together with this one, including itself.

@@ -117,14 +117,15 @@ impl Waits {
             if process.is_stopped() {
                 continue;
             }
-            let mut threads = blocked_threads(model, process, rank, (now, ended), &mut missing);
+            let one = Examined { model, now, process, rank };
+            let mut threads = one.blocked_threads(ended, &mut missing);
             let mut rests = false;
             if threads.is_empty() && ended.is_none() {
-                threads.extend(devices::blocked(model, process, rank, now));
+                threads.extend(one.blocked_by_device());
                 rests = !threads.is_empty();
             }
             let until = ended.unwrap_or(now);
-            let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
+            let at_odds = |thread: &Thread| one.is_at_odds(thread);
             let several_wait = process.threads.len() > 1
                 && !threads.is_empty()
                 && stacks::threads_wait(process, &model.timing);
@@ -158,6 +159,13 @@ impl Waits {
     pub fn in_cycle(&self, rank: u32) -> bool {
         let mut waits = self.cycles.iter().flatten();
         waits.any(|wait| wait.rank == rank)
+    }
+
+    /// Whether a thread is blocked in this point-to-point call.
+    pub(crate) fn has(&self, lone: &Lone) -> bool {
+        let waits = self.blocked.get(&lone.rank).into_iter().flatten();
+        let mut messages = waits.filter_map(|wait| wait.message.as_ref());
+        messages.any(|it| it.joined.call.id == lone.joined.call.id)
     }
 
     /// The wait of a stuck rank.
@@ -210,23 +218,87 @@ impl Blocked {
     }
 }
 
-/// Whether a thread waits for a call that met calls which can never match it, and so never
-/// continues.
-fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> bool {
-    let target = match &thread.doing {
-        Doing::Call(call) => process.target(call.id),
-        Doing::Wait(target, ..) => *target,
-        Doing::Nothing => None,
-    };
-    let Some(Target::Join(group, seq)) = target else { return false };
-    let group = model.group(group);
-    let met = group.join(seq).filter(|join| join.mismatch.is_some());
-    let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&rank)?))) else {
-        return false;
-    };
-    group.holds_threads(joined.call.op)
-        && !joined.call.hidden
-        && needs_unmatched(join, rank, joined)
+/// A process that is examined at one moment.
+#[derive(Clone, Copy)]
+struct Examined<'a> {
+    model: &'a Model,
+    now: Timestamp,
+    process: &'a Process,
+    rank: u32,
+}
+
+impl Examined<'_> {
+    /// Whether a thread waits for a call that met calls which can never match it, and so never
+    /// continues.
+    fn is_at_odds(&self, thread: &Thread) -> bool {
+        let Some(Target::Join(group, seq)) = self.process.target_of(thread) else { return false };
+        let group = self.model.group(group);
+        let met = group.join(seq).filter(|join| join.mismatch.is_some());
+        let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&self.rank)?)))
+        else {
+            return false;
+        };
+        group.holds_threads(joined.call.op)
+            && !joined.call.hidden
+            && needs_unmatched(join, self.rank, joined)
+    }
+
+    /// The threads of a process that are blocked, or were when it ended.
+    fn blocked_threads(&self, ended: Option<Timestamp>, missing: &mut Missing) -> Vec<Blocked> {
+        let Self { model, now, process, rank } = *self;
+        let mut found = Vec::new();
+        for (&id, thread) in &process.threads {
+            let mut until = ended;
+            let (target, since, recorded) = match &thread.doing {
+                Doing::Call(call) => (process.target(call.id), call.at, true),
+                Doing::Wait(target, since, _) => (*target, *since, true),
+                Doing::Nothing if ended.is_some() => {
+                    let Some((target, since, over)) = thread.failed else { continue };
+                    until = Some(over);
+                    (Some(target), since, true)
+                }
+                Doing::Nothing => {
+                    let last = thread.last_call.as_ref();
+                    let held = thread.held_in(process.seen_until(now), &model.timing);
+                    let silent = |call: &Call| {
+                        call.hidden
+                            && call.at == thread.last_at
+                            && now.since(thread.last_at) >= model.timing.hidden_wait
+                    };
+                    match held.or(last.filter(|call| silent(call))) {
+                        Some(call) => (process.target(call.id), call.at, false),
+                        None => continue,
+                    }
+                }
+            };
+            let found_here = match target {
+                Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
+                Some(Target::Message(group, post)) if recorded => {
+                    let lone = model.group(group).traffic.lone(&post);
+                    let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
+                    alone.or_else(|| self.blocked_in_launch(&thread.doing))
+                }
+                _ => None,
+            };
+            if let Some(blocked) = found_here {
+                // A wait that does not block its thread ends at once, so only a silent thread is
+                // blocked.
+                let group = model.group(blocked.group);
+                let holds = group.holds_threads(blocked.call.op);
+                if !holds && now.since(thread.last_at) < model.timing.hidden_wait {
+                    continue;
+                }
+                found.push(Blocked {
+                    thread: id,
+                    until,
+                    only_thread: process.threads.len() == 1,
+                    recorded: recorded && holds,
+                    ..blocked
+                });
+            }
+        }
+        found
+    }
 }
 
 /// Whether a call has to wait for one that it met and can never match.
@@ -242,68 +314,6 @@ pub(super) fn needs_unmatched(join: &Join, rank: u32, joined: &JoinedCall) -> bo
     let another = join.calls.keys().copied().find(|&other| other != rank);
     another.is_some_and(|other| !joined.needs(rank, &[other]).is_empty())
         && join.signatures().any(|other| own.never_matches(other))
-}
-
-/// The threads of a process that are blocked, or were when it ended.
-fn blocked_threads(
-    model: &Model,
-    process: &Process,
-    rank: u32,
-    (now, ended): (Timestamp, Option<Timestamp>),
-    missing: &mut Missing,
-) -> Vec<Blocked> {
-    let mut found = Vec::new();
-    for (&id, thread) in &process.threads {
-        let mut until = ended;
-        let (target, since, recorded) = match &thread.doing {
-            Doing::Call(call) => (process.target(call.id), call.at, true),
-            Doing::Wait(target, since, _) => (*target, *since, true),
-            Doing::Nothing if ended.is_some() => {
-                let Some((target, since, over)) = thread.failed else { continue };
-                until = Some(over);
-                (Some(target), since, true)
-            }
-            Doing::Nothing => {
-                let last = thread.last_call.as_ref();
-                let held = thread.held_in(process.seen_until(now), &model.timing);
-                let silent = |call: &Call| {
-                    call.hidden
-                        && call.at == thread.last_at
-                        && now.since(thread.last_at) >= model.timing.hidden_wait
-                };
-                match held.or(last.filter(|call| silent(call))) {
-                    Some(call) => (process.target(call.id), call.at, false),
-                    None => continue,
-                }
-            }
-        };
-        let found_here = match target {
-            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
-            Some(Target::Message(group, post)) if recorded => {
-                let lone = model.group(group).traffic.lone(&post);
-                let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
-                alone.or_else(|| launches::blocked(model, process, &thread.doing, rank, now))
-            }
-            _ => None,
-        };
-        if let Some(blocked) = found_here {
-            // A wait that does not block its thread ends at once, so only a silent thread is
-            // blocked.
-            let group = model.group(blocked.group);
-            let holds = group.holds_threads(blocked.call.op);
-            if !holds && now.since(thread.last_at) < model.timing.hidden_wait {
-                continue;
-            }
-            found.push(Blocked {
-                thread: id,
-                until,
-                only_thread: process.threads.len() == 1,
-                recorded: recorded && holds,
-                ..blocked
-            });
-        }
-    }
-    found
 }
 
 /// Members that have not made their call, by group and sequence number.

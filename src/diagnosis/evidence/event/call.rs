@@ -187,45 +187,8 @@ impl Call {
 
     /// Whether the call differs from another one in its time, number, thread and step only.
     pub fn is_like(&self, other: &Self) -> bool {
-        let Self {
-            id: _,
-            at: _,
-            thread: _,
-            seq: _,
-            step: _,
-            group,
-            op,
-            dtype,
-            reduce_op,
-            root,
-            peer,
-            tag,
-            numel,
-            whole,
-            shape,
-            tensors,
-            takes_all,
-            is_async,
-            on_stream,
-            lower_call,
-            hidden,
-            splits,
-            phase,
-            place,
-        } = self;
-        // Most likely different first.
-        *place == other.place
-            && (*numel, *whole) == (other.numel, other.whole)
-            && *op == other.op
-            && *group == other.group
-            && *shape == other.shape
-            && *splits == other.splits
-            && (*root, *peer, *tag) == (other.root, other.peer, other.tag)
-            && (*dtype, *reduce_op, *tensors) == (other.dtype, other.reduce_op, other.tensors)
-            && (*takes_all, *is_async, *hidden) == (other.takes_all, other.is_async, other.hidden)
-            && *on_stream == other.on_stream
-            && *lower_call == other.lower_call
-            && *phase == other.phase
+        let Self { id, at, thread, seq, step, .. } = *other;
+        Self { id, at, thread, seq, step, ..self.clone() } == *other
     }
 
     /// The reduction operator from the layer that reported it. Layers may name one reduction

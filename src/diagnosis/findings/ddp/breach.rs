@@ -11,7 +11,7 @@ use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
 use crate::model::{Exception, Process};
 use crate::situation::contract::{self, Breach, Kind};
-use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::source::branches;
 use crate::words;
 
@@ -52,7 +52,7 @@ fn code_of(kind: &Kind) -> &'static Code {
 fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &Breach) -> Draft {
     let place = KeyPlace::Join(breach.group, u64::from(breach.model));
     let mut draft = Draft::new(code, place, breach.evidence_at);
-    let origin = Origin::Breach(index);
+    let origin = Origin::of(Absence::Breach(index));
     let stalls = situation.stalls_from(&origin);
     let stall = stalls.iter().find(|stall| stall.group == breach.group);
     let mut met = situation.divergences.iter();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
@@ -30,7 +31,7 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
     for &rank in group.members.keys() {
         let process = situation.model.member(group.id, rank)?;
         let replica = process.models.get(group.id, model)?;
-        reports.push((rank, process, replica, replica.never_unused.as_ref()?));
+        reports.push((rank, process, replica, replica.report(ParameterFact::NeverUnused)?));
     }
     if reports.len() < group.info.key.members.len() {
         return None;

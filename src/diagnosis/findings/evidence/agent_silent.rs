@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_calls;
 use crate::model::Process;
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Situation, Stall};
 use crate::words::{Ranks, begin, number};
 
 /// DD904: nodes that have stopped reporting.
@@ -31,8 +31,8 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let waits: Vec<&Stall> = situation
         .stalls
         .iter()
-        .filter(|stall| matches!(stall.origin, Origin::Silent(_)))
-        .filter(|stall| stall.origin.ranks().iter().any(|rank| ranks.contains(rank)))
+        .filter(|stall| stall.origin.why == Absence::Silent)
+        .filter(|stall| stall.origin.ranks.iter().any(|rank| ranks.contains(rank)))
         .collect();
     draft.blame(&ranks[..], Confidence::Supported);
     draft.set_victims(Stall::victims(&waits));

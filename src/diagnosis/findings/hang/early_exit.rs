@@ -17,7 +17,7 @@ const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give ea
 
 /// DD102: ranks that ended, or destroyed the group, before their last collective.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin::Left(gone) = from else { return None };
+    let Origin { why: Absence::Left, ranks: gone } = from else { return None };
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
     let provable = stalls.iter().find(|stall| awaited(situation, stall, gone).is_some());

@@ -16,9 +16,9 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
-use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait, is_inside};
+use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -33,7 +33,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let cycles = cycle::led_to(situation).into_iter();
     let cycles = cycles.filter_map(|(i, cycle)| of_cycle(situation, i, cycle));
     let stalls = situation.by_origin(|origin, stalls| match origin {
-        Origin::Making(absent) => of_stall(situation, absent, stalls),
+        Origin { why: Absence::Making, ranks } => of_stall(situation, ranks, stalls),
         _ => None,
     });
     let groups = model.groups().filter_map(|group| of_group(situation, group));
@@ -75,9 +75,9 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
         }
     }
     draft.per_rank.sort_by_key(|call| call.rank);
-    let is_making = |stall: &&Stall| match &stall.origin {
-        Origin::Making(_) => true,
-        Origin::Cycle(i) => creations::making(model, &situation.waits.cycles[*i]).is_some(),
+    let is_making = |stall: &&Stall| match stall.origin.why {
+        Absence::Making => true,
+        Absence::Cycle(i) => creations::making(model, &situation.waits.cycles[i]).is_some(),
         _ => false,
     };
     let stalls = situation.stalls.iter().filter(is_making);
@@ -114,7 +114,7 @@ fn creating_call(
     asked: &CreationRequest,
 ) -> Option<RankCall> {
     let process = situation.model.processes.get(&asked.process)?;
-    if !is_inside(process, &asked.call) {
+    if !process.is_inside(&asked.call) {
         return Some(describe(rank, CallState::Returned, None, &asked.call));
     }
     let until = process.end.map_or(situation.now, |end| end.at);
@@ -192,7 +192,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     let mut classes = vec![makers.clone(), absent.clone()];
     classes.retain(|ranks| !ranks.is_empty());
     draft.blame_odd(odd_ones(&classes));
-    let stalls = situation.stalls_from(&Origin::Cycle(index));
+    let stalls = situation.stalls_from(&Origin::of(Absence::Cycle(index)));
     let in_cycle = cycle.iter().map(|wait| wait.rank);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(in_cycle));
     draft.summary = format!(
@@ -298,7 +298,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let join = group.join(0)?;
     let inside = join.calls.iter().filter_map(|(&rank, joined)| {
         let process = situation.model.member(group.id, rank)?;
-        let is_inside = joined.wait == Wait::NotSeen && is_inside(process, &joined.call);
+        let is_inside = joined.wait == Wait::NotSeen && process.is_inside(&joined.call);
         (is_inside && !process.has_ended()).then_some((process, rank, joined.call.at))
     });
     let inside: Vec<(&Process, u32, Timestamp)> = inside.collect();

@@ -15,7 +15,7 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::view::last_call_of;
 use crate::model::Group;
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::stacks;
 use crate::words::{self, Ranks};
 
@@ -26,7 +26,7 @@ const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
 
 /// DD206: waits for long work that may exceed the group's timeout.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin::LongPhase(busy) = from else { return None };
+    let Origin { why: Absence::LongPhase, ranks: busy } = from else { return None };
     let stall = *stalls.first()?;
     let absent = Absent::of(situation, busy, stall)?;
     let process = *absent.processes.first()?;

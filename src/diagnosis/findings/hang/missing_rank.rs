@@ -9,7 +9,7 @@ use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
@@ -17,7 +17,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin::Elsewhere(ranks) = from else { return None };
+    let Origin { why: Absence::Elsewhere, ranks } = from else { return None };
     // A wait for a message without a partner is DD113.
     if stalls.first()?.message.is_some() {
         return None;

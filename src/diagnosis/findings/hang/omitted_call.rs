@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::message;
-use crate::situation::{LeftOut, Omission, Origin, Situation, Stall};
+use crate::situation::{Absence, LeftOut, Omission, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Ranks};
 
@@ -23,7 +23,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let call = &join.calls.values().next()?.call;
     let next = situation.join(left_out.waits_in.0, left_out.waits_in.1)?;
     let next = &next.calls.get(&rank)?.call;
-    let mut behind = situation.stalls_from(&Origin::Cycle(omission.cycle));
+    let mut behind = situation.stalls_from(&Origin::of(Absence::Cycle(omission.cycle)));
     behind.extend(situation.stalls.iter().filter(here));
     let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);
     draft.blame([rank], Confidence::Supported);

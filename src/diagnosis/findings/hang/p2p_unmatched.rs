@@ -11,7 +11,7 @@ use crate::findings::facts::issued;
 use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks, number};
 
@@ -91,7 +91,7 @@ pub(crate) fn other_tag(
     origin: &Origin,
     stalls: &[&Stall],
 ) -> Option<Draft> {
-    let Origin::OtherTag(group_id, from, to) = *origin else { return None };
+    let Absence::OtherTag(group_id, from, to) = origin.why else { return None };
     let group = situation.model.group(group_id);
     let (stall, lone, other) = stalls.iter().find_map(|stall| {
         let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
@@ -170,7 +170,7 @@ fn tags_proof(
 
 /// DD113: an overdue call whose partner is alive and has not issued its side.
 pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin::Elsewhere(absent) = from else { return None };
+    let Origin { why: Absence::Elsewhere, ranks: absent } = from else { return None };
     // A wait in a collective is DD101.
     stalls.first()?.message.as_ref()?;
     let stall =

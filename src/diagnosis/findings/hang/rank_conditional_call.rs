@@ -7,7 +7,7 @@ use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{self, Met};
 use crate::findings::stalls::message;
 use crate::model::GroupId;
-use crate::situation::{Nature, Origin, Situation, Stall};
+use crate::situation::{Absence, Nature, Situation, Stall};
 use crate::source::cause;
 use crate::source::guards::{self, Parting};
 use crate::words::{self, Ranks, number};
@@ -28,7 +28,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// Whether the wait is overdue, or can never end because the other ranks have left.
 fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
-    let has_left = matches!(stall.origin, Origin::Left(_));
+    let has_left = stall.origin.why == Absence::Left;
     let is_awaited = || situation.calls(stall).iter().any(|(_, it)| it.is_awaited());
     situation.is_overdue(stall) || has_left && is_awaited()
 }

@@ -7,7 +7,7 @@ use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
-use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::situation::{Absence, Inside, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
@@ -46,7 +46,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.root.clone_from(&inside.waiting);
     }
     // Others wait in stalls that originate from it.
-    let stalls = situation.stalls_from(&Origin::Inside(inside.group, inside.seq));
+    let stalls = situation.stalls_from(&Origin::of(Absence::Inside(inside.group, inside.seq)));
     draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));
     let has_lost = members.iter().any(|process| process.lost > 0);
     if !progress.excludes_work || !progress.busy.is_empty() || has_lost {

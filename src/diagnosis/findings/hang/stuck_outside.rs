@@ -10,13 +10,13 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::stacks::{self, Activity, What};
 use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin::StandsStill(still) = from else { return None };
+    let Origin { why: Absence::StandsStill, ranks: still } = from else { return None };
     let absent = Absent::of_overdue(situation, still, stalls.iter().copied())?;
     let stuck: Vec<(&Process, Activity<'_>)> = absent
         .processes

@@ -74,7 +74,7 @@ pub(crate) fn held(memory: &Memory) -> Option<String> {
 
 /// "; the host had 3.0 GiB left of 64.0 GiB": the limit that a process was closest to.
 pub(crate) fn left(memory: &Memory) -> Option<String> {
-    let room = memory.rooms().into_iter().min_by_key(Room::left)?;
+    let room = memory.rooms().min_by_key(Room::left)?;
     let (left, limit) = (words::bytes(room.left()), words::bytes(room.limit));
     Some(format!("; {} had {left} left of {limit}", room.name()))
 }

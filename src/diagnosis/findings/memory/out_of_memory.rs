@@ -195,7 +195,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
         return made_no_call_since(process, exception);
     };
     let peers = || {
-        let calls = join.into_iter().flat_map(|join| &join.calls);
+        let calls = join.into_iter().flat_map(|join| join.calls.iter());
         calls.filter(|(it, _)| **it != rank).map(|(_, joined)| joined.call.step)
     };
     // A failed forward counts as a step: with as many steps as its peers, the rank has made the

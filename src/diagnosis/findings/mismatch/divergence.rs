@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{GroupId, Join, Wait};
-use crate::situation::{Divergence, Origin, Situation, Stall};
+use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::words::{Ranks, begin, joined};
 
@@ -32,7 +32,7 @@ pub struct Met<'a> {
 /// The divergences that are an origin themselves, with the calls that met.
 pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = Met<'a>> {
     let divergences = situation.divergences.iter();
-    let origins = divergences.filter(|it| matches!(it.origin, Origin::Diverged(..)));
+    let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
     origins.filter_map(|it| Some(Met { divergence: it, join: situation.join(it.group, it.seq)? }))
 }
 
@@ -74,7 +74,8 @@ pub(crate) fn parted(
         ));
     }
     draft.blame_odd(odd_ones);
-    let waiting = Stall::victims(&situation.stalls_from(&Origin::Diverged(group, seq)));
+    let waiting =
+        Stall::victims(&situation.stalls_from(&Origin::of(Absence::Diverged(group, seq))));
     draft.set_victims(waiting.into_iter().chain(everybody));
 
     let kind = kind_of_proof(divergence.mismatch);

@@ -12,7 +12,7 @@ use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
@@ -64,8 +64,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
         .values()
         .filter_map(|process| {
             let rank = process.rank?;
-            let named =
-                |origin: &Origin| matches!(origin, Origin::Raised(ranks) if ranks.contains(&rank));
+            let named = |it: &Origin| it.why == Absence::Raised && it.ranks.contains(&rank);
             let stalls: Vec<&Stall> = situation
                 .stalls
                 .iter()

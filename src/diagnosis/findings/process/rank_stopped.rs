@@ -6,18 +6,18 @@ use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
-use crate::situation::{Inside, Origin, Situation, Stall};
+use crate::situation::{Absence, Inside, Origin, Situation, Stall};
 use crate::words::{self, Ranks};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = situation.by_origin(|origin, stalls| match origin {
-        Origin::Stopped(_) => draft(situation, stalls, Timestamp::default()),
+        Origin { why: Absence::Stopped, .. } => draft(situation, stalls, Timestamp::default()),
         _ => None,
     });
     for inside in &situation.inside {
         let (stall, due) = stopped_inside(situation, inside);
-        let known = drafts.iter().any(|draft| draft.root == stall.origin.ranks());
+        let known = drafts.iter().any(|draft| draft.root == stall.origin.ranks);
         if !known && due <= situation.now {
             drafts.extend(draft(situation, &[&stall], due));
         }
@@ -39,15 +39,14 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Stall, Timesta
     let stall = Stall {
         group: inside.group,
         seq: inside.seq,
-        message: None,
         waiting: inside.waiting.clone(),
-        missing: Vec::new(),
         must_wait: true,
         since: inside.since,
-        failed: false,
-        timed_out: None,
-        parting: None,
-        origin: Origin::Stopped(stopped.into_iter().map(|(rank, _)| rank).collect()),
+        origin: Origin {
+            why: Absence::Stopped,
+            ranks: stopped.into_iter().map(|(rank, _)| rank).collect(),
+        },
+        ..Stall::default()
     };
     let grace = model.timing.stopped_member_grace;
     (stall, last.max(inside.since).plus(grace))
@@ -56,7 +55,7 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Stall, Timesta
 /// The finding about stalls with the same stopped ranks as their origin.
 fn draft(situation: &Situation<'_>, stalls: &[&Stall], due: Timestamp) -> Option<Draft> {
     let stall = *stalls.first()?;
-    let stopped = stall.origin.ranks();
+    let stopped = &stall.origin.ranks[..];
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
     // A process that is stopped and continued repeatedly is DD603, unless this stop lasts.

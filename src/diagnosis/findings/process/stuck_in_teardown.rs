@@ -27,10 +27,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
     let waits = situation.by_origin(|origin, stalls| {
         let is_explained = situation.divergences.iter().any(|d| d.origin == *origin);
-        match origin {
+        let ranks = &origin.ranks[..];
+        match origin.why {
             _ if is_explained => None,
-            Origin::Raised(ranks) => waits_for_absent_peers(situation, ranks, stalls),
-            Origin::Leaving(ranks) => waits_for_absent_peers(situation, ranks, stalls)
+            Absence::Raised => waits_for_absent_peers(situation, ranks, stalls),
+            Absence::Leaving => waits_for_absent_peers(situation, ranks, stalls)
                 .or_else(|| keeps_others_waiting(situation, ranks, stalls)),
             _ => None,
         }
@@ -74,7 +75,9 @@ fn stuck_in(ranks: &[u32], call: &Call) -> String {
 
 /// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
-    let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else { return None };
+    let Origin { why: Absence::Raised | Absence::Leaving, ranks } = &divergence.origin else {
+        return None;
+    };
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
@@ -208,13 +211,13 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
     let stuck = situation.model.processes.values().filter_map(|process| {
-        let call = destruction(process)?;
+        let call = process.entered().find(|call| call.op == Op::DestroyProcessGroup)?;
         let rank = process.rank.filter(|&rank| !is_explained(rank))?;
         let is_stuck = situation.model.ending_of(process) == Ending::None
             && !process.is_stopped()
             && call.at.plus(limit) <= situation.until
             && !is_kept(situation, process, call);
-        is_stuck.then_some((rank, process, call))
+        is_stuck.then_some((rank, process, &**call))
     });
     let stuck: Vec<(u32, &Process, &Call)> = stuck.collect();
     let begun = stuck.iter().map(|(_, _, call)| call.at).min()?;
@@ -314,14 +317,6 @@ fn is_stalled_or_diverged(situation: &Situation<'_>, is: impl Fn(u32) -> bool) -
         join.is_some_and(|join| join.calls.keys().any(|&rank| is(rank)))
     });
     stalled || diverged
-}
-
-/// The call of `destroy_process_group` that a process is inside.
-fn destruction(process: &Process) -> Option<&Call> {
-    process.threads.values().find_map(|thread| match &thread.doing {
-        Doing::Call(call) if call.op == Op::DestroyProcessGroup => Some(&**call),
-        _ => None,
-    })
 }
 
 /// "in barrier #3 at train.py:40": the call that a process on its exit path is inside.

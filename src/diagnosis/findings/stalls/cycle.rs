@@ -11,7 +11,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{blocked_call, line_since};
 use crate::model::GroupId;
-use crate::situation::{Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -20,13 +20,14 @@ use crate::words::{self, Ranks};
 /// [`crate::waits::Waits::cycles`].
 pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
     let cycles = situation.waits.cycles.iter().enumerate();
-    let led_to = cycles.filter(|(i, _)| !situation.stalls_from(&Origin::Cycle(*i)).is_empty());
+    let led_to =
+        cycles.filter(|(i, _)| !situation.stalls_from(&Origin::of(Absence::Cycle(*i))).is_empty());
     led_to.map(|(i, cycle)| (i, &cycle[..])).collect()
 }
 
 /// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
 pub(crate) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
-    let stalls = situation.stalls_from(&Origin::Cycle(index));
+    let stalls = situation.stalls_from(&Origin::of(Absence::Cycle(index)));
     stalls.into_iter().any(|stall| situation.is_overdue(stall))
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn draft(
 
     let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
     draft.root = ranks;
-    draft.set_victims(Stall::victims(&situation.stalls_from(&Origin::Cycle(index))));
+    draft.set_victims(Stall::victims(&situation.stalls_from(&Origin::of(Absence::Cycle(index)))));
     draft.place = Some((first.group, first.seq));
     draft.op = Some(first.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();

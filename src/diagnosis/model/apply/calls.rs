@@ -43,7 +43,9 @@ impl Model {
                 process.set_lower_call(&call, at);
             }
             Event::Within { process, thread, function, at } => {
-                self.processes.get_mut(&process)?.within(thread, function, at);
+                let process = self.recorded(process, at)?;
+                process.has_lower_calls = true;
+                process.thread(thread, at).within = function.map(|function| (function, at));
             }
             Event::Transfer { process, call, transfer, standing, at } => {
                 self.processes.get_mut(&process)?.transfer(call, transfer, standing, at);
@@ -83,7 +85,7 @@ impl Model {
         self.arrivals.set_returned(rank, Target::Join(id, seq), at);
         let group = &mut self.groups[id.0 as usize];
         if followed && group.has_lower_calls() {
-            group.set_followed(rank, seq);
+            group.change(rank, seq, |it| it.followed = true);
         }
         if seq == 0 {
             group.made(rank, at);
@@ -108,7 +110,7 @@ impl Model {
         for target in targets {
             self.completed(rank, target);
             if let Target::Join(id, seq) = target {
-                self.groups[id.0 as usize].set_complete(rank, seq);
+                self.groups[id.0 as usize].change(rank, seq, |it| it.complete = true);
             }
             // Waits on a device are not recorded: completion ends them.
             if &*self.group(target.group()).info.key.layer == NCCL {

@@ -62,7 +62,10 @@ impl Model {
                         (process.rank, averaged)
                     {
                         self.arrivals.averaged(rank, id, seq, averaged);
-                        self.groups[id.0 as usize].set_averaged(rank, seq, averaged);
+                        self.groups[id.0 as usize].change(rank, seq, |it| {
+                            it.averaged = Some(Box::new(averaged));
+                            it.in_backward = false;
+                        });
                     }
                     return None;
                 }

@@ -66,8 +66,6 @@ pub struct Encounter {
     pub group: GroupId,
     /// Sequence number; 0: a message.
     pub seq: u64,
-    /// Determines which ranks wait for which.
-    pub direction: Direction,
     /// The call of the first arrival in `came`, or an earlier one like it.
     pub call: Arc<Call>,
     /// Training step in which that call was issued; 0: before the first.
@@ -108,14 +106,7 @@ type Message = (GroupId, u32, CallId);
 type BySeq = VecDeque<(u64, u64)>;
 
 impl Encounter {
-    fn new(
-        group: GroupId,
-        seq: u64,
-        direction: Direction,
-        call: &Arc<Call>,
-        ranks: Ranks,
-        came: Vec<Came>,
-    ) -> Self {
+    fn new(group: GroupId, seq: u64, call: &Arc<Call>, ranks: Ranks, came: Vec<Came>) -> Self {
         let arrivals = (0..).zip(&came);
         let last = arrivals.max_by_key(|(_, came)| came.at);
         let (last, last_at) = last.map_or((0, Timestamp::default()), |(i, came)| (i, came.at));
@@ -124,7 +115,6 @@ impl Encounter {
         Self {
             group,
             seq,
-            direction,
             call: Arc::clone(call),
             step: call.step,
             last,
@@ -146,10 +136,9 @@ impl Encounter {
             };
             Came { waits, until, ..Came::new(rank, &joined.call) }
         });
-        let direction = first.call.op.direction();
         let ranks = Ranks::Members(join.calls.listed());
-        let mut encounter = Self::new(group, seq, direction, &first.call, ranks, came.collect());
-        for (&rank, joined) in &join.calls {
+        let mut encounter = Self::new(group, seq, &first.call, ranks, came.collect());
+        for (&rank, joined) in join.calls.iter() {
             if let Some(averaged) = joined.averaged.as_deref() {
                 encounter.averaged(rank, *averaged);
             }
@@ -170,6 +159,11 @@ impl Encounter {
         }
     }
 
+    /// Determines which ranks wait for which.
+    pub fn direction(&self) -> Direction {
+        self.call.op.direction()
+    }
+
     /// If it is the last of DDP's buckets that ranks waited for together: those buckets, according to
     /// the first wait that was recorded. Waits for other buckets are not assigned to it.
     pub fn buckets(&self) -> Option<Buckets> {
@@ -183,7 +177,7 @@ impl Encounter {
 
     /// Time of the first arrival.
     pub fn first_at(&self) -> Option<Timestamp> {
-        (!self.came.is_empty()).then_some(self.came.base())
+        (!self.came.is_empty()).then_some(self.came.base)
     }
 
     /// Sum of the times from each arrival to the last.
@@ -195,7 +189,7 @@ impl Encounter {
     /// unknown.
     pub fn waits_for(&self, rank: u32) -> Option<Came> {
         let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
-        let on = match self.direction {
+        let on = match self.direction() {
             Direction::Symmetric => self.last(),
             Direction::FromRoot => of(self.call.root?),
             Direction::ToRoot if self.call.root == Some(rank) => self.last(),
@@ -250,9 +244,8 @@ impl Arrivals {
             waits: self.begun.remove(&(group, met.rank, met.call.id)),
             ..Came::new(met.rank, &met.call)
         });
-        let direction = Direction::PointToPoint;
         let ranks = Ranks::Pair([send.rank, receive.rank]);
-        let encounter = Encounter::new(group, 0, direction, &send.call, ranks, came.into());
+        let encounter = Encounter::new(group, 0, &send.call, ranks, came.into());
         let number = self.push(encounter);
         self.messages.extend(messages.map(|it| (it, number)));
         self.kept_messages += 1;
@@ -306,7 +299,7 @@ impl Arrivals {
             let number = self.first;
             self.first += 1;
             self.kept -= oldest.came.len();
-            self.kept_messages -= usize::from(oldest.direction == Direction::PointToPoint);
+            self.kept_messages -= usize::from(oldest.direction() == Direction::PointToPoint);
             if let Some(by_seq) = self.collectives.get_mut(oldest.group.0 as usize)
                 && let Ok(place) = position(by_seq, oldest.seq)
                 && by_seq[place].1 == number
@@ -436,10 +429,9 @@ mod tests {
             .iter()
             .zip(0..)
             .map(|(&at, rank)| Came { at: Timestamp(at), ..Came::new(rank, &call) });
-        let direction = Direction::Symmetric;
         let ranks = (0..ats.len() as u32).collect();
         let ranks = Ranks::Members(ranks);
-        Encounter::new(GroupId(0), seq, direction, &call, ranks, came.collect())
+        Encounter::new(GroupId(0), seq, &call, ranks, came.collect())
     }
 
     #[test]
@@ -448,10 +440,7 @@ mod tests {
         assert_eq!(encounter.waits_for(0).map(|on| on.rank), Some(1));
         assert_eq!(encounter.waits_for(1), None);
         let mut broadcast = encounter;
-        broadcast.direction = Direction::FromRoot;
-        let mut call = (*broadcast.call).clone();
-        call.root = Some(2);
-        broadcast.call = Arc::new(call);
+        broadcast.call = Arc::new(Call { root: Some(2), ..testing::call(Op::Broadcast) });
         assert_eq!(broadcast.waits_for(0).map(|on| on.rank), Some(2));
         assert_eq!(broadcast.waits_for(2), None);
     }

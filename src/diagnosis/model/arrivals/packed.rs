@@ -18,8 +18,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct PackedArrivals {
     ranks: Ranks,
-    /// Time that short times count from.
-    base: Timestamp,
+    /// Time of the first arrival, from which short times count.
+    pub(super) base: Timestamp,
     times: Times,
 }
 
@@ -58,11 +58,6 @@ impl PackedArrivals {
             None => Times::Long(came.into()),
         };
         Self { ranks, base, times }
-    }
-
-    /// Time of the first arrival.
-    pub(super) const fn base(&self) -> Timestamp {
-        self.base
     }
 
     /// Number of arrivals.

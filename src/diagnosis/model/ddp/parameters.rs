@@ -37,18 +37,9 @@ pub struct Replica {
     pieces: BTreeMap<u32, Arc<str>>,
     /// Hash of the layout, for comparison between ranks.
     fingerprint: u64,
-    /// Parameters without a gradient after the latest backward pass; `None`: all had one.
-    pub without: Option<ReducerReport>,
-    /// Parameters whose gradients were ready twice in one backward pass, latest report.
-    pub ready_twice: Option<ReducerReport>,
-    /// Report that a graph declared static has changed.
-    pub graph_changed: Option<ReducerReport>,
-    /// Parameters whose gradients repeatedly came from outside DDP's forward, and are not averaged.
-    pub outside: Option<ReducerReport>,
-    /// Parameters that were frozen when DDP wrapped the model, and got gradients since.
-    pub thawed: Option<ReducerReport>,
-    /// Report that searches for unused parameters found none.
-    pub never_unused: Option<ReducerReport>,
+    /// The latest report of each fact that holds. Without one of missing gradients, all parameters had one
+    /// after the latest backward pass.
+    reports: BTreeMap<ParameterFact, ReducerReport>,
     /// Places where the program uses parts of the model that got no gradients.
     pub used_at: Vec<ReducerReport>,
 }
@@ -115,8 +106,7 @@ impl Models {
         if report.fact == ParameterFact::Layout && report.first == 0 {
             // A model that is wrapped again replaces the earlier ones.
             for (_, replica) in self.replicas.range_mut((group, 0)..key) {
-                (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
-                (replica.outside, replica.thawed) = (None, None);
+                replica.reports.retain(|fact, _| *fact == ParameterFact::NeverUnused);
             }
         }
         if !self.replicas.contains_key(&key) && self.replicas.len() >= KEPT_MODELS {
@@ -147,13 +137,15 @@ impl Models {
                 (replica.total, &replica.pieces).hash(&mut hasher);
                 replica.fingerprint = hasher.finish();
             }
-            ParameterFact::WithoutGradient => replica.without = Some(parameters),
-            ParameterFact::Complete => replica.without = None,
-            ParameterFact::ReadyTwice => replica.ready_twice = Some(parameters),
-            ParameterFact::GraphChanged => replica.graph_changed = Some(parameters),
-            ParameterFact::Outside => replica.outside = Some(parameters),
-            ParameterFact::Thawed => replica.thawed = Some(parameters),
-            ParameterFact::NeverUnused => replica.never_unused = Some(parameters),
+            ParameterFact::WithoutGradient
+            | ParameterFact::ReadyTwice
+            | ParameterFact::GraphChanged
+            | ParameterFact::Outside
+            | ParameterFact::Thawed
+            | ParameterFact::NeverUnused => drop(replica.reports.insert(report.fact, parameters)),
+            ParameterFact::Complete => {
+                drop(replica.reports.remove(&ParameterFact::WithoutGradient));
+            }
             ParameterFact::UsedAt => {
                 if replica.used_at.len() < KEPT_USES {
                     replica.used_at.push(parameters);
@@ -169,6 +161,11 @@ impl Replica {
     pub fn layout(&self) -> impl Iterator<Item = (u64, Parameter<'_>)> {
         let pieces = self.pieces.iter();
         pieces.flat_map(|(&first, lines)| (u64::from(first)..).zip(parse(lines)))
+    }
+
+    /// The latest report of a fact, if it holds.
+    pub fn report(&self, fact: ParameterFact) -> Option<&ReducerReport> {
+        self.reports.get(&fact)
     }
 
     /// Whether another process reported the same layout.
@@ -218,7 +215,7 @@ mod tests {
         let again =
             Parameters { model: 2, ..parameters(ParameterFact::Layout, 0, 1, "float32 8,4 a\n") };
         models.take(group, again, Timestamp(6));
-        assert!(models.get(group, 1).unwrap().without.is_none());
+        assert!(models.get(group, 1).unwrap().report(ParameterFact::WithoutGradient).is_none());
     }
 
     #[test]
@@ -227,8 +224,8 @@ mod tests {
         let group = GroupId(0);
         let fact = ParameterFact::WithoutGradient;
         models.take(group, parameters(fact, 0, 1, "float32 8,4 a\n"), Timestamp(5));
-        assert!(models.get(group, 1).unwrap().without.is_some());
+        assert!(models.get(group, 1).unwrap().report(ParameterFact::WithoutGradient).is_some());
         models.take(group, parameters(ParameterFact::Complete, 0, 0, ""), Timestamp(6));
-        assert!(models.get(group, 1).unwrap().without.is_none());
+        assert!(models.get(group, 1).unwrap().report(ParameterFact::WithoutGradient).is_none());
     }
 }

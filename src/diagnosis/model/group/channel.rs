@@ -62,8 +62,6 @@ struct Left {
 #[derive(Debug, Default)]
 struct Channel {
     lanes: BTreeMap<Option<i32>, Lane>,
-    /// Number of open sends and receives in all lanes.
-    open: usize,
     /// Latest sequence numbers of the sends and of the receives.
     seqs: [u64; 2],
     /// Calls may have been missed.
@@ -161,34 +159,34 @@ impl Traffic {
 
     /// The call at this place if it has no partner.
     pub fn lone(&self, post: &Post) -> Option<Lone> {
-        let Some(peer) = post.peer else {
-            let waiting = self.any_source.get(&post.rank)?;
-            let open = waiting.iter().find(|open| open.joined.call.id == post.call)?;
-            return Some(self.of_any_source(post.rank, open));
+        let open = match post.peer {
+            None => self.any_source.get(&post.rank)?,
+            Some(peer) => {
+                let channel = self.channels.get(&way(post.side, post.rank, peer))?;
+                let lane = channel.lanes.get(&post.lane);
+                &lane.filter(|lane| lane.side() == post.side)?.open
+            }
         };
-        let way = way(post.side, post.rank, peer);
-        let lane = self.channels.get(&way)?.lanes.get(&post.lane)?;
-        let open = lane.open.iter().find(|open| open.joined.call.id == post.call)?;
-        (lane.side() == post.side).then(|| self.alone(way, post.side, open))
+        let open = open.iter().find(|open| open.joined.call.id == post.call)?;
+        Some(self.alone(post.side, post.rank, post.peer, open))
     }
 
     /// Every call without a partner.
     pub fn open(&self) -> impl Iterator<Item = Lone> {
         let between = self.open.iter().flat_map(move |&way| {
-            let lanes = self.channels.get(&way).into_iter();
-            let lanes = lanes.flat_map(|channel| channel.lanes.values());
-            lanes.flat_map(move |lane| {
-                let left = self.left.get(&lane.side().rank(way));
-                let open = lane.open.iter().filter(move |it| !it.is_left(left));
-                open.map(move |open| self.alone(way, lane.side(), open))
+            let lanes = self.channels.get(&way).into_iter().flat_map(|it| it.lanes.values());
+            lanes.map(move |lane| {
+                let side = lane.side();
+                (side, side.rank(way), Some(side.other().rank(way)), &lane.open)
             })
         });
-        let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
+        let from_any = self.any_source.iter();
+        let from_any = from_any.map(|(&rank, open)| (Side::Receive, rank, None, open));
+        between.chain(from_any).flat_map(move |(side, rank, peer, open)| {
             let left = self.left.get(&rank);
-            let open = waiting.iter().filter(move |it| !it.is_left(left));
-            open.map(move |open| self.of_any_source(rank, open))
-        });
-        between.chain(from_any)
+            let open = open.iter().filter(move |it| !it.is_left(left));
+            open.map(move |open| self.alone(side, rank, peer, open))
+        })
     }
 
     /// Pairs of sure channels whose sizes do not fit.
@@ -201,8 +199,8 @@ impl Traffic {
     /// issued after all of that side's calls with this tag.
     pub fn other_tag(&self, lone: &Lone) -> Option<Lone> {
         let side = lone.side.other();
-        let way = way(lone.side, lone.rank, lone.peer?);
-        let lanes = &self.channels.get(&way)?.lanes;
+        let peer = lone.peer?;
+        let lanes = &self.channels.get(&way(lone.side, lone.rank, peer))?.lanes;
         let own = lanes.get(&self.lane(&lone.joined.call))?;
         let open = lanes
             .values()
@@ -211,7 +209,7 @@ impl Traffic {
             .map(|open| (open.joined.call.id, open))
             .filter(|(id, _)| *id > own.last[side as usize])
             .min_by_key(|(id, _)| *id);
-        open.map(|(_, open)| self.alone(way, side, open))
+        open.map(|(_, open)| self.alone(side, peer, Some(lone.rank), open))
     }
 
     /// Number of sends or receives issued in the lane of a call, counted as in [`Lone::nth`].
@@ -270,7 +268,7 @@ impl Traffic {
         // Without a tag it may belong to any lane.
         channel.blurred |= self.transport.matching != Matching::InOrder && call.tag.is_none();
         let met = channel.post(side, post.lane, call);
-        if channel.open > 0 {
+        if channel.open() > 0 {
             self.open.insert(way);
         } else {
             self.open.remove(&way);
@@ -317,22 +315,20 @@ impl Traffic {
     }
 
     pub(in crate::model) fn set_wait(&mut self, post: &Post, wait: Wait) {
-        let Some(peer) = post.peer else {
-            let Some(waiting) = self.any_source.get_mut(&post.rank) else { return };
-            if matches!(wait, Wait::Over(_)) {
-                waiting.retain(|open| open.joined.call.id != post.call);
-            } else if let Some(open) = post.find(waiting) {
-                open.joined.wait = wait;
+        let open = match post.peer {
+            None => self.any_source.get_mut(&post.rank),
+            Some(peer) => {
+                let channel = self.channels.get_mut(&way(post.side, post.rank, peer));
+                let lane = channel.and_then(|channel| channel.lanes.get_mut(&post.lane));
+                lane.filter(|lane| lane.side() == post.side).map(|lane| &mut lane.open)
             }
-            return;
         };
-        let channel = self.channels.get_mut(&way(post.side, post.rank, peer));
-        let lane = channel.and_then(|channel| channel.lanes.get_mut(&post.lane));
-        let Some(lane) = lane else { return };
-        if lane.side() == post.side
-            && let Some(open) = post.find(&mut lane.open)
-        {
-            open.joined.wait = wait;
+        let Some(open) = open else { return };
+        let Some(at) = open.iter().position(|it| it.joined.call.id == post.call) else { return };
+        open[at].joined.wait = wait;
+        // A receive from any source has no partner here that would end it.
+        if post.peer.is_none() && matches!(wait, Wait::Over(_)) {
+            open.remove(at);
         }
     }
 
@@ -347,33 +343,26 @@ impl Traffic {
             && self.channels.get(&way).is_none_or(|c| !c.blurred)
     }
 
-    fn alone(&self, way: (u32, u32), side: Side, open: &Open) -> Lone {
+    fn alone(&self, side: Side, rank: u32, peer: Option<u32>, open: &Open) -> Lone {
         Lone {
             side,
-            rank: side.rank(way),
-            peer: Some(side.other().rank(way)),
-            joined: open.joined.clone(),
-            nth: open.nth,
-            sure: self.is_sure(way),
-            sent: self.sent_to.get(&way.1).copied().filter(|_| side == Side::Receive),
-        }
-    }
-
-    fn of_any_source(&self, rank: u32, open: &Open) -> Lone {
-        Lone {
-            side: Side::Receive,
             rank,
-            peer: None,
+            peer,
             joined: open.joined.clone(),
             nth: open.nth,
-            // An earlier message may have matched another receive.
-            sure: false,
-            sent: self.sent_to.get(&rank).copied(),
+            // For a receive from any source, an earlier message may have matched another receive.
+            sure: peer.is_some_and(|peer| self.is_sure(way(side, rank, peer))),
+            sent: self.sent_to.get(&rank).copied().filter(|_| side == Side::Receive),
         }
     }
 }
 
 impl Channel {
+    /// Number of open sends and receives in all lanes.
+    fn open(&self) -> usize {
+        self.lanes.values().map(|lane| lane.open.len()).sum()
+    }
+
     /// Detects missed calls by gaps in their sequence numbers. If records of the rank were `left` out and
     /// all calls have one tag, these numbers show which calls belong together after a gap.
     fn follow(&mut self, side: Side, seq: u64, left: bool) {
@@ -386,9 +375,7 @@ impl Channel {
             let mut lanes = self.lanes.values_mut();
             if let (true, Some(lane), None) = (left, lanes.next(), lanes.next()) {
                 if lane.side() != side {
-                    let before = lane.open.len();
                     lane.open.retain(|it| it.nth >= seq);
-                    self.open -= before - lane.open.len();
                 }
                 lane.made[side as usize] = seq - 1;
             }
@@ -400,9 +387,7 @@ impl Channel {
     fn forget(&mut self, way: (u32, u32), left: &BTreeMap<u32, Left>) {
         for lane in self.lanes.values_mut() {
             let left = left.get(&lane.side().rank(way));
-            let before = lane.open.len();
             lane.open.retain(|it| !it.is_left(left));
-            self.open -= before - lane.open.len();
         }
     }
 
@@ -415,6 +400,7 @@ impl Channel {
                 return None;
             }
         }
+        let is_full = self.open() >= KEPT_OPEN;
         let lane = self.lanes.entry(tag).or_default();
         lane.made[side as usize] += 1;
         lane.last[side as usize] = call.id;
@@ -423,20 +409,16 @@ impl Channel {
             // Partners of earlier calls were not recorded.
             while lane.open.front().is_some_and(|it| it.nth < nth) {
                 lane.open.pop_front();
-                self.open -= 1;
             }
             // Beyond the limit of open calls, the partner may have been dropped.
             let first = lane.open.front()?.nth;
             let partner = (first == nth).then(|| lane.open.pop_front()).flatten()?;
-            self.open -= 1;
             return Some((partner.joined.call, nth));
         }
         let joined = JoinedCall::new(call);
         lane.open.push_back(Open { nth, joined });
-        self.open += 1;
-        if self.open > KEPT_OPEN {
+        if is_full {
             lane.open.pop_front();
-            self.open -= 1;
         }
         None
     }
@@ -446,12 +428,6 @@ impl Lane {
     /// The side with open calls.
     const fn side(&self) -> Side {
         if self.made[0] > self.made[1] { Side::Send } else { Side::Receive }
-    }
-}
-
-impl Post {
-    fn find<'a>(&self, open: &'a mut VecDeque<Open>) -> Option<&'a mut Open> {
-        open.iter_mut().find(|it| it.joined.call.id == self.call)
     }
 }
 

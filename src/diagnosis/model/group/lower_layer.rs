@@ -36,21 +36,6 @@ impl Group {
         Some(call)
     }
 
-    /// The completion of a member's call will be reported.
-    pub(in crate::model) fn set_followed(&mut self, rank: u32, seq: u64) {
-        if let Some(joined) = self.joined_mut(rank, seq) {
-            joined.followed = true;
-        }
-    }
-
-    /// The completion of a member's call was reported.
-    pub(in crate::model) fn set_complete(&mut self, rank: u32, seq: u64) {
-        if let Some(joined) = self.joined_mut(rank, seq) {
-            joined.complete = true;
-        }
-        self.leave_if_done(seq);
-    }
-
     /// Removes an entered collective once no further event is expected for it.
     pub(super) fn leave_if_done(&mut self, seq: u64) {
         let are_reported = self.has_lower_calls();

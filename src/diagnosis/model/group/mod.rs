@@ -194,12 +194,6 @@ impl Group {
         self.join(seq).or_else(|| self.entered.get(&seq))
     }
 
-    /// Observed members that have not made their call at `seq`.
-    pub fn missing(&self, seq: u64) -> Vec<u32> {
-        let behind = self.members.iter().filter(|(_, member)| member.issued < seq);
-        behind.map(|(&rank, _)| rank).collect()
-    }
-
     /// The lowest sequence number at which some observed members have made their call and others
     /// have not.
     pub fn first_open(&self) -> Option<u64> {
@@ -294,7 +288,7 @@ impl Group {
                 self.crossings.met(seq, &join);
             }
             let first = join.calls.values().map(|it| it.call.at).min();
-            for (&rank, joined) in &join.calls {
+            for (&rank, joined) in join.calls.iter() {
                 if let (Some(member), Some(first)) = (self.members.get_mut(&rank), first) {
                     member.came(joined.call.at.since(first));
                 }
@@ -380,14 +374,13 @@ impl Group {
         self.any_join_mut(seq)?.calls.get_mut(&rank)
     }
 
-    /// A member has waited for DDP's buckets, of which this call is the last. Complete collectives
-    /// are updated in [`crate::model::Arrivals`].
-    pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
+    /// Changes what is known of a member's call, of which no more may be expected then. Complete
+    /// collectives are updated in [`crate::model::Arrivals`].
+    pub(super) fn change(&mut self, rank: u32, seq: u64, change: impl FnOnce(&mut JoinedCall)) {
         if let Some(joined) = self.joined_mut(rank, seq) {
-            joined.averaged = Some(Box::new(averaged));
-            joined.in_backward = false;
-            self.leave_if_done(seq);
+            change(joined);
         }
+        self.leave_if_done(seq);
     }
 
     /// Updates the wait of a member's call (`failed`: an exception ended it). Returns a synchronous

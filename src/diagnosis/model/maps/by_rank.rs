@@ -137,15 +137,6 @@ impl<V> ByRank<V> {
     }
 }
 
-impl<'a, V> IntoIterator for &'a ByRank<V> {
-    type Item = (&'a u32, &'a V);
-    type IntoIter = Box<dyn Iterator<Item = Self::Item> + 'a>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        Box::new(self.iter())
-    }
-}
-
 /// The place of a rank in an ascending list.
 fn place_of(ranks: &[u32], rank: u32) -> Option<usize> {
     let ends = (*ranks.first()?, *ranks.last()?);

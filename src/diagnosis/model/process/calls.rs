@@ -130,18 +130,6 @@ impl Process {
         self.queue(call);
     }
 
-    /// A thread entered a function of the layer below, or returned from it.
-    pub(in crate::model) fn within(
-        &mut self,
-        thread: ThreadId,
-        function: Option<Arc<str>>,
-        at: Timestamp,
-    ) {
-        self.count_record(at);
-        self.has_lower_calls = true;
-        self.thread(thread, at).within = function.map(|function| (function, at));
-    }
-
     pub(in crate::model) fn returned(&mut self, thread: ThreadId, call: CallId, at: Timestamp) {
         self.count_record(at);
         let thread = self.thread(thread, at);
@@ -287,6 +275,33 @@ impl Process {
         self.calls.get(call)
     }
 
+    /// The place of the call that one of its threads is inside, or waits for.
+    pub fn target_of(&self, thread: &Thread) -> Option<Target> {
+        match &thread.doing {
+            Doing::Call(call) => self.target(call.id),
+            Doing::Wait(target, ..) => *target,
+            Doing::Nothing => None,
+        }
+    }
+
+    /// The calls that its threads are inside, except for asynchronous ones.
+    pub fn entered(&self) -> impl Iterator<Item = &Arc<Call>> {
+        self.threads.values().filter_map(|thread| match &thread.doing {
+            Doing::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// Whether a thread is inside this call.
+    pub fn is_inside(&self, call: &Call) -> bool {
+        self.entered().any(|inside| inside.id == call.id)
+    }
+
+    /// Whether it has issued no call after this one.
+    pub fn has_last_issued(&self, call: &Call) -> bool {
+        self.last_call.as_ref().is_some_and(|last| last.id == call.id)
+    }
+
     pub(in crate::model) fn unawaited(
         &mut self,
         op: Op,
@@ -311,7 +326,7 @@ impl Process {
         }
     }
 
-    pub(super) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
+    pub(in crate::model) fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
         let thread = self.threads.entry(id).or_default();
         thread.last_at = at;
         thread

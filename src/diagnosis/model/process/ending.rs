@@ -8,7 +8,7 @@ use ddp_doctor_proto::{ExceptionKind, Op};
 use crate::evidence::event::{Call, CallId, OomKills, ThreadId};
 use crate::evidence::transport::is_from_transport;
 
-use super::{Doing, Process, libc_signal};
+use super::{Process, libc_signal};
 
 /// The end of a process.
 #[derive(Clone, Copy, Debug)]
@@ -161,10 +161,7 @@ impl Process {
             let mut others = self.threads.iter().filter(|(id, _)| **id != thread);
             others.any(|(_, other)| other.last_at > since)
         };
-        let destroys = self.threads.values().any(|thread| {
-            matches!(&thread.doing, Doing::Call(call) if call.op == Op::DestroyProcessGroup)
-        });
-        destroys
+        self.entered().any(|call| call.op == Op::DestroyProcessGroup)
             || self.leaving.is_some_and(|(since, thread)| !goes_on(since, thread))
             || self
                 .last_call

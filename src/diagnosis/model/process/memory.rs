@@ -121,11 +121,6 @@ pub enum RoomKind {
 }
 
 impl Room {
-    /// The room of a process as measured; `None`: usage or limit is unknown.
-    fn of(kind: RoomKind, used: Option<Gauge>, limit: Option<u64>) -> Option<Self> {
-        Some(Self { kind, used: used?.latest, limit: limit? })
-    }
-
     /// Bytes that can still be allocated.
     pub const fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
@@ -248,19 +243,21 @@ impl Memory {
         raise(&mut device.nccl, sample.gpu_nccl, at);
     }
 
-    /// Usage and size of its `/dev/shm`.
-    pub fn shm(&self) -> Option<Room> {
-        Room::of(RoomKind::Shm, self.shm_used, self.shm_total)
+    /// The room of this kind as measured; `None`: usage or limit is unknown.
+    pub fn room(&self, kind: RoomKind) -> Option<Room> {
+        let (used, limit) = match kind {
+            RoomKind::Host => (self.host_used, self.host_total),
+            RoomKind::Cgroup => (self.cgroup_used, self.cgroup_limit),
+            RoomKind::AddressSpace => (self.virtual_used, self.virtual_limit),
+            RoomKind::Shm => (self.shm_used, self.shm_total),
+        };
+        Some(Room { kind, used: used?.latest, limit: limit? })
     }
 
     /// The limits that the process may reach on its host, except that of `/dev/shm`.
-    pub fn rooms(&self) -> Vec<Room> {
-        let rooms = [
-            Room::of(RoomKind::Host, self.host_used, self.host_total),
-            Room::of(RoomKind::Cgroup, self.cgroup_used, self.cgroup_limit),
-            Room::of(RoomKind::AddressSpace, self.virtual_used, self.virtual_limit),
-        ];
-        rooms.into_iter().flatten().collect()
+    pub fn rooms(&self) -> impl Iterator<Item = Room> {
+        let kinds = [RoomKind::Host, RoomKind::Cgroup, RoomKind::AddressSpace];
+        kinds.into_iter().filter_map(|kind| self.room(kind))
     }
 }
 

@@ -348,14 +348,6 @@ impl Process {
     }
 }
 
-/// Whether a thread of the process is inside this call.
-pub fn is_inside(process: &Process, call: &Call) -> bool {
-    process
-        .threads
-        .values()
-        .any(|thread| matches!(&thread.doing, Doing::Call(inside) if inside.id == call.id))
-}
-
 /// Signal numbers on Linux.
 pub mod libc_signal {
     /// Hangup of the terminal.

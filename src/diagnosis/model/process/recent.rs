@@ -84,13 +84,6 @@ impl RecentCalls {
 
     /// The place of a call, or where it is to be inserted.
     fn position(&self, call: CallId) -> Result<usize, usize> {
-        /// Events usually concern one of the latest calls.
-        const LATEST: usize = 4;
-        for (i, recent) in self.calls.iter().enumerate().rev().take(LATEST) {
-            if recent.call <= call {
-                return if recent.call == call { Ok(i) } else { Err(i + 1) };
-            }
-        }
         self.calls.binary_search_by_key(&call, |recent| recent.call)
     }
 }

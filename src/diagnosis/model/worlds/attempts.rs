@@ -62,25 +62,25 @@ struct Start {
 impl Attempts {
     /// The attempts of all processes that joined.
     pub(in crate::model) fn of(model: &Model) -> Self {
-        let mut attempts = Self { terminated: terminated(model), ..Self::default() };
-        let is_first = |process: &Process| process.restarts == 0;
-        if attempts.terminated.is_empty() && model.processes.values().all(is_first) {
-            return attempts;
+        let has_restarted = model.processes.values().any(|it| it.restarts > 0);
+        if !has_restarted && !model.processes.values().any(is_terminated) {
+            return Self::default();
         }
-        let mut launches: BTreeMap<&str, BTreeMap<LayerWorld<'_>, Start>> = BTreeMap::new();
+        let mut worlds: BTreeMap<LayerWorld<'_>, Vec<&Process>> = BTreeMap::new();
         for process in model.processes.values() {
-            let launch = launches.entry(launch(&process.world.name)).or_default();
-            let end = process.end.map_or(Timestamp(u64::MAX), |end| end.at);
-            let world = launch.entry((&process.layer, &process.world));
-            let start = world.or_insert(Start {
-                at: process.joined_at,
-                until: end,
-                counted: 0,
-                is_requested: attempts.is_requested(process),
-            });
-            start.at = start.at.min(process.joined_at);
-            start.until = start.until.max(end);
-            start.counted = start.counted.max(process.restarts);
+            worlds.entry((&process.layer, &process.world)).or_default().push(process);
+        }
+        let mut attempts = Self::default();
+        let mut launches: BTreeMap<&str, Vec<(LayerWorld<'_>, Start)>> = BTreeMap::new();
+        for ((layer, world), processes) in worlds {
+            let terminated = Terminated::of(&processes);
+            let start = Start::of(&processes, terminated.is_some_and(|it| it.is_whole));
+            launches.entry(launch(&world.name)).or_default().push(((layer, world), start));
+            let ended = terminated.map(|it| ((Arc::clone(layer), world.clone()), it));
+            attempts.terminated.extend(ended);
+        }
+        if attempts.terminated.is_empty() && !has_restarted {
+            return attempts;
         }
         for launch in launches.into_values() {
             attempts.number(launch);
@@ -90,8 +90,7 @@ impl Attempts {
     }
 
     /// Numbers the worlds of one launch.
-    fn number(&mut self, launch: BTreeMap<LayerWorld<'_>, Start>) {
-        let mut worlds: Vec<(LayerWorld<'_>, Start)> = launch.into_iter().collect();
+    fn number(&mut self, mut worlds: Vec<(LayerWorld<'_>, Start)>) {
         worlds.sort_by_key(|(_, start)| start.at);
         let mut attempt: Option<Attempt> = None;
         let mut until = Timestamp::default();
@@ -130,31 +129,19 @@ impl Attempts {
 
     /// The attempt that a process belongs to.
     pub fn of_process(&self, process: &Process) -> Attempt {
-        if self.by_world.is_empty() {
-            return Attempt::default();
-        }
         let world = (Arc::clone(&process.layer), process.world.clone());
         self.by_world.get(&world).copied().unwrap_or_default()
-    }
-
-    /// Whether SIGTERM ended the process and all other ranks of its world.
-    pub fn is_requested(&self, process: &Process) -> bool {
-        self.terminated(process).is_some_and(|it| it.is_whole)
     }
 
     /// Whether SIGTERM ended the process and all other ranks of its world; `None`: it did not end the
     /// process, or another rank failed.
     pub fn all_requested(&self, process: &Process) -> Option<bool> {
-        let world = self.terminated(process)?;
-        (!world.has_raised).then_some(world.is_whole)
-    }
-
-    fn terminated(&self, process: &Process) -> Option<Terminated> {
         if !is_terminated(process) {
             return None;
         }
         let world = (Arc::clone(&process.layer), process.world.clone());
-        self.terminated.get(&world).copied()
+        let world = self.terminated.get(&world)?;
+        (!world.has_raised).then_some(world.is_whole)
     }
 
     /// The attempt that was in progress at a time.
@@ -182,16 +169,9 @@ fn is_terminated(process: &Process) -> bool {
     signal == Some(libc_signal::TERM)
 }
 
-/// See [`Attempts::terminated`].
-fn terminated(model: &Model) -> BTreeMap<(Arc<str>, World), Terminated> {
-    if !model.processes.values().any(is_terminated) {
-        return BTreeMap::new();
-    }
-    let mut worlds: BTreeMap<LayerWorld<'_>, Vec<&Process>> = BTreeMap::new();
-    for process in model.processes.values() {
-        worlds.entry((&process.layer, &process.world)).or_default().push(process);
-    }
-    let of = |((layer, world), processes): (LayerWorld<'_>, Vec<&Process>)| {
+impl Terminated {
+    /// `None`: no process of the world has ended, or one in another way.
+    fn of(processes: &[&Process]) -> Option<Self> {
         let (ended, running): (Vec<&Process>, Vec<&Process>) =
             processes.iter().partition(|it| it.end.is_some());
         if ended.is_empty() || !ended.iter().all(|it| is_terminated(it)) {
@@ -200,13 +180,23 @@ fn terminated(model: &Model) -> BTreeMap<(Arc<str>, World), Terminated> {
         let ranks: BTreeSet<u32> = ended.iter().filter_map(|it| it.rank).collect();
         let size = ended.iter().filter_map(|it| it.world_size).max().unwrap_or(0);
         let is_complete = size > 0 && ranks.len() as u32 == size;
-        let terminated = Terminated {
+        Some(Self {
             is_whole: is_complete && running.is_empty(),
             has_raised: processes.iter().any(|it| !it.exceptions.is_empty()),
-        };
-        Some(((Arc::clone(layer), world.clone()), terminated))
-    };
-    worlds.into_iter().filter_map(of).collect()
+        })
+    }
+}
+
+impl Start {
+    fn of(processes: &[&Process], is_requested: bool) -> Self {
+        let end = |it: &&Process| it.end.map_or(Timestamp(u64::MAX), |end| end.at);
+        Self {
+            at: processes.iter().map(|it| it.joined_at).min().unwrap_or_default(),
+            until: processes.iter().map(end).max().unwrap_or_default(),
+            counted: processes.iter().map(|it| it.restarts).max().unwrap_or_default(),
+            is_requested,
+        }
+    }
 }
 
 /// The launcher's id of the launch in the name of a world, which may contain a port before it.

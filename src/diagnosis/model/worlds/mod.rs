@@ -45,20 +45,13 @@ impl Worlds {
 
     /// A process claims another world size than before.
     pub(in crate::model) fn resized(&mut self, before: Option<u32>, now: Option<u32>) {
-        if before == now {
-            return;
-        }
-        if let Some(before) = before
-            && let Some(count) = self.sizes.get_mut(&before)
-        {
+        if let Some(count) = before.and_then(|before| self.sizes.get_mut(&before)) {
             *count -= 1;
-            if *count == 0 {
-                self.sizes.remove(&before);
-            }
         }
         if let Some(now) = now {
             *self.sizes.entry(now).or_default() += 1;
         }
+        self.sizes.retain(|_, count| *count > 0);
     }
 
     /// The largest size that a process claims.

@@ -69,12 +69,12 @@ struct CollectiveTime {
 /// recorded.
 fn collective_time(
     model: &Model,
-    clocks: &Clocks,
+    clocks: &Clocks<'_>,
     encounter: &Encounter,
 ) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
     let is_seen =
-        encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
+        encounter.direction() == Direction::Symmetric && group.holds_threads(encounter.call.op);
     if !is_seen {
         return None;
     }

@@ -76,9 +76,7 @@ pub struct Bucketed {
 
 /// Groups in which small collectives take much of the time.
 pub fn small(model: &Model, times: &Times) -> Vec<Small> {
-    let Some(begin) = lateness::warmed_up(model) else {
-        return Vec::new();
-    };
+    let Some(begin) = lateness::warmed_up(model) else { return Vec::new() };
     let reductions = times.reductions(begin);
     let found = reductions.filter_map(|(group, op, are_steps, calls)| {
         if are_steps && !take_much(calls.clone().rev(), model.timing.small_calls) {

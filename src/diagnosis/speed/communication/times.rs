@@ -4,8 +4,9 @@
 //! and those that the model dropped are dropped.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -18,7 +19,8 @@ use crate::speed::communication::{CollectiveTime, collective_time};
 /// Durations by encounter, by kind of call, and by reduction.
 #[derive(Debug, Default)]
 pub struct Times {
-    clocks: Clocks,
+    /// State of the clocks that the durations allow for.
+    clocks: Option<(Duration, u64)>,
     /// Number of the first of `all`.
     first: u64,
     /// Durations by number of the encounter; `None`: not recorded.
@@ -50,8 +52,7 @@ pub(super) struct Kind {
 }
 
 /// Numbers of encounters by time. Of several at one time, the latest comes first.
-#[derive(Debug, Default)]
-struct Ordered(VecDeque<(Timestamp, Reverse<u64>)>);
+type Ordered = BTreeSet<(Timestamp, Reverse<u64>)>;
 
 /// Reductions of a group, by first arrival.
 #[derive(Debug, Default)]
@@ -81,20 +82,22 @@ impl Times {
         }
         let end = first + model.arrivals.latest().len() as u64;
         self.all.resize((end - first) as usize, None);
-        if self.clocks.update(model) {
-            (first..end).for_each(|number| self.take(model, number));
+        let clocks = Clocks::of(model);
+        if self.clocks == clocks.state() {
+            changed.iter().for_each(|&number| self.take(model, &clocks, number));
         } else {
-            changed.iter().for_each(|&number| self.take(model, number));
+            self.clocks = clocks.state();
+            (first..end).for_each(|number| self.take(model, &clocks, number));
         }
     }
 
-    fn take(&mut self, model: &Model, number: u64) {
+    fn take(&mut self, model: &Model, clocks: &Clocks<'_>, number: u64) {
         let Some(encounter) = model.arrivals.get(number) else { return };
         let place = (number - self.first) as usize;
         if let Some(timed) = self.all[place].take() {
             self.remove(number, &timed);
         }
-        let Some(took) = collective_time(model, &self.clocks, encounter) else { return };
+        let Some(took) = collective_time(model, clocks, encounter) else { return };
         let call = &encounter.call;
         if call.phase.is_some() {
             return;
@@ -105,11 +108,11 @@ impl Times {
             None => Arc::new(kind),
         };
         let by_kind = self.by_kind.entry(Arc::clone(&kind)).or_default();
-        by_kind.insert(took.last, number);
+        by_kind.insert((took.last, Reverse(number)));
         let timed = Timed { took, call: Arc::clone(call), step: encounter.step, kind };
         if let Some(reduction) = timed.kind.reduction() {
             let reductions = self.reductions.entry(reduction).or_default();
-            reductions.ordered.insert(took.first, number);
+            reductions.ordered.insert((took.first, Reverse(number)));
             reductions.without_step += usize::from(timed.step == 0);
         }
         self.all[place] = Some(timed);
@@ -117,17 +120,17 @@ impl Times {
 
     fn remove(&mut self, number: u64, timed: &Timed) {
         if let Some(by_kind) = self.by_kind.get_mut(&timed.kind) {
-            by_kind.remove(timed.took.last, number);
-            if by_kind.0.is_empty() {
+            by_kind.remove(&(timed.took.last, Reverse(number)));
+            if by_kind.is_empty() {
                 self.by_kind.remove(&timed.kind);
             }
         }
         if let Some(reduction) = timed.kind.reduction()
             && let Some(reductions) = self.reductions.get_mut(&reduction)
         {
-            reductions.ordered.remove(timed.took.first, number);
+            reductions.ordered.remove(&(timed.took.first, Reverse(number)));
             reductions.without_step -= usize::from(timed.step == 0);
-            if reductions.ordered.0.is_empty() {
+            if reductions.ordered.is_empty() {
                 self.reductions.remove(&reduction);
             }
         }
@@ -160,7 +163,7 @@ impl Times {
         calls: &'a Ordered,
         begin: Timestamp,
     ) -> impl DoubleEndedIterator<Item = &'a Timed> + Clone {
-        let numbers = calls.0.iter().map(|(_, Reverse(number))| *number);
+        let numbers = calls.iter().map(|(_, Reverse(number))| *number);
         let calls = numbers.filter_map(|number| {
             let place = number.checked_sub(self.first)?;
             self.all.get(place as usize)?.as_ref()
@@ -188,26 +191,6 @@ impl Kind {
     }
 }
 
-impl Ordered {
-    fn insert(&mut self, at: Timestamp, number: u64) {
-        let key = (at, Reverse(number));
-        if self.0.back().is_none_or(|last| *last < key) {
-            self.0.push_back(key);
-        } else if let Err(place) = self.0.binary_search(&key) {
-            self.0.insert(place, key);
-        }
-    }
-
-    fn remove(&mut self, at: Timestamp, number: u64) {
-        let key = (at, Reverse(number));
-        if self.0.front() == Some(&key) {
-            self.0.pop_front();
-        } else if let Ok(place) = self.0.binary_search(&key) {
-            self.0.remove(place);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,11 +199,10 @@ mod tests {
     fn numbers_are_ordered_by_time() {
         let mut ordered = Ordered::default();
         for (at, number) in [(5, 1), (9, 2), (7, 3), (9, 4), (1, 5)] {
-            ordered.insert(Timestamp(at), number);
+            ordered.insert((Timestamp(at), Reverse(number)));
         }
-        ordered.remove(Timestamp(7), 3);
-        ordered.remove(Timestamp(7), 3);
-        let numbers: Vec<u64> = ordered.0.iter().map(|(_, Reverse(number))| *number).collect();
+        ordered.remove(&(Timestamp(7), Reverse(3)));
+        let numbers: Vec<u64> = ordered.iter().map(|(_, Reverse(number))| *number).collect();
         assert_eq!(numbers, [5, 1, 4, 2]);
     }
 }

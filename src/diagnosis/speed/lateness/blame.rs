@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::Call;
 use crate::model::{Came, Encounter, GroupId, Model};
@@ -235,5 +234,5 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
 
 /// Whether DDP averages gradients with this call.
 fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
-    came.hidden && encounter.direction == Direction::Symmetric && encounter.call.op == Op::AllReduce
+    came.hidden && encounter.call.op == Op::AllReduce
 }
