@@ -9,10 +9,9 @@ use ddp_doctor_proto::catalogue::{
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
-use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Standing};
+use crate::findings::draft::{Draft, Key, KeyPlace, Standing};
 use crate::findings::memory::out_of_memory;
 use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
-use crate::model::Process;
 use crate::situation::Situation;
 
 /// Findings that follow from another one.
@@ -54,22 +53,19 @@ static LINKS: &[Link] = &[
     Link { effects: &[&DD101], causes: &[&DD301], place: unfinished_joining, if_found: false },
     // Ranks that have come, and do not reach each other.
     Link { effects: &[&DD301], causes: &[&DD308], place: unusable_interface, if_found: true },
-    Link { effects: &[&DD201], causes: &[&DD506], place: same_place, if_found: true },
-    Link { effects: &[&DD201], causes: &[&DD501], place: same_place, if_found: true },
+    Link { effects: &[&DD201], causes: &[&DD506, &DD501], place: same_place, if_found: true },
 ];
 
 /// Sets [`Draft::follows`] of drafts whose cause is known by their kind, and drops drafts that are
 /// only reported as a cause and are none.
-pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
+pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     for link in LINKS {
         let causes: Vec<Key> = found
             .iter()
-            .filter(|it| {
-                link.causes.contains(&it.draft.code) && it.standing != Standing::OnlyAsCause
-            })
-            .map(|it| it.draft.key.clone())
+            .filter(|it| link.causes.contains(&it.code) && it.standing != Standing::OnlyAsCause)
+            .map(|it| it.key.clone())
             .collect();
-        for Candidate { draft, .. } in found.iter_mut() {
+        for draft in found.iter_mut() {
             if draft.follows.is_some() || !link.effects.contains(&draft.code) {
                 continue;
             }
@@ -86,21 +82,17 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
 
 /// A finding without an effect takes that of a finding that follows from it: settings that differ
 /// are harmless until ranks cannot join or connect.
-fn pass_on_effects(found: &mut [Candidate]) {
-    let effects = found.iter().map(|it| &it.draft);
+fn pass_on_effects(found: &mut [Draft]) {
+    let effects = found.iter();
     let effects = effects.filter(|draft| draft.effect != Effect::None && draft.follows.is_some());
     let effects: Vec<Draft> = effects.cloned().collect();
     for effect in effects {
-        let mut causes = found.iter_mut().map(|it| &mut it.draft);
-        let cause = causes.find(|it| Some(&it.key) == effect.follows.as_ref());
+        let cause = found.iter_mut().find(|it| Some(&it.key) == effect.follows.as_ref());
         let Some(cause) = cause.filter(|it| it.effect == Effect::None) else { continue };
         cause.effect = effect.effect;
         cause.severity = cause.severity.max(Severity::Error);
         cause.blocked_at = effect.blocked_at;
-        cause.victims = [effect.root, effect.victims].concat();
-        cause.victims.retain(|rank| !cause.root.contains(rank));
-        cause.victims.sort_unstable();
-        cause.victims.dedup();
+        cause.set_victims([effect.root, effect.victims].concat());
     }
 }
 
@@ -129,13 +121,10 @@ fn device_cycle(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
 /// The world that the only root cause rank is joining.
 fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     let (group, _) = draft.place?;
-    let members = draft.root.iter();
-    let processes: Vec<&Process> =
-        members.filter_map(|&rank| situation.model.member(group, rank)).collect();
-    match processes[..] {
-        [process] => rendezvous_incomplete::joined_by(situation, process),
-        _ => None,
-    }
+    let mut members = situation.model.members(group, &draft.root);
+    let (_, process) = members.next()?;
+    let is_alone = members.next().is_none();
+    is_alone.then(|| rendezvous_incomplete::joined_by(situation, process)).flatten()
 }
 
 /// The first root cause rank whose interface cannot be used.

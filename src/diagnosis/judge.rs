@@ -11,10 +11,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::causality;
-use crate::findings::draft::{Candidate, Draft, Key, Precedence, ProcessFact, Standing};
+use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, Standing};
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;
 use crate::situation::Situation;
@@ -29,47 +29,46 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
 /// by time.
-pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft> {
+pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     causality::link(situation, &mut found);
     for it in &mut found {
-        it.draft.attempt = restarts::attempt_of(situation, &it.draft);
+        it.attempt = restarts::attempt_of(situation, it);
     }
-    let has_effect = |it: &Candidate| it.draft.effect != Effect::None;
+    let has_effect = |it: &Draft| it.effect != Effect::None;
     // Hints are reported only if there is no other finding with an effect.
     let explained: Vec<Attempt> = found
         .iter()
         .filter(|it| has_effect(it) && it.precedence < Precedence::Hint)
-        .map(|it| it.draft.attempt)
+        .map(|it| it.attempt)
         .collect();
-    found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.draft.attempt));
+    found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.attempt));
     // A failure in a world that the launcher started later does not follow from one before it.
-    let world = |it: &Candidate| Some(&restarts::process_of(situation, &it.draft)?.world);
+    let world = |it: &Draft| Some(&restarts::process_of(situation, it)?.world);
     let worlds: Vec<Option<&World>> = found.iter().map(world).collect();
     let mut causes: Vec<Option<usize>> =
         (0..found.len()).map(|at| cause(&found, &worlds, at)).collect();
     break_circles(&found, &mut causes);
-    let keys: Vec<Key> = found.iter().map(|it| it.draft.key.clone()).collect();
-    let is_current = |it: &Candidate| !situation.attempts.is_over(it.draft.attempt);
+    let keys: Vec<Key> = found.iter().map(|it| it.key.clone()).collect();
+    let is_current = |it: &Draft| !situation.attempts.is_over(it.attempt);
     let is_open = !found.iter().any(|it| is_current(it) && has_effect(it));
     for (it, cause) in found.iter_mut().zip(causes) {
         if it.standing == Standing::LeavesOpen && is_open {
-            it.draft.severity = Severity::Error;
+            it.severity = Severity::Error;
         }
         if let Some(cause) = cause {
-            it.draft.role = Role::Cascade;
-            it.draft.caused_by = Some(keys[cause].clone());
-            if it.draft.fact.is_some() {
+            it.caused_by = Some(keys[cause].clone());
+            if it.fact.is_some() {
                 // Its cause is what needs advice.
-                it.draft.next.clear();
+                it.next.clear();
             }
         }
     }
-    found.sort_by_key(|Candidate { draft, precedence, .. }| {
+    found.sort_by_key(|draft| {
         let age = situation.attempts.last(draft.attempt) - draft.attempt.index;
-        let is_cascade = draft.role == Role::Cascade;
+        let is_cascade = draft.caused_by.is_some();
         let severity = Reverse(draft.severity);
         // The code makes the order of drafts deterministic.
-        (age, is_cascade, *precedence, severity, draft.evidence_at, draft.key.code)
+        (age, is_cascade, draft.precedence, severity, draft.evidence_at, draft.key.code)
     });
     let mut judged = merge(found);
     restarts::describe(situation, &mut judged);
@@ -77,12 +76,11 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Candidate>) -> Vec<Draft>
 }
 
 /// The draft that this one followed from, if any.
-fn cause(found: &[Candidate], worlds: &[Option<&World>], at: usize) -> Option<usize> {
-    let draft = &found[at].draft;
+fn cause(found: &[Draft], worlds: &[Option<&World>], at: usize) -> Option<usize> {
+    let draft = &found[at];
     if let Some(parent) = &draft.follows
-        && let Some(at) = found
-            .iter()
-            .position(|other| other.draft.key == *parent && other.draft.attempt == draft.attempt)
+        && let Some(at) =
+            found.iter().position(|other| other.key == *parent && other.attempt == draft.attempt)
     {
         return Some(at);
     }
@@ -95,9 +93,9 @@ fn cause(found: &[Candidate], worlds: &[Option<&World>], at: usize) -> Option<us
 
 /// Of findings that follow from each other, the earliest has no cause: a launcher ends the other ranks after
 /// the transport of one has failed, and the end of a rank makes transports fail.
-fn break_circles(found: &[Candidate], causes: &mut [Option<usize>]) {
+fn break_circles(found: &[Draft], causes: &mut [Option<usize>]) {
     let began = |&at: &usize| {
-        let draft = &found[at].draft;
+        let draft = &found[at];
         let fact = draft.fact.map(|fact| {
             let closing = if fact.from_communication { CLOSING } else { Duration::ZERO };
             fact.at.plus(closing)
@@ -121,39 +119,34 @@ fn break_circles(found: &[Candidate], causes: &mut [Option<usize>]) {
     }
 }
 
-/// A draft that may be the cause of another one: its index, precedence and content.
-type Other<'a> = (usize, Precedence, &'a Draft);
+/// A draft that may be the cause of another one, with its index.
+type Other<'a> = (usize, &'a Draft);
 
 /// The drafts that may be the cause of this one: those of the same attempt and world that neither
 /// followed from it nor are the same event.
-fn others<'a>(found: &'a [Candidate], worlds: &[Option<&World>], at: usize) -> Vec<Other<'a>> {
-    let draft = &found[at].draft;
+fn others<'a>(found: &'a [Draft], worlds: &[Option<&World>], at: usize) -> Vec<Other<'a>> {
+    let draft = &found[at];
     let own = |other: &Draft| {
         other.follows.as_ref() == Some(&draft.key)
             || (draft.event.is_some() && other.event == draft.event)
     };
     let elsewhere = |i: usize| {
-        found[i].draft.attempt != draft.attempt
-            || worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b)
+        found[i].attempt != draft.attempt || worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b)
     };
-    found
-        .iter()
-        .enumerate()
-        .map(|(i, other)| (i, other.precedence, &other.draft))
-        .filter(|(i, _, other)| *i != at && !own(other) && !elsewhere(*i))
-        .collect()
+    let others = found.iter().enumerate();
+    others.filter(|(i, other)| *i != at && !own(other) && !elsewhere(*i)).collect()
 }
 
 /// The draft that already blocked the rank for another reason.
 fn blocked_earlier(others: &[Other<'_>], draft: &Draft, fact: ProcessFact) -> Option<usize> {
-    let blocked = others.iter().filter(|(_, precedence, other)| {
+    let blocked = others.iter().filter(|(_, other)| {
         let began = other.blocked_at.unwrap_or(other.evidence_at);
-        let is_about_calls = other.place.is_some() || *precedence == Precedence::Start;
+        let is_about_calls = other.place.is_some() || other.precedence == Precedence::Start;
         let drawn_in = other.victims.contains(&fact.rank)
             || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
         drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
     });
-    blocked.min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at)).map(|(i, ..)| *i)
+    blocked.min_by_key(|(_, other)| (other.precedence, other.evidence_at)).map(|(i, _)| *i)
 }
 
 /// The end of another rank, if the transport reported it.
@@ -163,7 +156,7 @@ fn broke_communication(others: &[Other<'_>], fact: ProcessFact) -> Option<usize>
     }
     let first = others
         .iter()
-        .filter_map(|(i, _, other)| Some((*i, other.fact?)))
+        .filter_map(|(i, other)| Some((*i, other.fact?)))
         .filter(|(_, other)| {
             other.rank != fact.rank
                 && other.at <= fact.at.plus(ECHO)
@@ -175,8 +168,8 @@ fn broke_communication(others: &[Other<'_>], fact: ProcessFact) -> Option<usize>
     }
     // The peer may also have left in order, after all its calls.
     let left =
-        others.iter().find(|(_, _, other)| other.fact.is_none() && other.evidence_at <= fact.at);
-    left.filter(|(_, precedence, _)| *precedence < Precedence::Settings).map(|(i, ..)| *i)
+        others.iter().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
+    left.filter(|(_, other)| other.precedence < Precedence::Settings).map(|(i, _)| *i)
 }
 
 /// The draft after which the launcher or a user ended the remaining ranks.
@@ -188,12 +181,12 @@ fn ended_job(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
         Some(libc_signal::KILL) => GRACE,
         _ => return None,
     };
-    let earlier = others.iter().filter(|(_, precedence, other)| {
-        *precedence < Precedence::Settings
+    let earlier = others.iter().filter(|(_, other)| {
+        other.precedence < Precedence::Settings
             && begin(other).plus(grace) <= fact.at
             && other.fact.is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
     });
-    earlier.min_by_key(|(_, precedence, other)| (*precedence, other.evidence_at)).map(|(i, ..)| *i)
+    earlier.min_by_key(|(_, other)| (other.precedence, other.evidence_at)).map(|(i, _)| *i)
 }
 
 /// Whether the other finding was caused by this fact.
@@ -208,9 +201,9 @@ fn begin(draft: &Draft) -> Timestamp {
 
 /// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
 /// ranks.
-fn merge(found: Vec<Candidate>) -> Vec<Draft> {
+fn merge(found: Vec<Draft>) -> Vec<Draft> {
     let mut merged: Vec<Merged> = Vec::new();
-    for Candidate { draft, .. } in found {
+    for draft in found {
         let twin = merged.iter_mut().find(|it| is_one_event(&it.draft, &draft));
         match twin {
             Some(twin) => absorb(twin, draft),
@@ -228,10 +221,8 @@ struct Merged {
 }
 
 fn is_one_event(a: &Draft, b: &Draft) -> bool {
-    let same_words = is_alike(a.event.as_deref(), b.event.as_deref());
-    (a.code.code, a.attempt, a.role) == (b.code.code, b.attempt, b.role)
-        && a.caused_by == b.caused_by
-        && (a.role == Role::Cascade || same_words)
+    (a.code, a.attempt, &a.caused_by) == (b.code, b.attempt, &b.caused_by)
+        && (a.caused_by.is_some() || is_alike(a.event.as_deref(), b.event.as_deref()))
 }
 
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
@@ -282,13 +273,9 @@ fn absorb(merged: &mut Merged, other: Draft) {
     into.root.extend(other.root);
     into.root.sort_unstable();
     into.root.dedup();
-    into.victims.extend(other.victims);
-    into.victims.retain(|rank| !into.root.contains(rank));
-    into.victims.sort_unstable();
-    into.victims.dedup();
+    into.add_victims(other.victims);
     let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
     into.per_rank.extend(other.per_rank.into_iter().filter(|call| !known.contains(&call.rank)));
-    into.per_rank.sort_by_key(|call| call.rank);
     into.root_confidence = into.root_confidence.min(other.root_confidence);
     // A certificate of the first fact does not prove the others.
     if into.certificate.is_some() && other.certificate.is_none() {

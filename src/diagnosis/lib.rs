@@ -399,9 +399,9 @@ fn conclude(
     let keys: Vec<(Attempt, Key)> =
         judged.iter().map(|draft| (draft.attempt, draft.key.clone())).collect();
     first_seen.retain(|key, _| keys.contains(key));
-    let findings = judged.into_iter().zip(&keys).map(|(mut draft, key)| {
+    let findings = judged.into_iter().zip(&keys).map(|(draft, key)| {
         let detected_at = *first_seen.entry(key.clone()).or_insert(situation.now);
-        let cause = draft.caused_by.take().map(|cause| (draft.attempt, cause));
+        let cause = draft.caused_by.clone().map(|cause| (draft.attempt, cause));
         let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
         let caused_by = cause.into_iter().collect();
         Finding { caused_by, ..findings::finding(draft, situation, detected_at) }

@@ -1,7 +1,7 @@
 //! Findings of a job whose ranks the launcher has restarted: the attempt of each, and what became of
 //! the job since.
 
-use ddp_doctor_proto::report::{Effect, Role, Severity};
+use ddp_doctor_proto::report::{Effect, Severity};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::model::{Attempt, Process};
@@ -44,7 +44,7 @@ pub(crate) fn describe(situation: &Situation<'_>, judged: &mut [Draft]) {
         let (number, last) = (draft.attempt.index, attempts.last(draft.attempt));
         let restarted = format!("the launcher has restarted the ranks after attempt {number}");
         if !attempts.is_over(draft.attempt) {
-            if number > 0 && draft.role == Role::Initiating {
+            if number > 0 && draft.caused_by.is_none() {
                 draft.why.push(format!(
                     "This is attempt {number}: the launcher has restarted the ranks {}.",
                     words::times(u64::from(number))

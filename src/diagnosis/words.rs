@@ -41,28 +41,17 @@ impl Ranks<'_> {
     }
 }
 
-/// Ranks at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
-#[derive(Clone, Copy, Debug)]
-pub struct Capital<'a>(pub Ranks<'a>);
-
-impl Display for Capital<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&begin(&self.0.to_string()))
-    }
-}
-
-impl Capital<'_> {
-    /// The ranks with a verb that agrees with their number: "Rank 1 waits", "Ranks 0 and 2 wait".
-    pub fn with(self, one: &str, several: &str) -> String {
-        begin(&self.0.with(one, several))
-    }
-}
-
-/// The text with its first letter in upper case.
-pub fn begin(text: &str) -> String {
+/// The text with its first letter in upper case: "Rank 1 waits", "Ranks 0 and 2".
+pub fn begin(text: impl Display) -> String {
+    let text = text.to_string();
     let mut letters = text.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
     format!("{}{}", first.unwrap_or_default(), letters.as_str())
+}
+
+/// The parts with this between each two of them.
+pub(crate) fn joined(parts: impl IntoIterator<Item = String>, between: &str) -> String {
+    parts.into_iter().collect::<Vec<_>>().join(between)
 }
 
 /// The singular for exactly one rank, otherwise the plural: "is" or "are", "has" or "have", ….
@@ -87,10 +76,7 @@ pub fn call(call: &Call) -> String {
     if call.seq != 0 {
         let _infallible = write!(text, " #{}", call.seq);
     }
-    if call.op.is_point_to_point() {
-        text.push_str(&partner(call));
-    }
-    text
+    text + &partner(call)
 }
 
 /// The same with the line of the call, if that is known: "all_reduce #23 at train.py:9".
@@ -98,9 +84,10 @@ pub fn call_at(it: &Call) -> String {
     call(it) + &at(it.place.as_deref())
 }
 
-/// The peer of a message: " to rank 1", " from rank 0", " from any rank".
+/// The peer of a message: " to rank 1", " from rank 0", " from any rank"; empty for other calls.
 fn partner(call: &Call) -> String {
     let way = match call.op {
+        op if !op.is_point_to_point() => return String::new(),
         ddp_doctor_proto::Op::Send => "to",
         _ => "from",
     };
@@ -117,16 +104,12 @@ pub fn signature(call: &Call) -> String {
         let _infallible = write!(text, " {}{size}", dtype.unwrap_or_default());
     }
     if let (Some(reduce_op), true) = (call.known_reduce_op().name(), call.op.reduces()) {
-        text.push(' ');
-        text.push_str(reduce_op);
+        let _infallible = write!(text, " {reduce_op}");
     }
     if let (Some(root), true) = (call.root, call.op.is_rooted()) {
         let _infallible = write!(text, ", root {root}");
     }
-    if call.op.is_point_to_point() {
-        text.push_str(&partner(call));
-    }
-    text
+    text + &partner(call)
 }
 
 /// The shape of a call's tensor, or else its number of elements: "[3, 1560]", "[6 elements]".
@@ -258,7 +241,7 @@ mod tests {
         assert_eq!(Ranks(&[0, 1, 2, 3]).to_string(), "ranks 0–3");
         assert_eq!(Ranks(&[0, 1, 2, 4, 6]).to_string(), "ranks 0–2, 4 and 6");
         assert_eq!(rank_list(&[0, 1, 5]), "0, 1, 5");
-        assert_eq!(Capital(Ranks(&[0, 2])).to_string(), "Ranks 0 and 2");
+        assert_eq!(begin(Ranks(&[0, 2])), "Ranks 0 and 2");
     }
 
     #[test]

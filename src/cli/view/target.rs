@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::diagnosis::words::{Ranks, begin, number};
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names;
 use crate::node::follow::orphans::{self, Orphan};
@@ -128,7 +128,7 @@ impl fmt::Display for Orphans {
             f,
             "{} {} alive, but the run in {dir} was killed; ddp-doctor coordinator --attach {dir} \
              diagnoses {}",
-            Capital(Ranks(&ranks)),
+            begin(Ranks(&ranks)),
             number(&ranks, "is", "are"),
             number(&ranks, "it", "them"),
             dir = self.run_dir.display(),

@@ -6,8 +6,8 @@ use std::mem;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Role,
-    Severity, Timestamp, Where,
+    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Severity,
+    Timestamp, Where,
 };
 
 use crate::evidence::align::OddOnes;
@@ -15,6 +15,7 @@ use crate::evidence::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
 use crate::source::cause::{self, Reading};
+use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,17 +61,6 @@ pub enum Standing {
     /// It always does. Without this evidence the job cannot be judged: an error unless some finding
     /// has an effect.
     LeavesOpen,
-}
-
-/// A draft with precedence and standing of the rule that made it.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The draft.
-    pub draft: Draft,
-    /// Precedence among the findings of a situation.
-    pub precedence: Precedence,
-    /// Whether it becomes a finding.
-    pub standing: Standing,
 }
 
 /// Identity of a finding over time: two evaluations report the same finding if the keys are equal.
@@ -124,7 +114,7 @@ pub struct Draft {
     pub place: Option<(GroupId, u64)>,
     /// Operation of the call concerned.
     pub op: Option<Op>,
-    /// Calls of the ranks concerned.
+    /// Calls of the ranks concerned; sorted by rank in the finding.
     pub per_rank: Vec<RankCall>,
     /// Parameters of the model concerned.
     pub parameters: Vec<Parameter>,
@@ -149,11 +139,13 @@ pub struct Draft {
     pub follows: Option<Key>,
     /// A process of the attempt that it concerns, if neither key nor place determines the attempt.
     pub of_process: Option<ProcessId>,
+    /// Precedence among the findings of a situation; set by the table of rules.
+    pub precedence: Precedence,
+    /// Whether it becomes a finding; set by the table of rules.
+    pub standing: Standing,
     /// Attempt that it concerns; set by [`crate::judge`].
     pub attempt: Attempt,
-    /// Role in the causal order; set by [`crate::judge`].
-    pub role: Role,
-    /// The finding that it followed from; set by [`crate::judge`].
+    /// The finding that it followed from; `None`: it is initiating. Set by [`crate::judge`].
     pub caused_by: Option<Key>,
 }
 
@@ -198,8 +190,9 @@ impl Draft {
             event: None,
             follows: None,
             of_process: None,
+            precedence: Precedence::Evidence,
+            standing: Standing::Always,
             attempt: Attempt::default(),
-            role: Role::Initiating,
             caused_by: None,
         }
     }
@@ -214,6 +207,12 @@ impl Draft {
     pub(crate) fn add_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
         let known = mem::take(&mut self.victims);
         self.set_victims(known.into_iter().chain(ranks));
+    }
+
+    /// What the victims do: "rank 0 waits for it", "ranks 0 and 2 wait for them", the root cause.
+    pub(crate) fn waits_for_root(&self) -> String {
+        let waits = Ranks(&self.victims).with("waits", "wait");
+        format!("{waits} for {}", number(&self.root, "it", "them"))
     }
 
     /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.
@@ -232,9 +231,15 @@ impl Draft {
     }
 
     /// Makes these ranks the root cause.
-    pub fn blame(&mut self, odd: OddOnes) {
-        self.root_confidence = odd.confidence();
-        self.root = odd.ranks;
+    pub(crate) fn blame(&mut self, ranks: impl Into<Vec<u32>>, confidence: Confidence) {
+        self.root = ranks.into();
+        self.root_confidence = confidence;
+    }
+
+    /// Makes the odd ones among ranks the root cause.
+    pub(crate) fn blame_odd(&mut self, odd: OddOnes) {
+        let confidence = odd.confidence();
+        self.blame(odd.ranks, confidence);
     }
 
     /// Attaches the proof that these facts were observed.
@@ -251,6 +256,15 @@ impl Draft {
     /// Adds a paragraph to the advice.
     pub(crate) fn advise(&mut self, paragraph: impl Into<String>) {
         self.next.push(paragraph.into());
+    }
+
+    /// Shows ranks at other lines than those of their calls, where `line_of` knows one.
+    pub(crate) fn show_at<'p>(&mut self, line_of: impl Fn(u32) -> Option<&'p Where>) {
+        for call in &mut self.per_rank {
+            if let Some(line) = line_of(call.rank) {
+                call.place = Some(line.clone());
+            }
+        }
     }
 
     /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{CallSignature, Fact, SplitFact};
 use crate::evidence::align;
 use crate::evidence::event::Call;
 use crate::evidence::splits::Misfit;
-use crate::model::{Join, Matching, Transport};
+use crate::model::{Exception, Join, Matching, Transport};
 
 /// Signature of a call, for a certificate.
 pub(crate) fn signature(call: &Call) -> CallSignature {
@@ -34,15 +34,21 @@ pub(crate) fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact>
     })
 }
 
-/// The fact that a rank issued a call.
-pub(crate) fn issued(rank: u32, call: &Call) -> Option<Fact> {
+/// The fact that a rank issued a call, with its number in the group or on its channel.
+pub(crate) fn issued(rank: u32, call: &Call, seq: u64) -> Option<Fact> {
     Some(Fact::Issued {
         rank,
         group: call.group.as_ref()?.key.clone(),
-        seq: call.seq,
+        seq,
         call: signature(call),
         step: call.step,
     })
+}
+
+/// The fact that an exception was seen on a rank.
+pub(crate) fn raised(rank: u32, exception: &Exception) -> Fact {
+    let (text, seen) = (exception.text.to_string(), exception.kind.to_string());
+    Fact::Raised { rank, text, seen }
 }
 
 /// The facts that a rank sends another number of elements to a peer than the peer expects.

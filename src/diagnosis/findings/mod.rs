@@ -7,12 +7,12 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Blame, Finding, Group, Timestamp};
+use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
 
 use crate::evidence::align::Mismatch;
-use crate::model::{Join, Process};
+use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
-use crate::situation::{Breach, Divergence, Origin, Situation, Stall};
+use crate::situation::{Breach, Nature, Origin, Situation, Stall};
 
 pub(crate) mod ddp;
 pub(crate) mod draft;
@@ -27,8 +27,10 @@ pub(crate) mod stalls;
 pub mod startup;
 pub(crate) mod view;
 
-pub use draft::{Candidate, Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
+pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
 pub use view::describe;
+
+use mismatch::divergence::Met;
 
 use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
 use Standing::{Always, LeavesOpen, OnlyAsCause};
@@ -52,7 +54,7 @@ pub enum Look {
     /// The stalls of each origin, those at the origin itself first.
     Stalls(fn(&Situation<'_>, &Origin, &[&Stall]) -> Option<Draft>),
     /// Calls that meet and have this as their first difference.
-    Calls(Mismatch, fn(&Situation<'_>, &'static Code, &Divergence, &Join) -> Option<Draft>),
+    Calls(Mismatch, fn(&Situation<'_>, &'static Code, Met<'_>) -> Option<Draft>),
     /// Each world that is forming, or failed to form.
     Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
     /// Breaches of DDP's contract that are of the rule's code. The function completes a draft that
@@ -67,13 +69,17 @@ pub enum Look {
 }
 
 impl Rule {
-    /// All drafts of the rule in a situation.
+    /// All drafts of the rule in a situation. A function may be the rule of several codes: each has the
+    /// drafts of its own.
     fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let model = situation.model;
-        match self.look {
+        let mut drafts: Vec<Draft> = match self.look {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
-            Calls(first, draft) => mismatch::divergence::mismatches(situation, first)
-                .filter_map(|(divergence, join)| draft(situation, self.code, divergence, join))
+            Calls(first, draft) => mismatch::divergence::origins(situation)
+                .filter(|Met { divergence: it, .. }| {
+                    matches!(it.nature, Nature::Mismatch) && it.mismatch == first
+                })
+                .filter_map(|met| draft(situation, self.code, met))
                 .collect(),
             Worlds(draft) => {
                 by_place(model).iter().filter_map(|world| draft(situation, world)).collect()
@@ -84,7 +90,9 @@ impl Rule {
             }
             Job(draft) => draft(situation).into_iter().collect(),
             Any(drafts) => drafts(situation),
-        }
+        };
+        drafts.retain(|draft| draft.code == self.code);
+        drafts
     }
 }
 
@@ -112,7 +120,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::other_tag)),
     row(&catalogue::DD113, Precedence::Unmatched, Always, Stalls(hang::p2p_unmatched::alone)),
     row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_creation_mismatch::detect)),
-    row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::of_threads)),
+    row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
     row(&catalogue::DD115, Precedence::Hint, Always, Any(hang::unawaited_work::detect)),
     row(&catalogue::DD116, Precedence::Time, Always, Any(hang::stuck_inside::detect)),
     row(&catalogue::DD117, Precedence::Wire, Always, Any(hang::rank_conditional_call::detect)),
@@ -146,9 +154,9 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD505, Precedence::Hint, Always, Job(memory::memory_skew::detect)),
     row(&catalogue::DD506, Precedence::Memory, Always, Processes(memory::host_memory::killed)),
     row(&catalogue::DD506, Precedence::Hint, Always, Job(memory::host_memory::forecast)),
-    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::compute)),
-    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::input)),
-    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::host)),
+    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::draft)),
+    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::draft)),
+    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::draft)),
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
@@ -164,30 +172,21 @@ pub static ALL: &[Rule] = &[
 ];
 
 /// All drafts in a situation. A finding that several rules of a code make belongs to the first.
-pub fn detect(situation: &Situation<'_>) -> Vec<Candidate> {
-    let mut found: Vec<Candidate> = Vec::new();
+pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let mut found: Vec<Draft> = Vec::new();
     for rules in ALL.chunk_by(|a, b| a.code == b.code) {
         let earlier = found.len();
         for rule in rules {
             let mut drafts = rule.drafts(situation);
             drafts.retain(|draft| {
                 let mut known = found[earlier..].iter();
-                !known.any(|it| it.standing != OnlyAsCause && it.draft.key == draft.key)
+                !known.any(|it| it.standing != OnlyAsCause && it.key == draft.key)
             });
-            found.extend(drafts.into_iter().map(|draft| Candidate {
-                draft,
-                precedence: rule.precedence,
-                standing: rule.standing,
-            }));
+            let Rule { precedence, standing, .. } = *rule;
+            found.extend(drafts.into_iter().map(|draft| Draft { precedence, standing, ..draft }));
         }
     }
     found
-}
-
-/// The codes that this version detects, in order.
-pub fn codes() -> impl Iterator<Item = &'static Code> {
-    let by_code = ALL.chunk_by(|a, b| a.code == b.code);
-    by_code.map(|rules| rules[0].code)
 }
 
 /// Whether this version detects the code.
@@ -197,10 +196,9 @@ pub fn detects(code: &str) -> bool {
 
 /// The finding of a draft; `caused_by` remains to be set.
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
+    draft.per_rank.sort_by_key(|call| call.rank);
     draft.why.extend(stalls::lower_layer::why(situation, &draft));
-    let place = draft.place.filter(|&(_, seq)| seq > 0);
-    let lines = place.and_then(|it| view::where_lines_are_from(situation, it, &draft.per_rank));
-    draft.why.extend(lines);
+    draft.why.extend(view::where_lines_are_from(situation, &draft));
     let group = draft.place.map(|(group, _)| {
         let group = &situation.model.group(group).info;
         Group {
@@ -216,7 +214,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         severity: draft.severity,
         effect: draft.effect,
         confidence: draft.confidence,
-        role: draft.role,
+        role: if draft.caused_by.is_some() { Role::Cascade } else { Role::Initiating },
         attempt: draft.attempt.index,
         caused_by: Vec::new(),
         summary: draft.summary,

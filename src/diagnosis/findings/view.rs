@@ -4,22 +4,21 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::evidence::event::Call;
+use crate::findings::draft::Draft;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;
 use crate::waits::Blocked;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// Rows of all members of the group that are known. A member that has not issued this call is shown
 /// with its last call.
 pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let of = situation.model.group(group);
     let join = of.open_or_entered(seq);
-    let outside = situation.model.not_made_by(of).into_iter();
-    let outside = outside.filter_map(|rank| {
-        let process = situation.model.member(group, rank)?;
-        Some(last_call(rank, process))
-    });
+    let outside = situation.model.not_made_by(of);
+    let outside = situation.model.members(group, &outside);
+    let outside = outside.map(|(rank, process)| last_call(rank, process));
     let mut calls: Vec<RankCall> = of
         .members
         .iter()
@@ -109,14 +108,10 @@ pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> 
 }
 
 /// A sentence on the ranks whose line is taken from their stacks.
-pub(crate) fn where_lines_are_from(
-    situation: &Situation<'_>,
-    (group, seq): (GroupId, u64),
-    calls: &[RankCall],
-) -> Option<String> {
-    let of = situation.model.group(group);
-    let join = of.open_or_entered(seq)?;
-    let by_stacks = calls.iter().filter(|it| it.state == CallState::Waiting);
+pub(crate) fn where_lines_are_from(situation: &Situation<'_>, draft: &Draft) -> Option<String> {
+    let (group, seq) = draft.place.filter(|&(_, seq)| seq > 0)?;
+    let join = situation.model.group(group).open_or_entered(seq)?;
+    let by_stacks = draft.per_rank.iter().filter(|it| it.state == CallState::Waiting);
     let by_stacks = by_stacks.filter(|it| {
         let process = situation.model.member(group, it.rank);
         let known = process.zip(join.calls.get(&it.rank));
@@ -127,7 +122,7 @@ pub(crate) fn where_lines_are_from(
     (!ranks.is_empty()).then(|| {
         format!(
             "{} at the line that is shown: which line made the call was not recorded.",
-            Capital(Ranks(&ranks)).with("waits", "wait"),
+            words::begin(Ranks(&ranks).with("waits", "wait")),
         )
     })
 }
@@ -146,9 +141,7 @@ pub(crate) fn made_call(
     });
     if inside {
         let until = process.end.map_or(situation.now, |end| end.at);
-        let until = process.waits_known_until(until);
-        let waited = until.since(call.at).as_millis() as u64;
-        describe(rank, CallState::Waiting, Some(waited), call)
+        waiting_until(rank, process.waits_known_until(until), call)
     } else {
         describe(rank, CallState::Issued, None, call)
     }
@@ -176,12 +169,23 @@ pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
     )
 }
 
+/// Rows of these ranks, each with the last call of its newest process.
+pub(crate) fn last_calls(situation: &Situation<'_>, ranks: &[u32]) -> Vec<RankCall> {
+    let row = |&rank: &u32| Some(last_call(rank, situation.model.process_of(rank)?));
+    ranks.iter().filter_map(row).collect()
+}
+
 /// The row with another line, if there is one.
 pub(crate) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
     if let Some(place) = place {
         call.place = Some(place.clone());
     }
     call
+}
+
+/// The row of a call that the rank has waited in since it issued the call, until this time.
+pub(crate) fn waiting_until(rank: u32, until: Timestamp, call: &Call) -> RankCall {
+    describe(rank, CallState::Waiting, Some(until.since(call.at).as_millis() as u64), call)
 }
 
 /// The row of a call.

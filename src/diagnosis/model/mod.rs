@@ -166,6 +166,15 @@ impl Model {
         }
     }
 
+    /// The processes of these members, as far as they are known, with their ranks.
+    pub fn members<'r>(
+        &self,
+        group: GroupId,
+        ranks: impl IntoIterator<Item = &'r u32>,
+    ) -> impl Iterator<Item = (u32, &Process)> {
+        ranks.into_iter().filter_map(move |&rank| Some((rank, self.member(group, rank)?)))
+    }
+
     /// Whether the processes of all these members are known and none of their records is lost.
     pub fn has_all_records(&self, group: GroupId, ranks: impl IntoIterator<Item = u32>) -> bool {
         ranks.into_iter().all(|rank| self.member(group, rank).is_some_and(|it| it.lost == 0))

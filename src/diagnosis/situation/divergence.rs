@@ -78,6 +78,16 @@ impl<'a> Situation<'a> {
         ranks.iter().all(|&rank| self.ending(group, rank) == Some(Ending::InOrder))
     }
 
+    /// Whether one of these ranks has raised an exception or died.
+    pub fn has_one_crashed<'r>(
+        &self,
+        group: GroupId,
+        ranks: impl IntoIterator<Item = &'r u32>,
+    ) -> bool {
+        let mut endings = ranks.into_iter().filter_map(|&rank| self.ending(group, rank));
+        endings.any(|it| matches!(it, Ending::Raised(_) | Ending::Died(_)))
+    }
+
     /// The ranks that made these calls because of an exception, and those that made them while
     /// exiting.
     pub(super) fn on_their_way_out<'b>(

@@ -104,7 +104,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
 #[must_use]
 pub fn table(pages: &str) -> String {
     let mut table = String::from("| code | name | meaning |\n|---|---|---|\n");
-    for code in findings::codes() {
+    for code in catalogue::ALL.iter().filter(|it| findings::detects(it.code)) {
         let summary = Page::of(code).summary();
         let Code { code, name, .. } = code;
         table += &format!("| [{code}]({pages}{code}.md) | {name} | {summary} |\n");

@@ -2,13 +2,14 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter, RankCall};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Parameter, RankCall};
 
 use crate::evidence::align::OddOnes;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::facts;
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
-use crate::model::{Ending, Exception, Process};
+use crate::model::{Exception, Process};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::source::branches;
@@ -58,7 +59,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     let met = met.find(|it| it.origin == origin && it.group == breach.group);
     let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
-    draft.blame(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
+    draft.blame_odd(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
     draft.set_victims(Stall::victims(&stalls));
     if let Some(join) = join {
         draft.add_victims(join.calls.keys().copied());
@@ -66,17 +67,14 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     }
     draft.place = Some((breach.group, seq.unwrap_or(0)));
     draft.per_rank = per_rank(situation, breach, seq);
+    show_lines(situation, breach, &mut draft);
     let since = stalls.iter().map(|stall| stall.since);
     draft.blocked_at = since.chain([breach.at]).min();
     draft.parameters = parameters(situation, breach);
     draft.effect = effect(situation, breach, &draft);
     let raised = breach.root.iter().find_map(|&rank| {
         let exception = raised(situation.model.member(breach.group, rank)?, breach)?;
-        Some(Fact::Raised {
-            rank,
-            text: exception.text.to_string(),
-            seen: exception.kind.to_string(),
-        })
+        Some(facts::raised(rank, exception))
     });
     match (raised, met) {
         (Some(raised), _) => draft.observed(vec![raised]),
@@ -85,19 +83,12 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     }
 }
 
-fn certificate(
-    situation: &Situation<'_>,
-    met: &Divergence,
-    code: &'static Code,
-) -> Option<Certificate> {
+fn certificate(situation: &Situation<'_>, met: &Divergence, code: &Code) -> Option<Certificate> {
     let join = situation.join(met.group, met.seq)?;
-    let certain = situation.model.has_all_records(met.group, join.calls.keys().copied());
     let kind = CertificateKind::UnsatisfiableJoin;
-    let proof = certain.then(|| divergence::certificate(join, code, kind));
-    proof.flatten().filter(|proof| {
-        // Calls that differ in dtype alone can complete: the checker rejects such a proof.
-        crate::proof::check(proof).is_ok()
-    })
+    let proof = divergence::certificate(situation, met.group, join, code, kind);
+    // Calls that differ in dtype alone can complete: the checker rejects such a proof.
+    proof.filter(|proof| crate::proof::check(proof).is_ok())
 }
 
 /// Sentences on the lines at which parameters without gradients are used.
@@ -105,19 +96,18 @@ pub(crate) fn uses(situation: &Situation<'_>, breach: &Breach) -> impl Iterator<
     branches::left_out(situation, breach).into_iter().map(|it| it.sentence())
 }
 
-/// Calls of all members at the sequence number, or their last calls if there is none. Ranks that
-/// broke the contract are shown at the line of the breach.
+/// Calls of all members at the sequence number, or their last calls if there is none.
 fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec<RankCall> {
-    let mut calls = match seq {
-        Some(seq) => rank_calls(situation, breach.group, seq),
-        None => {
-            let members = situation.model.group(breach.group).members.keys();
-            let calls = members.filter_map(|&rank| {
-                Some(last_call(rank, situation.model.member(breach.group, rank)?))
-            });
-            calls.collect()
-        }
-    };
+    if let Some(seq) = seq {
+        return rank_calls(situation, breach.group, seq);
+    }
+    let members = situation.model.group(breach.group).members.keys();
+    let members = situation.model.members(breach.group, members);
+    members.map(|(rank, process)| last_call(rank, process)).collect()
+}
+
+/// Shows ranks that broke the contract at the line of the breach.
+fn show_lines(situation: &Situation<'_>, breach: &Breach, draft: &mut Draft) {
     let place_of = |rank: u32| {
         let process = situation.model.member(breach.group, rank)?;
         let replica = process.models.get(breach.group, breach.model)?;
@@ -127,12 +117,8 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         place.or_else(raised)
     };
     let is_of_all = matches!(breach.kind, Kind::Models(_));
-    for call in calls.iter_mut().filter(|call| is_of_all || breach.root.contains(&call.rank)) {
-        if let Some(place) = place_of(call.rank) {
-            call.place = Some(place.clone());
-        }
-    }
-    calls
+    let broke_it = |rank: &u32| is_of_all || breach.root.contains(rank);
+    draft.show_at(|rank| Some(rank).filter(broke_it).and_then(place_of));
 }
 
 /// The report of DDP's reducer on the first rank that broke the contract: its place (" at train.py:9"), and
@@ -163,11 +149,7 @@ fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
         return draft.code.effect;
     }
     let members = situation.model.group(breach.group).members.keys();
-    let mut processes = members.filter_map(|&rank| situation.model.member(breach.group, rank));
-    let crashed = processes.any(|process| {
-        let ending = situation.model.ending_of(process);
-        matches!(ending, Ending::Raised(_) | Ending::Died(_))
-    });
+    let crashed = situation.has_one_crashed(breach.group, members);
     if crashed || draft.victims.is_empty() { Effect::Crashes } else { Effect::Blocks }
 }
 

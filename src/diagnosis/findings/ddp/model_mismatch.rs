@@ -4,10 +4,11 @@
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
 
 use crate::findings::draft::Draft;
+use crate::model::Group;
 use crate::situation::contract::{Difference, Kind, SideOfModel, What};
 use crate::situation::{Breach, Situation};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD404: different models in one group.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -17,11 +18,9 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
     let index = if is_known { difference.index } else { 0 };
     let sides = difference.sides.iter();
-    let sides: Vec<String> =
-        sides.map(|side| describe_side(side, difference.what, index)).collect();
+    let sides = words::joined(sides.map(|it| describe_side(it, difference.what, index)), ", ");
     let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
-    draft.summary =
-        format!("the models of {} differ{first}: {}", words::group(&group.info), sides.join(", "));
+    draft.summary = format!("the models of {} differ{first}: {sides}", words::group(&group.info));
     draft.say(match difference.what {
         What::Count | What::Shape => {
             "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
@@ -39,7 +38,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     if breach.is_odd {
         draft.say(format!(
             "{} from the others, which agree.",
-            Capital(Ranks(&breach.root)).with("differs", "differ"),
+            words::begin(Ranks(&breach.root).with("differs", "differ")),
         ));
     }
     draft.advise(
@@ -55,7 +54,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
         draft.explain(reading);
     }
-    let proof = certificate(situation, breach, difference);
+    let proof = certificate(group, breach, difference);
     Some(draft.proved_by(proof))
 }
 
@@ -93,11 +92,7 @@ fn parameters(difference: &Difference) -> Vec<Parameter> {
 }
 
 /// The proof: two ranks that differ. `None` for a different order, which only names show.
-fn certificate(
-    situation: &Situation<'_>,
-    breach: &Breach,
-    difference: &Difference,
-) -> Option<Certificate> {
+fn certificate(group: &Group, breach: &Breach, difference: &Difference) -> Option<Certificate> {
     let [a, rest @ ..] = &difference.sides[..] else { return None };
     let signature = |side: &SideOfModel| {
         let (dtype, shape, _) = side.parameter.as_ref()?;
@@ -110,7 +105,7 @@ fn certificate(
         is_told.then(|| {
             Fact::Wraps(ModelFact {
                 rank: side.ranks[0],
-                group: situation.model.group(breach.group).info.key.clone(),
+                group: group.info.key.clone(),
                 model: breach.model,
                 total: side.total,
                 index: difference.index,

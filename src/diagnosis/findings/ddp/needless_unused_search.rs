@@ -39,8 +39,8 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
     let at = reports.iter().map(|(.., report)| report.at).max()?;
     let place = KeyPlace::Join(group.id, u64::from(model));
     let mut draft = Draft::new(&catalogue::DD407, place, at);
-    draft.root = reports.iter().map(|(rank, ..)| *rank).collect();
-    draft.root_confidence = Confidence::Supported;
+    let ranks: Vec<u32> = reports.iter().map(|(rank, ..)| *rank).collect();
+    draft.blame(ranks, Confidence::Supported);
     draft.place = Some((group.id, 0));
     draft.per_rank = reports
         .iter()

@@ -8,7 +8,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, with_place};
 use crate::model::{Comparison, Diverged, Group, is_apart};
 use crate::situation::Situation;
-use crate::words::Ranks;
+use crate::words::{Ranks, joined};
 
 /// DD701: replicas that differ after a synchronised step.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -70,7 +70,7 @@ fn draft(situation: &Situation<'_>, group: &Group, it: &Diverged<'_>) -> Option<
     draft.why = why(it, &name, &classes, one, other);
     draft.next = next(it, is_odd.then_some(&root));
     draft.parameters = described.into_iter().collect();
-    draft.blame(OddOnes { ranks: root, is_minority: is_odd });
+    draft.blame_odd(OddOnes { ranks: root, is_minority: is_odd });
     draft.victims = others;
     let proof = certificate(group, it, one, other);
     Some(draft.proved_by(proof))
@@ -97,17 +97,13 @@ fn summary(it: &Diverged<'_>, name: &str, root: &[u32], others: &[u32]) -> Strin
 fn why(it: &Diverged<'_>, name: &str, classes: &[Vec<u32>], one: u32, other: u32) -> Vec<String> {
     let values = &it.comparison.values;
     let element = widest(it.comparison, one, other);
-    let sides: Vec<String> = classes
-        .iter()
-        .take(4)
-        .map(|class| {
-            let value = values[&class[0]].elements[element];
-            format!("{value:.6} on {}", Ranks(class))
-        })
-        .collect();
+    let sides = classes.iter().take(4).map(|class| {
+        let value = values[&class[0]].elements[element];
+        format!("{value:.6} on {}", Ranks(class))
+    });
     let mut why = vec![format!(
         "The same element of {name}, read before the next forward, is {}.",
-        sides.join(" and ")
+        joined(sides, " and ")
     )];
     if it.from_the_start {
         why.push(

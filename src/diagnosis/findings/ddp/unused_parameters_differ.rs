@@ -8,7 +8,7 @@ use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
@@ -17,12 +17,10 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         let report = contract::report_of(situation, breach, rank)?;
         Some((rank, breach::names(&draft, Some(rank), report.total)))
     });
-    let lacks: Vec<String> = by_likeness(lacking, String::eq)
-        .iter()
-        .map(|(names, ranks)| {
-            format!("{} no gradient for {names}", Ranks(ranks).with("has", "have"))
-        })
-        .collect();
+    let lacks = by_likeness(lacking, String::eq).into_iter().map(|(names, ranks)| {
+        format!("{} no gradient for {names}", Ranks(&ranks).with("has", "have"))
+    });
+    let lacks = words::joined(lacks, ", ");
     let seq = draft.place.map_or(0, |(_, seq)| seq);
     let waits = match (draft.victims.is_empty(), draft.op) {
         (false, Some(op)) => format!(
@@ -32,7 +30,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         ),
         _ => String::new(),
     };
-    draft.summary = format!("{}{waits}", lacks.join(", "));
+    draft.summary = lacks + &waits;
     draft.say(
         "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
          once all buckets are.",
@@ -41,7 +39,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
         draft.say(format!(
             "{} had them all. On {} the backward was over without these: their bucket was never \
              sent.",
-            Capital(Ranks(&draft.victims)),
+            words::begin(Ranks(&draft.victims)),
             Ranks(&breach.root)
         ));
     }
@@ -80,7 +78,7 @@ fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
     Some(format!(
         "{} had all of them in {} before: what the forward uses there changes from step to step.",
-        Capital(Ranks(&ranks)),
+        words::begin(Ranks(&ranks)),
         match most {
             1 => "the backward".to_owned(),
             most => format!("{up_to}{most} backwards"),

@@ -1,15 +1,15 @@
 //! DD904 agent-silent: a node has stopped reporting, so the state of its ranks is unknown.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
+use crate::findings::view::last_calls;
 use crate::model::Process;
 use crate::situation::{Absence, Situation, Stall};
-use crate::words::{Capital, Ranks, number};
+use crate::words::{Ranks, begin, number};
 
 /// DD904: nodes that have stopped reporting.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -25,9 +25,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let first = processes.first()?;
     let since = situation.model.silent_since(first)?;
-    let mut ranks: Vec<u32> = processes.iter().filter_map(|process| process.rank).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let ranks: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
+    let ranks = Vec::from_iter(ranks);
     let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Ranks(ranks.clone()), since);
     let waits: Vec<&Stall> = situation
         .stalls
@@ -35,14 +34,10 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .filter(|stall| stall.origin.why == Absence::Silent)
         .filter(|stall| stall.origin.ranks.iter().any(|rank| ranks.contains(rank)))
         .collect();
-    draft.root.clone_from(&ranks);
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(&ranks[..], Confidence::Supported);
     draft.set_victims(Stall::victims(&waits));
     draft.blocked_at = waits.iter().map(|stall| stall.since).min();
-    draft.per_rank = ranks
-        .iter()
-        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
-        .collect();
+    draft.per_rank = last_calls(situation, &ranks);
     draft.summary =
         format!("no reports from {} on host {} since {since}", Ranks(&ranks), first.host,);
     let mut why = format!(
@@ -53,11 +48,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         number(&ranks, "has done", "have done"),
     );
     if !draft.victims.is_empty() {
-        why.push_str(&format!(
-            " {} for {}.",
-            Capital(Ranks(&draft.victims)).with("waits", "wait"),
-            number(&ranks, "it", "them"),
-        ));
+        why += &format!(" {}.", begin(draft.waits_for_root()));
     }
     draft.say(why);
     draft.advise(format!(

@@ -4,10 +4,10 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::view::last_call;
+use crate::findings::view::last_calls;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Ranks, number};
+use crate::words::{Ranks, joined, number};
 
 /// DD902: gaps in the records of ranks.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
@@ -25,22 +25,18 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     let they = number(&ranks, "it", "they");
 
     let mut draft = Draft::new(&catalogue::DD902, KeyPlace::Job, since);
-    draft.per_rank = ranks
-        .iter()
-        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
-        .collect();
+    draft.per_rank = last_calls(situation, &ranks);
     draft.summary = format!(
         "{lost} {} of {} {} lost before they were read: what {they} did then is unknown",
         if lost == 1 { "record" } else { "records" },
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
     );
-    let each: Vec<String> =
-        lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost)).collect();
+    let each = lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost));
     draft.say(format!(
         "A black box keeps the latest records of its process, and new ones take the place of old \
          ones that were not read in time: {}.",
-        each.join(", ")
+        joined(each, ", ")
     ));
     draft.say(format!(
         "How far {they} came in each group is counted separately and is not lost. Findings that \
@@ -50,8 +46,7 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
         "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
          free, or less load on the node.",
     );
-    draft.root = ranks;
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(ranks, Confidence::Proved);
     let what = format!("{} records", first.lost);
     Some(draft.observed(vec![Fact::Missing { rank: Some(rank), pid: Some(first.pid), what }]))
 }

@@ -9,7 +9,7 @@ use crate::findings::stalls::termination::never_comes;
 use crate::model::{Ending, JoinedCall, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
@@ -20,13 +20,13 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let Origin { why: Absence::Left, ranks: gone } = from else { return None };
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
-    let provable = stalls.iter().find(|stall| awaited(situation, stall, gone, first).is_some());
+    let provable = stalls.iter().find(|stall| awaited(situation, stall, gone).is_some());
     let direct = || stalls.iter().find(|stall| stall.is_direct());
     let stall: &Stall = provable.or_else(direct).or(stalls.first())?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let awaited = awaited(situation, stall, gone, first);
-    let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone, first))?;
+    let awaited = awaited(situation, stall, gone);
+    let (waiter, waiting) = awaited.or_else(|| held_or_failed(situation, stall, gone))?;
     // A rooted call that need not wait may still end.
     if !stall.must_wait && !situation.is_overdue(stall) {
         return None;
@@ -43,16 +43,11 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     } else {
         Ranks(gone).with("has destroyed the group", "have destroyed the group")
     };
-    draft.summary = format!(
-        "{how}; {} for {} in {}",
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(gone, "it", "them"),
-        words::call(call),
-    );
+    draft.summary = format!("{how}; {} in {}", draft.waits_for_root(), words::call(call));
     draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
-        Capital(Ranks(&stall.waiting)).with("has", "have"),
+        words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
     ));
     draft.advise(advice(stall, gone));
@@ -76,13 +71,12 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     Some(draft)
 }
 
+/// A rank with the call that it waits in.
+type Waiting<'s> = (u32, &'s JoinedCall);
+
 /// A call whose result a rank waits for, or waited for, and that needs the first of the ranks.
-fn awaited<'s>(
-    situation: &Situation<'s>,
-    stall: &'s Stall,
-    gone: &[u32],
-    first: u32,
-) -> Option<(u32, &'s JoinedCall)> {
+fn awaited<'s>(situation: &Situation<'s>, stall: &'s Stall, gone: &[u32]) -> Option<Waiting<'s>> {
+    let first = *gone.first()?;
     // It may have left another group, or be missing behind a wait of another rank.
     let has_left = |absent: &Absent| absent.rank == first && absent.why == Absence::Left;
     if !stall.missing.iter().any(has_left) {
@@ -99,8 +93,8 @@ fn held_or_failed<'s>(
     situation: &Situation<'s>,
     stall: &'s Stall,
     gone: &[u32],
-    first: u32,
-) -> Option<(u32, &'s JoinedCall)> {
+) -> Option<Waiting<'s>> {
+    let first = *gone.first()?;
     let group = situation.model.group(stall.group);
     let calls = situation.calls(stall);
     let held = calls.iter().find(|(rank, joined)| {

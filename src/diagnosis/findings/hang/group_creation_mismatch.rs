@@ -15,13 +15,13 @@ use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
-use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, with_place};
+use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::waits::Blocked;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// A draft, and a group in whose world it is.
 type Found = (GroupId, Draft);
@@ -41,7 +41,14 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut explained = BTreeSet::new();
     let drafts = mismatches.chain(cycles).chain(stalls).chain(groups);
     let drafts = drafts.filter(|(group, _)| explained.insert(creations::place_of(model, *group)));
-    drafts.map(|(_, draft)| explain(situation, draft)).collect()
+    let drafts = drafts.map(|(_, mut draft)| {
+        // Adds why the ranks created groups differently.
+        let (calls, at) = (&draft.per_rank, draft.evidence_at);
+        let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
+        draft.attribute(reading);
+        draft
+    });
+    drafts.collect()
 }
 
 /// Ranks create different groups under one name.
@@ -60,7 +67,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     let mut requests = mismatch.requests.clone();
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let classes: Vec<Vec<u32>> = requests.iter().map(|it| ranks_of(it)).collect();
-    draft.blame(odd_ones(&classes));
+    draft.blame_odd(odd_ones(&classes));
     for (&rank, asked) in mismatch.requests.iter().flat_map(|it| &it.ranks) {
         if let Some(call) = creating_call(situation, rank, asked) {
             draft.op = Some(asked.call.op);
@@ -84,15 +91,15 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     };
     let members = classes.concat().into_iter().filter(is_member);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(members));
-    let parts: Vec<String> = requests.iter().map(|it| requested(it)).collect();
+    let parts = words::joined(requests.iter().map(|it| requested(it)), ", where ");
     let order = if mismatch.is_other_order(model) {
         "; they create the same groups in another order"
     } else {
         ""
     };
-    draft.summary = format!("{}{order}", parts.join(", where "));
+    draft.summary = parts + order;
     draft.why = why_they_differ(mismatch);
-    draft.next = next_steps();
+    advise_one_order(&mut draft);
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
 
@@ -111,8 +118,7 @@ fn creating_call(
         return Some(describe(rank, CallState::Returned, None, &asked.call));
     }
     let until = process.end.map_or(situation.now, |end| end.at);
-    let waited = until.since(asked.call.at).as_millis() as u64;
-    Some(describe(rank, CallState::Waiting, Some(waited), &asked.call))
+    Some(waiting_until(rank, until, &asked.call))
 }
 
 /// "ranks 0 and 1 create a group of ranks 0–3 at train.py:9"
@@ -131,15 +137,13 @@ fn requested(request: &Request) -> String {
 fn why_they_differ(mismatch: &Mismatch<'_>) -> Vec<String> {
     let requests = mismatch.requests.iter();
     let asked = requests.flat_map(|request| request.ranks.values());
-    let mut nths: Vec<String> = asked.map(|asked| nth(asked.nth)).collect();
-    nths.sort_unstable();
-    nths.dedup();
+    let nths: BTreeSet<String> = asked.map(|asked| nth(asked.nth)).collect();
     vec![
         format!(
             "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
              a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
             mismatch.at.name,
-            nths.join(" or "),
+            words::joined(nths, " or "),
         ),
         match mismatch.pair {
             Some([(maker, wanted), (absent, _)]) => format!(
@@ -187,7 +191,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     // The smaller side is the root cause: members that create the group, or those that do not.
     let mut classes = vec![makers.clone(), absent.clone()];
     classes.retain(|ranks| !ranks.is_empty());
-    draft.blame(odd_ones(&classes));
+    draft.blame_odd(odd_ones(&classes));
     let stalls = situation.stalls_from(&Origin::of(Absence::Cycle(index)));
     let in_cycle = cycle.iter().map(|wait| wait.rank);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(in_cycle));
@@ -197,13 +201,13 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
         Ranks(&absent).with("does", "do"),
         if makers.len() + absent.len() == 2 { "they" } else { "ranks" },
     );
-    draft.say(format!("{}.", cycle::steps(situation, cycle).join("; ")));
+    draft.say(cycle::steps(situation, cycle));
     draft.say(
         "None of these waits can end before the other rank does its part, and no rank can do it \
          before its present wait ends.",
     );
     draft.why.extend(other_name(situation, group, &absent));
-    draft.next = next_steps();
+    advise_one_order(&mut draft);
 
     Some((cycle[0].group, draft.proved_by(cycle::proof(situation, cycle))))
 }
@@ -227,8 +231,8 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     if !complete || situation.is_cut_short(stall) {
         draft.confidence = Confidence::Suspected;
     }
-    let not_begun: Vec<u32> =
-        absent.iter().copied().filter(|rank| !group.members.contains_key(rank)).collect();
+    let mut not_begun = absent.to_vec();
+    not_begun.retain(|rank| !group.members.contains_key(rank));
     let lack = if not_begun.len() == absent.len() {
         Ranks(absent).with("has not created", "have not created")
     } else {
@@ -240,11 +244,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     } else {
         words::call(&waiting.call)
     };
-    draft.summary = format!(
-        "{lack} {name}; {} for {} in {made_in}",
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(absent, "it", "them"),
-    );
+    draft.summary = format!("{lack} {name}; {} in {made_in}", draft.waits_for_root());
     let begun: Vec<u32> = group.members.keys().copied().collect();
     draft.say(format!(
         "{} has {}; {} begun to create it.",
@@ -252,13 +252,15 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&begun).with("has", "have"),
     ));
-    for &rank in absent {
-        if let Some(process) = model.member(stall.group, rank) {
-            add_activity(situation, &mut draft, rank, process);
-        }
+    for (rank, process) in model.members(stall.group, absent) {
+        add_activity(situation, &mut draft, rank, process);
     }
     draft.why.extend(other_name(situation, group, &not_begun));
-    draft.next = if is_communicator(group) { vec![create_together(absent)] } else { next_steps() };
+    if is_communicator(group) {
+        draft.advise(create_together(absent));
+    } else {
+        advise_one_order(&mut draft);
+    }
     Some((stall.group, draft))
 }
 
@@ -266,8 +268,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
     if let Some((still, sentence)) = idle::standing(situation.model, process) {
         draft.say(sentence);
-        let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
-        rows.for_each(|row| *row = with_place(row.clone(), still.line));
+        draft.show_at(|it| still.line.filter(|_| it == rank));
         return;
     }
     draft.say(format!(
@@ -306,10 +307,8 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
     let known = situation.known_of(group.id, group.members.keys().copied());
-    if inside.is_empty() || !all || due > known {
-        return None;
-    }
-    if inside.iter().any(|(process, ..)| process.is_stopped()) {
+    let has_stopped = inside.iter().any(|(process, ..)| process.is_stopped());
+    if inside.is_empty() || !all || due > known || has_stopped {
         return None;
     }
     let ranks: Vec<u32> = inside.iter().map(|(_, rank, _)| *rank).collect();
@@ -332,14 +331,6 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
          NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
     );
     Some((group.id, draft))
-}
-
-/// Adds why the ranks created groups differently.
-fn explain(situation: &Situation<'_>, mut draft: Draft) -> Draft {
-    let (calls, at) = (&draft.per_rank, draft.evidence_at);
-    let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
-    draft.attribute(reading);
-    draft
 }
 
 /// A sentence if absent members create a group of the same members under another name, because they
@@ -369,15 +360,15 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     ))
 }
 
-fn next_steps() -> Vec<String> {
-    vec![
+fn advise_one_order(draft: &mut Draft) {
+    draft.advise(
         "Call new_group on every rank, also on those that do not become members, in one order and \
-         with the same ranks."
-            .into(),
+         with the same ranks.",
+    );
+    draft.advise(
         "If only members call it (use_local_synchronization=True), let every rank create the same \
-         number of groups before the next one that all ranks create."
-            .into(),
-    ]
+         number of groups before the next one that all ranks create.",
+    );
 }
 
 fn sorted(members: &[u32]) -> Vec<u32> {

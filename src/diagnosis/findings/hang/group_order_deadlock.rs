@@ -46,12 +46,11 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             cycle::groups(cycle).len(),
         );
         // Replaces the sentence on the cause.
-        draft.why = vec![
-            format!("{}.", cycle::steps(situation, cycle).join("; ")),
+        draft.why = vec![cycle::steps(situation, cycle)];
+        draft.say(
             "Every rank has made all of these calls. But a call on a stream begins only once those \
-             before it are complete, and these cannot complete before the others have begun."
-                .into(),
-        ];
+             before it are complete, and these cannot complete before the others have begun.",
+        );
         draft.advise(
             "Use the communicators in the same order on every rank, or put their calls on separate \
              streams.",
@@ -73,20 +72,18 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
-    draft.per_rank.sort_by_key(|row| row.rank);
     draft.summary = format!(
         "The devices of {} wait for each other in {} process groups, which the ranks use in \
          different orders",
         Ranks(&draft.root),
         cycle::groups(cycle).len(),
     );
-    let reason = [
-        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+    let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
+    draft.say(
         "Every rank has made all of these calls. But a device begins a call only once those before it \
-         on the same stream are complete, and these cannot complete before the others have begun."
-            .into(),
-    ];
-    draft.why.splice(0..0, reason);
+         on the same stream are complete, and these cannot complete before the others have begun.",
+    );
+    draft.why.extend(because);
     draft.advise(
         "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
          wait for them after all are issued.",
@@ -114,7 +111,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             ": each is in a call that another one has not made"
         },
     );
-    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
+    draft.say(cycle::steps(situation, waits));
     draft.say(if in_their_calls {
         "None of these calls can complete before the other rank makes its own, and no rank can make \
          it before its present call completes."

@@ -37,7 +37,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     };
     let longest = marked.and_then(|phase| process.phase_lengths.get(&phase.name));
     let group = situation.model.group(stall.group);
-    let Limit { length, words: timeout } = limit(group, &stall.waiting);
+    let (length, timeout) = limit(group, &stall.waiting);
     let strikes = stall.since.plus(length);
 
     // The phase exceeds the timeout if it takes as long as its longest predecessor.
@@ -71,7 +71,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         "{} {} in {work}; {}, which {strike}",
         Ranks(busy),
         absent.be(),
-        absent.awaited(&draft.victims),
+        absent.awaited(&draft),
     );
     draft.say(format!(
         "{} Its calls may take {timeout}, and {} waited since {}.",
@@ -99,18 +99,12 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     Some(draft)
 }
 
-/// How long a call may take.
-struct Limit {
-    length: Duration,
-    /// "30 min (the default of its backend)".
-    words: String,
-}
-
-/// The shortest timeout among the waiting ranks, or the default of the backend.
-fn limit(group: &Group, waiting: &[u32]) -> Limit {
+/// The shortest timeout among the waiting ranks, or the default of the backend; also in words: "30 min
+/// (the default of its backend)".
+fn limit(group: &Group, waiting: &[u32]) -> (Duration, String) {
     let configured = waiting.iter().filter_map(|rank| group.members.get(rank)?.timeout).min();
     let default = if group.info.backend.contains("nccl") { DEFAULT_NCCL } else { DEFAULT };
     let length = configured.unwrap_or(default);
     let source = if configured.is_none() { " (the default of its backend)" } else { "" };
-    Limit { length, words: format!("{}{source}", words::seconds(length)) }
+    (length, format!("{}{source}", words::seconds(length)))
 }

@@ -13,7 +13,7 @@ use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
@@ -38,11 +38,10 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} not reached {}; {} for {}",
+        "{} not reached {}; {}",
         Ranks(ranks).with("has", "have"),
         words::call(absent.call),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(ranks, "it", "them"),
+        draft.waits_for_root(),
     );
     draft.why = why(situation, &absent, unseen.is_some());
     let is_blamed = match absent.processes[..] {
@@ -79,7 +78,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     } else if absent.watched && unseen {
         format!("{needs_all} {are} alive, and in no recorded call.")
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
-        let missing = Capital(Ranks(&absent.ranks));
+        let missing = words::begin(Ranks(&absent.ranks));
         format!("{needs_all} {missing} had not reached it when the evidence ended.")
     } else if absent.watched {
         format!("{needs_all} {are} alive and not in a collective.")

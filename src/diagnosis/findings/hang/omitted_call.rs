@@ -26,8 +26,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let mut behind = situation.stalls_from(&Origin::of(Absence::Cycle(omission.cycle)));
     behind.extend(situation.stalls.iter().filter(here));
     let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Supported;
+    draft.blame([rank], Confidence::Supported);
     draft.set_victims(Stall::victims(&behind));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(

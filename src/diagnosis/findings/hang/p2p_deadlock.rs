@@ -33,10 +33,10 @@ fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bo
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
     let calls = waits.iter().map(|it| format!("rank {} in {}", it.rank, words::call(&it.call)));
-    let calls: Vec<String> = calls.collect();
-    draft.summary = format!("{} wait for each other: {}", Ranks(&draft.root), calls.join(", "));
+    let calls = words::joined(calls, ", ");
+    draft.summary = format!("{} wait for each other: {calls}", Ranks(&draft.root));
     let because = std::mem::take(&mut draft.why);
-    draft.say(format!("{}.", cycle::steps(situation, waits).join("; ")));
+    draft.say(cycle::steps(situation, waits));
     let others = partners_of_others(situation, waits);
     // Every call would meet another one of the cycle, if their peers were others. Of calls that block, the
     // right partners may come later.
@@ -132,10 +132,9 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
     let times = |(count, ranks): &(u64, Vec<u32>)| {
         format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
     };
-    let phrases: Vec<String> = classes.iter().take(MOST_SENDERS).map(times).collect();
     (classes.len() > 1).then(|| {
-        let receiver = wait.rank;
-        format!("Rank {receiver} takes messages from any of them: {}.", phrases.join(", "))
+        let phrases = words::joined(classes.iter().take(MOST_SENDERS).map(times), ", ");
+        format!("Rank {} takes messages from any of them: {phrases}.", wait.rank)
     })
 }
 

@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::{
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::facts::issued;
 use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
@@ -53,7 +54,6 @@ fn other_size(
         let process = situation.model.member(group.id, rank)?;
         draft.per_rank.push(made_call(situation, rank, process, call));
     }
-    draft.per_rank.sort_by_key(|call| call.rank);
     draft.summary = format!(
         "rank {from} sends {} to rank {to}{}, which receives {}{}",
         data(send),
@@ -79,13 +79,8 @@ fn other_size(
     );
     let seen = situation.model.has_all_records(group.id, [from, to]);
     let proof = || {
-        Some(Certificate {
-            kind: CertificateKind::Contradiction,
-            facts: vec![
-                message::posted(from, send, clash.nth)?,
-                message::posted(to, receive, clash.nth)?,
-            ],
-        })
+        let facts = vec![issued(from, send, clash.nth)?, issued(to, receive, clash.nth)?];
+        Some(Certificate { kind: CertificateKind::Contradiction, facts })
     };
     Some(draft.proved_by(seen.then(proof).flatten()))
 }
@@ -183,12 +178,9 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let lone = stall.message.as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
-    let processes = || {
-        let members = absent.iter();
-        members.filter_map(|&rank| situation.model.member(stall.group, rank))
-    };
+    let processes = || situation.model.members(stall.group, absent);
     // A rank in a phase that the program marked as long is expected to be late.
-    if processes().any(|process| !process.phases.is_empty()) {
+    if processes().any(|(_, process)| !process.phases.is_empty()) {
         return None;
     }
     let group = situation.model.group(stall.group);
@@ -215,20 +207,17 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         Ranks(absent).with("has", "have"),
         counterpart(lone),
     );
-    let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
+    let over = situation.is_cut_short(stall) || processes().all(|(_, process)| process.has_ended());
     draft.say(lacks_partner(group, lone, absent, over));
     draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     draft.attribute(reading);
-    for &rank in absent {
-        let Some(process) = situation.model.member(stall.group, rank) else { continue };
+    for (rank, process) in processes() {
         match idle::standing(situation.model, process) {
             Some((still, sentence)) => {
                 draft.next.extend(idle::advice(still.what, process));
                 draft.say(sentence);
             }
-            None => {
-                draft.say(format!("Rank {rank}: {}.", last_call_of(situation.model, process)));
-            }
+            None => draft.say(format!("Rank {rank}: {}.", last_call_of(situation.model, process))),
         }
     }
     if situation.is_cut_short(stall) {
@@ -254,7 +243,7 @@ fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> Stri
     let ranks = Ranks(absent);
     format!(
         "{} alive, and {} made no matching call: {} in {} has no partner.",
-        words::begin(&if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
+        words::begin(if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
         number(absent, "has", "have"),
         words::call(&lone.joined.call),
         words::group(&group.info),
@@ -289,17 +278,13 @@ fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
     )
 }
 
-/// The calls of both sides, ordered by rank.
+/// The calls of both sides.
 fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
-    let mut calls: Vec<RankCall> = lones
-        .iter()
-        .filter_map(|lone| {
-            let process = situation.model.member(group, lone.rank)?;
-            Some(waiting_call(situation, lone.rank, process, &lone.joined))
-        })
-        .collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    let row = |lone: &&Lone| {
+        let process = situation.model.member(group, lone.rank)?;
+        Some(waiting_call(situation, lone.rank, process, &lone.joined))
+    };
+    lones.iter().filter_map(row).collect()
 }
 
 fn tag(call: &Call) -> String {

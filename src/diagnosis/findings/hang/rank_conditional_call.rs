@@ -4,10 +4,10 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence;
+use crate::findings::mismatch::divergence::{self, Met};
 use crate::findings::stalls::message;
-use crate::model::{GroupId, Join};
-use crate::situation::{Absence, Divergence, Nature, Situation, Stall};
+use crate::model::GroupId;
+use crate::situation::{Absence, Nature, Situation, Stall};
 use crate::source::cause;
 use crate::source::guards::{self, Parting};
 use crate::words::{self, Ranks, number};
@@ -15,8 +15,8 @@ use crate::words::{self, Ranks, number};
 /// DD117: calls under a condition on the rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let origins = divergence::origins(situation);
-    let diverged = origins.filter_map(|(divergence, join)| match &divergence.nature {
-        Nature::Parted(parting) => Some(met(situation, divergence, join, parting)),
+    let diverged = origins.filter_map(|calls| match &calls.divergence.nature {
+        Nature::Parted(parting) => Some(met(situation, calls, parting)),
         _ => None,
     });
     let stalled = situation.by_origin(|_, stalls| {
@@ -44,13 +44,9 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) ->
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    parting: &Parting,
-) -> Draft {
-    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD117);
+fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
+    let Met { divergence, join } = calls;
+    let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
     draft.summary = format!(
@@ -62,7 +58,7 @@ fn met(
             Some(words::call_at(&join.calls.get(&rank)?.call))
         }),
     );
-    blame(&mut draft, situation, divergence.group, parting, &classes.concat());
+    blame(&mut draft, situation, divergence.group, parting);
     explain(&mut draft, parting);
     if parting.seq < divergence.seq {
         draft.say(format!(
@@ -93,10 +89,8 @@ fn missed(
         number(&parting.outside, "it", "they"),
         number(&parting.outside, "does", "do"),
     );
-    let mut everybody = Stall::victims(stalls);
-    everybody.extend(&parting.outside);
-    everybody.extend(&parting.inside);
-    blame(&mut draft, situation, stall.group, parting, &everybody);
+    blame(&mut draft, situation, stall.group, parting);
+    draft.add_victims(Stall::victims(stalls));
     let group = words::group(&situation.model.group(stall.group).info);
     draft.say(format!("{} of {group} needs all its ranks.", words::call(call)));
     explain(&mut draft, parting);
@@ -105,20 +99,14 @@ fn missed(
 
 /// Makes the smaller branch the root cause, and all other ranks victims. If neither is known to be the
 /// smaller one, the ranks of both are suspected.
-fn blame(
-    draft: &mut Draft,
-    situation: &Situation<'_>,
-    group: GroupId,
-    parting: &Parting,
-    everybody: &[u32],
-) {
+fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: &Parting) {
     let both = || [&parting.inside[..], &parting.outside].concat();
     draft.root = parting.few().map_or_else(both, <[u32]>::to_vec);
     draft.root.sort_unstable();
     // A rank with lost records may have made the call.
     let ranks = parting.inside.iter().chain(&parting.outside);
-    let mut processes = ranks.filter_map(|&rank| situation.model.member(group, rank));
-    draft.confidence = if processes.all(|process| process.lost == 0) {
+    let mut members = situation.model.members(group, ranks);
+    draft.confidence = if members.all(|(_, process)| process.lost == 0) {
         Confidence::Supported
     } else {
         Confidence::Suspected
@@ -127,7 +115,7 @@ fn blame(
         Some(_) => draft.confidence,
         None => Confidence::Suspected,
     };
-    draft.add_victims(everybody.iter().copied());
+    draft.add_victims(both());
 }
 
 fn explain(draft: &mut Draft, parting: &Parting) {

@@ -9,7 +9,7 @@ use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
 use crate::situation::{Absence, Inside, Origin, Situation, Stall};
 use crate::source::cause;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD116: collectives that do not complete although all members have entered.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -45,7 +45,6 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     if progress.back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
     }
-    draft.root_confidence = Confidence::Suspected;
     // Others wait in stalls that originate from it.
     let stalls = situation.stalls_from(&Origin::of(Absence::Inside(inside.group, inside.seq)));
     draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));
@@ -58,7 +57,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.summary =
         summary(inside, call, &words::group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
-    draft.next = next_steps(&members, &group.info.backend);
+    advise(&mut draft, &members, &group.info.backend);
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }
@@ -182,7 +181,7 @@ fn why(
     if !averaging.is_empty() {
         why.push(format!(
             "{} in the backward pass: DDP waits for this call, the last one that averages gradients there.",
-            Capital(Ranks(&averaging)).with("is", "are"),
+            words::begin(Ranks(&averaging).with("is", "are")),
         ));
     }
     why.extend(standing(situation, inside, join));
@@ -204,7 +203,7 @@ fn why(
     if !back.is_empty() {
         why.push(format!(
             "{} got what {} needed; check the connection between {} and the others.",
-            Capital(Ranks(back)),
+            words::begin(Ranks(back)),
             number(back, "it", "they"),
             Ranks(&inside.waiting),
         ));
@@ -267,7 +266,7 @@ const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
     }
 }
 
-fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
+fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
     let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -291,15 +290,13 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
         names if names.is_empty() => String::new(),
         names => format!(" ({names})"),
     };
-    let mut next = vec![format!(
+    draft.advise(format!(
         "{connections}Check that the interface that is used{interface} reaches every host{hosts}.",
-    )];
+    ));
     if backend.contains("nccl") {
-        next.push(
+        draft.advise(
             "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
-             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
-                .into(),
+             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET.",
         );
     }
-    next
 }

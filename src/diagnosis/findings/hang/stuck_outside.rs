@@ -40,7 +40,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         if still.len() > 1 { format!("{} ", Ranks(&[first.rank?])) } else { "it ".into() },
         waits_for(what),
         words::at(outside.line),
-        absent.awaited(&draft.victims),
+        absent.awaited(&draft),
     );
     draft.say(format!(
         "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \

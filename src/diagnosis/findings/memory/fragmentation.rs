@@ -27,7 +27,39 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         })
         .collect();
     found.sort_by_key(|it| (it.rank, it.number));
-    draft(&found)
+    let worst = found.iter().max_by_key(|it| it.retries)?;
+    let mut draft = Draft::new(&catalogue::DD504, KeyPlace::Job, worst.at);
+    draft.root = found.iter().map(|it| it.rank).collect();
+    draft.root.dedup();
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = found.iter().map(|it| last_call(it.rank, it.process)).collect();
+    draft.per_rank.dedup_by_key(|call| call.rank);
+    let rank = worst.rank;
+    let too = too(&draft.root, rank, "affected");
+    let beyond = worst.reserved.saturating_sub(worst.allocated);
+    draft.summary = format!(
+        "the allocator of rank {rank} had to release its cache {} times since step {}, and holds {} of \
+         GPU memory beyond its tensors{too}",
+        worst.retries,
+        worst.since,
+        words::bytes(beyond)
+    );
+    draft.say(format!(
+        "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
+         in use.{}",
+        worst.number,
+        words::bytes(worst.total),
+        words::bytes(worst.reserved),
+        words::bytes(worst.allocated),
+        words::bytes(worst.split),
+        largest(worst)
+    ));
+    draft.say(
+        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again.",
+    );
+    draft.advise(FRAGMENTATION_REMEDY);
+    draft.advise("Round the sizes of batches up to a few values (padding, buckets), and run the largest first.");
+    Some(draft)
 }
 
 struct Fragmented<'a> {
@@ -71,47 +103,9 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Fragm
     })
 }
 
-fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
-    let worst = found.iter().max_by_key(|it| it.retries)?;
-    let mut draft = Draft::new(&catalogue::DD504, KeyPlace::Job, worst.at);
-    draft.root = found.iter().map(|it| it.rank).collect();
-    draft.root.dedup();
-    draft.root_confidence = Confidence::Supported;
-    draft.per_rank = found.iter().map(|it| last_call(it.rank, it.process)).collect();
-    draft.per_rank.dedup_by_key(|call| call.rank);
-    let rank = worst.rank;
-    let too = too(&draft.root, rank, "affected");
-    let beyond = worst.reserved.saturating_sub(worst.allocated);
-    draft.summary = format!(
-        "the allocator of rank {rank} had to release its cache {} times since step {}, and holds {} of \
-         GPU memory beyond its tensors{too}",
-        worst.retries,
-        worst.since,
-        words::bytes(beyond)
-    );
-    draft.say(format!(
-        "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
-         in use.{}",
-        worst.number,
-        words::bytes(worst.total),
-        words::bytes(worst.reserved),
-        words::bytes(worst.allocated),
-        words::bytes(worst.split),
-        largest(worst)
-    ));
-    draft.say(
-        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again.",
-    );
-    draft.advise(FRAGMENTATION_REMEDY);
-    draft.advise("Round the sizes of batches up to a few values (padding, buckets), and run the largest first.");
-    Some(draft)
-}
-
 /// A sentence on the largest free block and the size of the last allocation that failed.
 fn largest(found: &Fragmented<'_>) -> String {
-    let Some(largest) = found.largest else {
-        return String::new();
-    };
+    let Some(largest) = found.largest else { return String::new() };
     let failed = found.process.exceptions.iter().rev();
     let mut failed = failed.filter_map(|it| allocation::failed(&it.text));
     let asked = failed.find(|it| it.on_device).and_then(|it| it.asked);

@@ -20,8 +20,8 @@ pub(crate) fn about_growers(
     growers.sort_by_key(|grower| (grower.rank, grower.device));
     growers.dedup_by_key(|grower| grower.rank);
     let mut draft = Draft::new(code, KeyPlace::Job, evidence_at);
-    draft.root = growers.iter().map(|grower| grower.rank).collect();
-    draft.root_confidence = Confidence::Supported;
+    let ranks: Vec<u32> = growers.iter().map(|grower| grower.rank).collect();
+    draft.blame(ranks, Confidence::Supported);
     draft.per_rank = growers.iter().map(|grower| last_call(grower.rank, grower.process)).collect();
     draft
 }

@@ -15,30 +15,14 @@ const SHARE: f64 = 0.25;
 
 /// DD503: steady growth, far from the limit of memory.
 pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
-    let growers = situation.growers.iter();
-    let growers: Vec<&Grower<'_>> = growers.filter(|it| it.is_its_own()).collect();
-    let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
-    let lasting = growers.into_iter().filter(|grower| lasts(grower));
-    let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();
-    draft(&lasting)
-}
-
-/// Whether the growth continues after the first pass over the data, in which caches fill.
-fn lasts(grower: &Grower<'_>) -> bool {
-    let process = grower.process;
-    let (_, to) = grower.growth.steps;
-    match process.input_ended_in_step {
-        // As many steps after the first pass as are needed to detect growth.
-        Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
-        None => to >= LONG,
+    let own = || situation.growers.iter().filter(|it| it.is_its_own());
+    if own().any(|it| it.ends_in_sight().is_some()) {
+        return None;
     }
-}
-
-fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
-    let slope = |grower: &&&Grower<'_>| grower.growth.trend.slope;
-    let most = lasting.iter().max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
-    let mut growers: Vec<&Grower<'_>> =
-        lasting.iter().filter(|it| slope(it) >= SHARE * slope(&most)).copied().collect();
+    let slope = |grower: &Grower<'_>| grower.growth.trend.slope;
+    let lasting = || own().filter(|it| lasts(it));
+    let most = lasting().max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
+    let mut growers = lasting().filter(|it| slope(it) >= SHARE * slope(most)).collect();
     let mut draft = about_growers(&catalogue::DD503, &mut growers, most.growth.at);
     draft.summary = format!(
         "the {} of {} by {}{} with every step",
@@ -51,4 +35,15 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
     draft.why.extend(shared(most));
     draft.advise(find_what_grows(&draft.root));
     Some(draft)
+}
+
+/// Whether the growth continues after the first pass over the data, in which caches fill.
+fn lasts(grower: &Grower<'_>) -> bool {
+    let process = grower.process;
+    let (_, to) = grower.growth.steps;
+    match process.input_ended_in_step {
+        // As many steps after the first pass as are needed to detect growth.
+        Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
+        None => to >= LONG,
+    }
 }

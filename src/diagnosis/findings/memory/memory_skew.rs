@@ -77,7 +77,6 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     let first = more.iter().max_by_key(|it| it.least)?;
     let ranks: Vec<u32> = more.iter().map(|it| it.rank).collect();
     let mut draft = Draft::new(&catalogue::DD505, KeyPlace::Job, first.at);
-    draft.root_confidence = Confidence::Supported;
     draft.per_rank = more.iter().map(|it| last_call(it.rank, it.process)).collect();
     draft.summary = format!(
         "{} {} of {}, most others {}",
@@ -97,6 +96,6 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
         number(&ranks, "does", "do"),
         number(&ranks, "its", "their"),
     ));
-    draft.root = ranks;
+    draft.blame(ranks, Confidence::Supported);
     Some(draft)
 }

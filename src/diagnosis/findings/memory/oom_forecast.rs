@@ -21,10 +21,6 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let mut ends: Vec<(&Grower<'_>, Exhausted)> =
         own.filter_map(|grower| Some((grower, grower.ends_in_sight()?))).collect();
     ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
-    draft(&ends)
-}
-
-fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     let (first, end) = ends.first()?;
     let alongside = ends.iter().filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
     let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();

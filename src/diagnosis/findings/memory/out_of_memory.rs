@@ -8,11 +8,10 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Candidate, Draft, Key, KeyPlace, Precedence, Standing};
+use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, Standing};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
 use crate::findings::process::death;
 use crate::findings::process::exception::{self, Ended};
-use crate::findings::view::with_place;
 use crate::model::{Device, Ending, Exception, Gauge, Process, libc_signal};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};
@@ -35,37 +34,25 @@ pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
     exception::ended(situation).into_iter().filter_map(of_allocation).collect()
 }
 
-/// A device with less free memory than it needed last. Sizes are in bytes.
-struct Full<'a> {
-    device: &'a Device,
-    total: u64,
-    free: u64,
-    /// The last increase of used memory.
-    rise: u64,
-}
-
-/// The device that a process filled shortly before it ended with a status or an abort. The only
-/// evidence about programs whose exceptions are not recorded.
-fn full<'a>(situation: &Situation<'_>, process: &'a Process) -> Option<Full<'a>> {
+/// DD501: a rank that ended when its device was full, without a recorded exception.
+pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let Ending::Died(exit) = situation.model.ending_of(process) else { return None };
     let by_itself = match exit.signal {
         Some(signal) => signal == libc_signal::ABRT,
         None => exit.code.is_some(),
     };
     let end = process.end.filter(|_| by_itself)?.at;
-    process.memory.devices.values().find_map(|device| {
+    // The device that it filled shortly before it ended with a status or an abort: the only evidence
+    // about programs whose exceptions are not recorded.
+    let mut devices = process.memory.devices.values();
+    let (device, total, free, rise) = devices.find_map(|device| {
         let total = device.total?;
         let free = total.saturating_sub(device.used?.latest);
         let (rise, at) = device.last_rise()?;
         let is_full = free < rise && free < total / LITTLE;
         let is_recent = at <= end && end.since(at) <= LATELY;
-        (is_full && is_recent).then_some(Full { device, total, free, rise })
-    })
-}
-
-/// DD501: a rank that ended when its device was full, without a recorded exception.
-pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let Full { device, total, free, rise } = full(situation, process)?;
+        (is_full && is_recent).then_some((device, total, free, rise))
+    })?;
     let died = death::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft =
@@ -77,15 +64,13 @@ pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Dra
         words::bytes(free),
         words::bytes(rise)
     ));
-    draft.say(died.why.join(" "));
     if let Some(nccl) = device.nccl {
-        let held = format!("NCCL itself held {} of it.", words::bytes(nccl.latest));
-        draft.why.insert(1, held);
+        draft.say(format!("NCCL itself held {} of it.", words::bytes(nccl.latest)));
     }
+    draft.say(died.why.join(" "));
     draft.advise(NEED_LESS);
     draft.advise(format!("Find the allocation that failed in the output of rank {rank}."));
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Supported;
+    draft.blame([rank], Confidence::Supported);
     draft.fact = died.fact;
     draft.take_calls(died);
     Some(draft)
@@ -137,27 +122,27 @@ fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
 
 /// Makes caught allocation failures the cause of the findings that follow from them, and drops
 /// failures without consequences.
-pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
+pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     for at in 0..found.len() {
         if found[at].standing != Standing::OnlyAsCause {
             continue;
         }
         let followers: Vec<usize> = (0..found.len())
-            .filter(|&other| follows(situation, &found[at].draft, &found[other]))
+            .filter(|&other| follows(situation, &found[at], &found[other]))
             .collect();
-        let key = found[at].draft.key.clone();
+        let key = found[at].key.clone();
         for &follower in &followers {
-            found[follower].draft.follows = Some(key.clone());
+            found[follower].follows = Some(key.clone());
         }
         let first = followers.into_iter().min_by_key(|&it| {
-            let Candidate { draft, precedence, .. } = &found[it];
-            (draft.blocked_at.unwrap_or(draft.evidence_at), *precedence)
+            let draft = &found[it];
+            (draft.blocked_at.unwrap_or(draft.evidence_at), draft.precedence)
         });
         if let Some(first) = first {
-            let first = found[first].draft.clone();
+            let first = found[first].clone();
             found[at].standing = Standing::Always;
-            found[at].draft.effect = effect_of_followers(found, &key);
-            adopt(&mut found[at].draft, first);
+            found[at].effect = effect_of_followers(found, &key);
+            adopt(&mut found[at], first);
         }
     }
     found.retain(|it| it.standing != Standing::OnlyAsCause);
@@ -165,13 +150,13 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Candidate>) {
 
 /// The gravest effect of the findings that follow from this one, directly or not: the rank itself
 /// goes on.
-fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
+fn effect_of_followers(found: &[Draft], key: &Key) -> Effect {
     let mut keys = vec![key];
     let mut effect = Effect::None;
     let mut next = 0;
     while let Some(&key) = keys.get(next) {
         next += 1;
-        for Candidate { draft, .. } in found {
+        for draft in found {
             if draft.follows.as_ref() == Some(key) && !keys.contains(&&draft.key) {
                 effect = effect.max(draft.effect);
                 keys.push(&draft.key);
@@ -183,10 +168,9 @@ fn effect_of_followers(found: &[Candidate], key: &Key) -> Effect {
 
 /// Whether a finding is about what the rank did next after its allocation failed: it ended or is
 /// missing without another call, or its first call after the failure is the one that disagrees.
-fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool {
+fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     let Some(fact) = caught.fact else { return false };
     let is_led = other.precedence > Precedence::Memory && other.precedence < Precedence::Hint;
-    let other = &other.draft;
     let is_finding = is_led && other.effect != Effect::None && other.follows.is_none();
     let rank = fact.rank;
     if !is_finding || !other.root.contains(&rank) {
@@ -201,9 +185,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Candidate) -> bool
         return false;
     }
     let Some((exception, _)) = last_caught(process) else { return false };
-    let Some((group, seq)) = other.place else {
-        return made_no_call_since(process, exception);
-    };
+    let Some((group, seq)) = other.place else { return made_no_call_since(process, exception) };
     let slip = situation.model.group(group).history.slip();
     let slip = slip.filter(|slip| slip.seq == seq);
     let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));
@@ -242,11 +224,8 @@ fn adopt(caught: &mut Draft, follower: Draft) {
         follower.summary
     ));
     caught.take_calls(follower);
-    for call in &mut caught.per_rank {
-        if caught.root.contains(&call.rank) {
-            *call = with_place(call.clone(), failed_at.as_ref());
-        }
-    }
+    let root = caught.root.clone();
+    caught.show_at(|rank| failed_at.as_ref().filter(|_| root.contains(&rank)));
     if caught.per_rank.is_empty() {
         caught.per_rank = own;
     }

@@ -2,39 +2,27 @@
 //! threads issue them, the order is left to chance, which is DD115 unawaited-work.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Effect, Severity};
+use ddp_doctor_proto::report::{CauseKind, Confidence, Effect, Severity};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence;
+use crate::findings::mismatch::divergence::{self, Met};
 use crate::model::Join;
 use crate::situation::{Divergence, Nature, Situation};
-use crate::source::cause::Reading;
+use crate::source::cause;
 use crate::waits::order::{Permutation, runs_on};
 use crate::words;
 
-/// DD109: swapped collectives of one group.
+/// DD109: swapped collectives of one group. DD115: collectives of one group that threads of a rank
+/// issue in changing order.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    swapped(situation)
-        .filter(|(divergence, _, permutation)| !is_race(situation, divergence, permutation))
-        .map(|(divergence, join, permutation)| draft(situation, divergence, join, permutation).0)
-        .collect()
-}
-
-/// DD115: collectives of one group that threads of a rank issue in changing order.
-pub(crate) fn of_threads(situation: &Situation<'_>) -> Vec<Draft> {
-    swapped(situation)
-        .filter(|(divergence, _, permutation)| is_race(situation, divergence, permutation))
-        .map(|(divergence, join, permutation)| race(situation, divergence, join, permutation))
-        .collect()
-}
-
-fn swapped<'a>(
-    situation: &'a Situation<'_>,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join, &'a Permutation)> {
-    divergence::origins(situation).filter_map(|(divergence, join)| match &divergence.nature {
-        Nature::Order(permutation) => Some((divergence, join, permutation)),
+    let swapped = divergence::origins(situation).filter_map(|met| match &met.divergence.nature {
+        Nature::Order(it) if is_race(situation, met.divergence, it) => {
+            Some(race(situation, met, it))
+        }
+        Nature::Order(it) => Some(draft(situation, met, it).0),
         _ => None,
-    })
+    });
+    swapped.collect()
 }
 
 /// Whether every rank issues the swapped calls from several threads.
@@ -50,23 +38,18 @@ fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Per
         })
 }
 
-fn race(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    permutation: &Permutation,
-) -> Draft {
-    let (mut draft, sides) = draft(situation, divergence, join, permutation);
+fn race(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> Draft {
+    let (mut draft, sides) = draft(situation, met, permutation);
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
     // Neither side is wrong: the ranks have to agree on an order.
-    draft.root = draft.per_rank.iter().map(|call| call.rank).collect();
-    draft.root_confidence = Confidence::Suspected;
+    let ranks: Vec<u32> = draft.per_rank.iter().map(|call| call.rank).collect();
+    draft.blame(ranks, Confidence::Suspected);
     draft.victims.clear();
     draft.cause = None;
     draft.summary = format!(
         "two threads of each rank race on {}: {sides}",
-        words::group(&situation.model.group(divergence.group).info)
+        words::group(&situation.model.group(met.divergence.group).info)
     );
     // These replace the sentences on one right order.
     draft.why = vec![
@@ -79,14 +62,10 @@ fn race(
 }
 
 /// Also returns the calls of both sides in words.
-fn draft(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
-    permutation: &Permutation,
-) -> (Draft, String) {
+fn draft(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> (Draft, String) {
+    let Met { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
-    let (mut draft, classes) = divergence::parted(situation, divergence, join, &catalogue::DD109);
+    let (mut draft, classes) = divergence::parted(situation, met, &catalogue::DD109);
     if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }
@@ -105,8 +84,7 @@ fn draft(
             let call = &situation.join(group, seq)?.calls.get(&rank)?.call;
             Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
         });
-        let calls: Vec<String> = calls.collect();
-        Some(calls.join(", then "))
+        Some(words::joined(calls, ", then "))
     });
     draft.summary = format!(
         "The same calls in another order meet as #{seq} to #{last} of {}: {sides}",
@@ -125,8 +103,7 @@ fn draft(
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
-    let confidence = if permutation.seen { Confidence::Supported } else { Confidence::Suspected };
-    let kind = CauseKind::SwappedCalls;
-    draft.explain(Reading { cause: Cause { kind, confidence }, because: None, same_path: false });
+    let reading = if permutation.seen { cause::supported } else { cause::suspected };
+    draft.explain(reading(CauseKind::SwappedCalls, None));
     (draft, sides)
 }

@@ -4,13 +4,14 @@ use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, Timestamp};
 
 use crate::evidence::align::{Mismatch, compare};
+use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
-use crate::model::{Ending, Join, Wait};
-use crate::situation::{Absence, Divergence, Nature, Origin, Situation, Stall};
+use crate::model::{GroupId, Join, Wait};
+use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::source::cause::{self, Reading};
-use crate::words::{Capital, Ranks};
+use crate::words::{Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -19,22 +20,20 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
      or let one thread make all calls.";
 
-/// The divergences that are an origin themselves, with the calls that met.
-pub(crate) fn origins<'a>(
-    situation: &'a Situation<'_>,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
-    let divergences = situation.divergences.iter();
-    let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
-    origins.filter_map(|it| Some((it, situation.join(it.group, it.seq)?)))
+/// Calls that met and cannot match.
+#[derive(Clone, Copy, Debug)]
+pub struct Met<'a> {
+    /// What is known of them.
+    pub divergence: &'a Divergence,
+    /// The calls.
+    pub join: &'a Join,
 }
 
-/// The origins at which calls meet that have this as their first difference.
-pub(crate) fn mismatches<'a>(
-    situation: &'a Situation<'_>,
-    first: Mismatch,
-) -> impl Iterator<Item = (&'a Divergence, &'a Join)> {
-    origins(situation)
-        .filter(move |(it, _)| matches!(it.nature, Nature::Mismatch) && it.mismatch == first)
+/// The divergences that are an origin themselves, with the calls that met.
+pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = Met<'a>> {
+    let divergences = situation.divergences.iter();
+    let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
+    origins.filter_map(|it| Some(Met { divergence: it, join: situation.join(it.group, it.seq)? }))
 }
 
 /// The classes of ranks as clauses, each with the call of one of them: "rank 0 calls …, rank 1 calls …".
@@ -47,18 +46,17 @@ pub(crate) fn sides(
         let call = call_of(*ranks.first()?)?;
         Some(format!("{} {call}", Ranks(ranks).with(one, several)))
     });
-    let sides: Vec<String> = sides.collect();
-    sides.join(", ")
+    joined(sides, ", ")
 }
 
 /// A draft with root cause, victims, effect and proof of calls that disagree, without sentences.
 /// Also returns the classes of ranks that agree, the largest first.
 pub(crate) fn parted(
     situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
+    met: Met<'_>,
     code: &'static Code,
 ) -> (Draft, Vec<Vec<u32>>) {
+    let Met { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.met);
@@ -66,44 +64,53 @@ pub(crate) fn parted(
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
-    (draft.effect, draft.severity) = effect(situation, divergence, join, code, &everybody);
+    (draft.effect, draft.severity) = effect(situation, met, code, &everybody);
     let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.say(format!(
             "{} from {} others that agree.",
-            Capital(Ranks(&odd_ones.ranks)).with("differs", "differ"),
+            begin(Ranks(&odd_ones.ranks).with("differs", "differ")),
             everybody.len() - odd_ones.ranks.len(),
         ));
     }
-    draft.blame(odd_ones);
+    draft.blame_odd(odd_ones);
     let waiting =
         Stall::victims(&situation.stalls_from(&Origin::of(Absence::Diverged(group, seq))));
-    draft.set_victims(waiting.into_iter().chain(everybody.iter().copied()));
+    draft.set_victims(waiting.into_iter().chain(everybody));
 
-    let kind = match divergence.mismatch {
-        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
-            CertificateKind::UnsatisfiableJoin
-        }
-        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
-    };
-    let certain = situation.model.has_all_records(group, everybody);
-    let proof = certain.then(|| certificate(join, code, kind)).flatten();
-    (draft.proved_by(proof), join.classes())
+    let kind = kind_of_proof(divergence.mismatch);
+    (draft.proved_by(certificate(situation, group, join, code, kind)), join.classes())
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
-pub(crate) fn reading(
-    situation: &Situation<'_>,
-    divergence: &Divergence,
-    classes: &[Vec<u32>],
-) -> Reading {
+pub(crate) fn reading(situation: &Situation<'_>, met: Met<'_>, classes: &[Vec<u32>]) -> Reading {
+    let divergence = met.divergence;
     let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
     let place = Some((divergence.group, divergence.seq));
     cause::read(situation, place, &rest.concat(), first, divergence.met)
 }
 
-/// The proof: the first two calls that disagree.
-pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Option<Certificate> {
+/// What is proved of calls that differ so: that they can never complete, or that one of them is wrong.
+pub(crate) const fn kind_of_proof(mismatch: Mismatch) -> CertificateKind {
+    match mismatch {
+        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root => {
+            CertificateKind::UnsatisfiableJoin
+        }
+        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
+    }
+}
+
+/// The proof: the first two calls that disagree. `None` if records of a rank are lost.
+pub(crate) fn certificate(
+    situation: &Situation<'_>,
+    group: GroupId,
+    join: &Join,
+    code: &Code,
+    kind: CertificateKind,
+) -> Option<Certificate> {
+    if !situation.model.has_all_records(group, join.calls.keys().copied()) {
+        return None;
+    }
     let (mismatch, _) = join.mismatch?;
     if mismatch == Mismatch::Splits {
         let facts = split_facts(join, join.misfits().first()?)?;
@@ -113,6 +120,7 @@ pub(crate) fn certificate(join: &Join, code: &Code, kind: CertificateKind) -> Op
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {
             if compare(&first.call, &second.call) == Some(mismatch) {
+                let issued = |rank, call: &Call| issued(rank, call, call.seq);
                 let facts = vec![issued(a, &first.call)?, issued(b, &second.call)?];
                 return Some(Certificate { kind, facts });
             }
@@ -137,8 +145,7 @@ pub(crate) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
 /// Effect of the mismatch on the job so far, and its severity.
 fn effect(
     situation: &Situation<'_>,
-    divergence: &Divergence,
-    join: &Join,
+    Met { divergence, join }: Met<'_>,
     code: &Code,
     everybody: &[u32],
 ) -> (Effect, Severity) {
@@ -149,10 +156,7 @@ fn effect(
         // Such calls usually complete, with wrong results.
         Effect::Corrupts if is_blocked(situation, join) => (Effect::Blocks, Severity::Error),
         Effect::Crashes => {
-            let model = situation.model;
-            let members = everybody.iter().filter_map(|&it| model.member(divergence.group, it));
-            let mut endings = members.map(|process| model.ending_of(process));
-            let crashed = endings.any(|it| matches!(it, Ending::Raised(_) | Ending::Died(_)));
+            let crashed = situation.has_one_crashed(divergence.group, everybody);
             (if crashed { Effect::Crashes } else { Effect::Blocks }, code.severity)
         }
         effect => (effect, code.severity),

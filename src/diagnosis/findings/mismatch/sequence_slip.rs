@@ -11,7 +11,7 @@ use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
 use crate::source::cause::{self, Reading};
 use crate::source::guards;
-use crate::words::{self, Capital, Ranks};
+use crate::words::{self, Ranks};
 
 /// DD110: ranks that are permanently apart by steps or calls.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -24,7 +24,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
     // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
     let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
-    draft.blame(if !skipped.is_empty() && skipped.len() < everybody.len() {
+    draft.blame_odd(if !skipped.is_empty() && skipped.len() < everybody.len() {
         OddOnes { ranks: skipped.clone(), is_minority: true }
     } else {
         odd_ones(&slip.classes())
@@ -41,7 +41,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         })
         .collect();
 
-    draft.summary = summary(slip, group, &draft.victims);
+    draft.summary = summary(slip, group, &everybody, &draft.victims);
     draft.say(distance(slip, &everybody));
     draft.why.extend(first_calls(slip));
     draft.why.extend(slip.later.iter().map(|(rank, call)| {
@@ -60,7 +60,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     draft
 }
 
-fn summary(slip: &Slip, group: &Group, victims: &[u32]) -> String {
+fn summary(slip: &Slip, group: &Group, everybody: &[u32], victims: &[u32]) -> String {
     let call = first_call(slip);
     let named = words::group(&group.info);
     match slip.skipped.iter().next() {
@@ -78,13 +78,10 @@ fn summary(slip: &Slip, group: &Group, victims: &[u32]) -> String {
                 each_step(slip)
             )
         }
-        _ => {
-            let all: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
-            format!(
-                "since {call} of {named}, calls of {} are matched that do not belong together",
-                Ranks(&all)
-            )
-        }
+        _ => format!(
+            "since {call} of {named}, calls of {} are matched that do not belong together",
+            Ranks(everybody)
+        ),
     }
 }
 
@@ -97,28 +94,23 @@ fn first_call(slip: &Slip) -> String {
 /// "all_reduce #23 is the first that is shifted: rank 0 made it at train.py:9 in its step 4, …";
 /// `None` for too many ranks.
 fn first_calls(slip: &Slip) -> Option<String> {
-    let lines: Vec<String> = slip
-        .calls
-        .iter()
-        .map(|(rank, call)| {
-            let at = words::at(call.place.as_deref());
-            match call.step {
-                0 => format!("rank {rank} made it{at}"),
-                step => format!("rank {rank} made it{at} in its step {step}"),
-            }
-        })
-        .collect();
+    let lines = slip.calls.iter().map(|(rank, call)| {
+        let at = words::at(call.place.as_deref());
+        match call.step {
+            0 => format!("rank {rank} made it{at}"),
+            step => format!("rank {rank} made it{at} in its step {step}"),
+        }
+    });
     (lines.len() <= 8).then(|| {
-        format!("{} is the first that is shifted: {}.", first_call(slip), lines.join(", "))
+        let lines = words::joined(lines, ", ");
+        format!("{} is the first that is shifted: {lines}.", first_call(slip))
     })
 }
 
 /// "rank 1 of its step 3, rank 2 of its step 9"
 fn each_step(slip: &Slip) -> String {
     let steps = slip.skipped.iter();
-    let steps: Vec<String> =
-        steps.map(|(rank, turn)| format!("rank {rank} of its step {turn}")).collect();
-    steps.join(", ")
+    words::joined(steps.map(|(rank, turn)| format!("rank {rank} of its step {turn}")), ", ")
 }
 
 /// A sentence on how far the ranks are apart.
@@ -142,7 +134,7 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
     format!(
         "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
          nothing fails, but the matched calls do not belong together.",
-        Capital(Ranks(everybody))
+        words::begin(Ranks(everybody))
     )
 }
 
@@ -151,9 +143,7 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
-    let Some((rank, process)) = skipped else {
-        return Reading::unknown();
-    };
+    let Some((rank, process)) = skipped else { return Reading::unknown() };
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
             "Rank {rank} raised {}{} before it, and went on.",

@@ -8,9 +8,9 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::align::Mismatch;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{parted, reading, sides};
+use crate::findings::mismatch::divergence::{Met, parted, reading, sides};
 use crate::model::{Join, JoinedCall};
-use crate::situation::{Divergence, Situation};
+use crate::situation::Situation;
 use crate::words;
 
 /// The sentences about one kind of mismatch.
@@ -65,15 +65,11 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
 }
 
 /// DD103 to DD107: calls whose first difference is the mismatch of the code.
-pub(crate) fn draft(
-    situation: &Situation<'_>,
-    code: &'static Code,
-    divergence: &Divergence,
-    join: &Join,
-) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
+    let Met { divergence, join } = met;
     let about = sentences(divergence.mismatch)?;
     let seq = divergence.seq;
-    let (mut draft, classes) = parted(situation, divergence, join, code);
+    let (mut draft, classes) = parted(situation, met, code);
     let group = words::group(&situation.model.group(divergence.group).info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
         let call = &join.calls.get(&rank)?.call;
@@ -95,7 +91,7 @@ pub(crate) fn draft(
     let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
     let next = if is_one_line { about.next } else { OTHER_LINES };
     draft.advise(next);
-    draft.explain(reading(situation, divergence, &classes));
+    draft.explain(reading(situation, met, &classes));
     if divergence.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
         draft.say(
             "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
@@ -129,15 +125,13 @@ fn on_bytes(join: &Join) -> &'static str {
 }
 
 fn all_differences(join: &Join) -> Vec<&'static str> {
-    let mut found = Vec::new();
+    let mut found = BTreeSet::new();
     let mut signatures = join.signatures();
     while let Some(first) = signatures.next() {
         for second in signatures.clone() {
             found.extend(first.differences(second));
         }
     }
-    found.sort_unstable();
-    found.dedup();
     let name = |mismatch: &Mismatch| match mismatch {
         Mismatch::Op => "operation",
         Mismatch::Size => "size",

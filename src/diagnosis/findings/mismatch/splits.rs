@@ -4,24 +4,20 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::splits::Misfit;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{parted, reading};
+use crate::findings::mismatch::divergence::{Met, parted, reading};
 use crate::model::Join;
-use crate::situation::{Divergence, Situation};
+use crate::situation::Situation;
 use crate::words::{self, begin};
 
 /// Maximum number of pairs that sentences name.
 const NAMED: usize = 4;
 
 /// DD108: the first `all_to_all` of a group in which splits disagree.
-pub(crate) fn draft(
-    situation: &Situation<'_>,
-    code: &'static Code,
-    divergence: &Divergence,
-    join: &Join,
-) -> Option<Draft> {
+pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
+    let Met { divergence, join } = met;
     let misfits = join.misfits();
     let first = misfits.first()?;
-    let (mut draft, classes) = parted(situation, divergence, join, code);
+    let (mut draft, classes) = parted(situation, met, code);
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),
@@ -40,14 +36,14 @@ pub(crate) fn draft(
             .to_owned(),
     ];
     let others = misfits.iter().skip(1).take(NAMED);
-    why.extend(others.map(|misfit| begin(&format!("{}.", sentence(join, misfit)))));
+    why.extend(others.map(|misfit| begin(format!("{}.", sentence(join, misfit)))));
     draft.why.splice(0..0, why);
     draft.advise(
         "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
          peer) gives every rank its output splits. If both sides compute the splits, check that they \
          compute them from the same data.",
     );
-    draft.explain(reading(situation, divergence, &classes));
+    draft.explain(reading(situation, met, &classes));
     Some(draft)
 }
 

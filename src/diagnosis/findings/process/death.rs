@@ -24,35 +24,29 @@ fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
 }
 
 /// Whether the stall misses this process, not an earlier or later one of the same rank.
-pub(crate) fn is_process(
-    situation: &Situation<'_>,
-    stall: &Stall,
-    rank: u32,
-    process: &Process,
-) -> bool {
-    situation.model.member(stall.group, rank).is_none_or(|member| member.id == process.id)
+pub(crate) fn is_process(situation: &Situation<'_>, stall: &Stall, process: &Process) -> bool {
+    let member = process.rank.and_then(|rank| situation.model.member(stall.group, rank));
+    member.is_none_or(|member| member.id == process.id)
 }
 
 /// The finding about a process that died; `None` if it did not.
 pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let exit = match situation.model.ending_of(process) {
-        Ending::Died(exit) => exit,
-        _ if ended_others(situation, process) => process.end?.exit,
-        _ => return None,
-    };
-    let rank = process.rank?;
-    let end = process.end?;
+    let has_died = matches!(situation.model.ending_of(process), Ending::Died(_));
+    if !has_died && !ended_others(situation, process) {
+        return None;
+    }
+    let (rank, end) = (process.rank?, process.end?);
+    let exit = end.exit;
     let mut draft = Draft::new(&catalogue::DD201, KeyPlace::Process(rank, process.pid), end.at);
     draft.fact =
         Some(ProcessFact { rank, at: end.at, signal: exit.signal, from_communication: false });
-    draft.root = vec![rank];
-    draft.root_confidence = Confidence::Proved;
+    draft.blame([rank], Confidence::Proved);
     describe_stalls(situation, process, rank, &mut draft);
     let how = how_it_ended(process, exit);
     let last = after_last_call(process);
     let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("rank {rank} {how}{last}{waits}");
-    let unseen = failed_unseen(situation, process, exit, &draft.victims);
+    let unseen = failed_unseen(situation, process, &draft.victims);
     let is_inferred = !unseen.is_empty();
     if is_inferred {
         attribute_to_unseen(rank, unseen, &mut draft);
@@ -92,7 +86,7 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
         .into_iter()
         .filter(|(origin, _)| origin.why == Absence::Died && origin.ranks.contains(&rank))
         .flat_map(|(_, stalls)| stalls)
-        .filter(|stall| is_process(situation, stall, rank, process))
+        .filter(|stall| is_process(situation, stall, process))
         .collect();
     draft.victims = Stall::victims(&stalls);
     match stalls.first() {
@@ -125,13 +119,9 @@ pub(crate) fn after_last_call(process: &Process) -> String {
 
 /// Ranks of which no process was seen, if the launcher probably killed this process because one of
 /// them failed before all ranks had joined.
-fn failed_unseen(
-    situation: &Situation<'_>,
-    process: &Process,
-    exit: Exit,
-    victims: &[u32],
-) -> Vec<u32> {
-    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
+fn failed_unseen(situation: &Situation<'_>, process: &Process, victims: &[u32]) -> Vec<u32> {
+    let signal = process.end.and_then(|end| end.exit.signal);
+    let asked = matches!(signal, Some(libc_signal::TERM | libc_signal::KILL));
     // Logs do not show who never joined.
     if !asked || !victims.is_empty() || process.is_from_text() {
         return Vec::new();
@@ -148,8 +138,7 @@ fn attribute_to_unseen(rank: u32, unseen: Vec<u32>, draft: &mut Draft) {
     draft.summary = format!("{} {event}", Ranks(&unseen));
     draft.event = Some(event.into());
     draft.victims = vec![rank];
-    draft.root = unseen;
-    draft.root_confidence = Confidence::Suspected;
+    draft.blame(unseen, Confidence::Suspected);
 }
 
 fn advice(process: &Process, rank: u32, exit: Exit) -> String {

@@ -2,16 +2,17 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Confidence, Fact};
+use ddp_doctor_proto::report::Confidence;
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
+use crate::findings::facts;
 use crate::findings::process::death::is_process;
 use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
-use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
+use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
@@ -47,8 +48,10 @@ pub(crate) struct Ended<'a> {
     pub(crate) process: &'a Process,
     pub(crate) rank: u32,
     pub(crate) exception: &'a Exception,
-    /// The divergence that its call during the exception caused.
-    diverted: Option<&'a Divergence>,
+    /// Its call during the exception caused a divergence.
+    diverted: bool,
+    /// Group and sequence number at which the ranks diverged, or else of the first stall.
+    place: Option<(GroupId, u64)>,
     /// The stalls that it caused.
     stalls: Vec<&'a Stall>,
 }
@@ -66,7 +69,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
                 .stalls
                 .iter()
                 .filter(|stall| named(&stall.origin))
-                .filter(|stall| is_process(situation, stall, rank, process))
+                .filter(|stall| is_process(situation, stall, process))
                 .collect();
             let diverted = situation.divergences.iter().find(|divergence| {
                 named(&divergence.origin)
@@ -75,8 +78,11 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
                         .member(divergence.group, rank)
                         .is_some_and(|member| member.id == process.id)
             });
-            let exception = decisive(situation, process, rank, diverted, &stalls)?;
-            Some(Ended { process, rank, exception, diverted, stalls })
+            let diverged_at = diverted.map(|divergence| (divergence.group, divergence.seq));
+            let stalled_at = stalls.first().map(|stall| (stall.group, stall.seq));
+            let place = diverged_at.or(stalled_at);
+            let exception = decisive(situation, process, place)?;
+            Some(Ended { process, rank, exception, diverted: diverted.is_some(), place, stalls })
         })
         .collect()
 }
@@ -86,13 +92,11 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
-    rank: u32,
-    diverted: Option<&Divergence>,
-    stalls: &[&Stall],
+    place: Option<(GroupId, u64)>,
 ) -> Option<&'a Exception> {
-    let in_flight = place(diverted, stalls).and_then(|(group, seq)| {
+    let in_flight = place.and_then(|(group, seq)| {
         let join = situation.join(group, seq)?;
-        process.in_flight_at(&join.calls.get(&rank)?.call)
+        process.in_flight_at(&join.calls.get(&process.rank?)?.call)
     });
     in_flight
         .or_else(|| {
@@ -102,13 +106,6 @@ fn decisive<'a>(
         .filter(|exception| request::signal_of(&exception.text).is_none())
 }
 
-/// Group and sequence number at which the ranks diverged, or else of the first stall.
-fn place(diverted: Option<&Divergence>, stalls: &[&Stall]) -> Option<(GroupId, u64)> {
-    diverted
-        .map(|divergence| (divergence.group, divergence.seq))
-        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)))
-}
-
 /// The finding about the process, with this code.
 pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
     let &Ended { process, rank, exception, ref stalls, .. } = ended;
@@ -116,9 +113,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let mut draft = raised(code, process, rank, exception, from_communication);
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.set_victims(Stall::victims(stalls));
-    if let Some(place) = place(ended.diverted, stalls) {
-        describe_calls(situation, ended, place, &mut draft);
-    }
+    describe_calls(situation, ended, &mut draft);
 
     let text = words::short(&exception.text);
     let at = words::at(exception.place.as_deref());
@@ -127,7 +122,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
     draft.say(why(ended));
-    draft.next = advice(exception, from_communication);
+    advise(&mut draft, exception, from_communication);
     draft
 }
 
@@ -141,30 +136,18 @@ pub(crate) fn raised(
 ) -> Draft {
     let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
     draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
-    draft.root = vec![rank];
-    draft.root_confidence = if from_communication {
-        // The origin may be another rank that no finding names.
-        Confidence::Suspected
-    } else {
-        Confidence::Proved
-    };
+    // If the communication failed, the origin may be another rank that no finding names.
+    let is_own = !from_communication;
+    draft.blame([rank], if is_own { Confidence::Proved } else { Confidence::Suspected });
     draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
-    draft.observed(vec![Fact::Raised {
-        rank,
-        text: exception.text.to_string(),
-        seen: exception.kind.to_string(),
-    }])
+    draft.observed(vec![facts::raised(rank, exception)])
 }
 
 /// Adds the calls at the place, and the ranks that made another call there as victims.
-fn describe_calls(
-    situation: &Situation<'_>,
-    ended: &Ended<'_>,
-    (group, seq): (GroupId, u64),
-    draft: &mut Draft,
-) {
+fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draft) {
+    let Some((group, seq)) = ended.place else { return };
     let rank = ended.rank;
-    let stall = ended.stalls.first().filter(|_| ended.diverted.is_none());
+    let stall = ended.stalls.first().filter(|_| !ended.diverted);
     let (peers, calls) = match stall {
         Some(stall) => (situation.calls(stall), message::stalled_calls(situation, stall)),
         None => {
@@ -176,14 +159,10 @@ fn describe_calls(
     draft.place = Some((group, seq));
     let peer = peers.iter().find(|(other, _)| *other != rank);
     draft.op = peer.map(|(_, joined)| joined.call.op);
-    let raised_at = ended.exception.place.as_deref();
-    let calls = calls.into_iter().map(|call| {
-        let place = raised_at.filter(|_| call.rank == rank);
-        with_place(call, place)
-    });
-    draft.per_rank = calls.collect();
+    draft.per_rank = calls;
+    draft.show_at(|it| ended.exception.place.as_deref().filter(|_| it == rank));
     draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
-    if ended.diverted.is_some() {
+    if ended.diverted {
         draft.add_victims(peers.iter().map(|(other, _)| *other));
     }
 }
@@ -206,9 +185,9 @@ fn why(ended: &Ended<'_>) -> String {
     )
 }
 
-fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
+fn advise(draft: &mut Draft, exception: &Exception, from_communication: bool) {
     let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
-    let mut next = vec![match known {
+    draft.advise(match known {
         Some((_, advice)) => (*advice).into(),
         None if from_communication => {
             "The error occurred in the communication with other ranks: find one that \
@@ -219,13 +198,11 @@ fn advice(exception: &Exception, from_communication: bool) -> Vec<String> {
             let at = words::at(exception.place.as_deref());
             format!("Fix the exception{at}.")
         }
-    }];
+    });
     if exception.kind == ExceptionKind::InFlight {
-        next.push(
+        draft.advise(
             "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it at that point."
-                .into(),
+             the other ranks do not make it at that point.",
         );
     }
-    next
 }

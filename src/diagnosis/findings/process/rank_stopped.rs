@@ -7,58 +7,55 @@ use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::situation::{Absence, Inside, Origin, Situation, Stall};
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = situation.by_origin(|origin, stalls| match origin {
-        Origin { why: Absence::Stopped, ranks } => {
-            draft(situation, ranks, stalls, Timestamp::default())
-        }
+        Origin { why: Absence::Stopped, .. } => draft(situation, stalls, Timestamp::default()),
         _ => None,
     });
     for inside in &situation.inside {
-        let (stopped, stall, due) = stopped_inside(situation, inside);
-        let known = drafts.iter().any(|draft| draft.root == stopped);
+        let (stall, due) = stopped_inside(situation, inside);
+        let known = drafts.iter().any(|draft| draft.root == stall.origin.ranks);
         if !known && due <= situation.now {
-            drafts.extend(draft(situation, &stopped, &[&stall], due));
+            drafts.extend(draft(situation, &[&stall], due));
         }
     }
     drafts
 }
 
-/// The stopped members of a collective that all ranks have entered, the stall that they cause, and
-/// the time from which it counts: the collective may complete if they had done their part before.
-fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
+/// The stall that the stopped members of a collective cause which all ranks have entered, and the
+/// time from which it counts: the collective may complete if they had done their part before.
+fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
-    let members = members.filter_map(|&rank| Some((rank, model.member(inside.group, rank)?)));
-    let stopped: Vec<(u32, Timestamp)> = members
+    let stopped: Vec<(u32, Timestamp)> = model
+        .members(inside.group, members)
         .filter(|(_, process)| process.is_stopped())
         .map(|(rank, process)| (rank, process.state_at))
         .collect();
     let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
-    let ranks: Vec<u32> = stopped.iter().map(|(rank, _)| *rank).collect();
     let stall = Stall {
         group: inside.group,
         seq: inside.seq,
         waiting: inside.waiting.clone(),
         must_wait: true,
         since: inside.since,
-        origin: Origin { why: Absence::Stopped, ranks: ranks.clone() },
+        origin: Origin {
+            why: Absence::Stopped,
+            ranks: stopped.into_iter().map(|(rank, _)| rank).collect(),
+        },
         ..Stall::default()
     };
     let grace = model.timing.stopped_member_grace;
-    (ranks, stall, last.max(inside.since).plus(grace))
+    (stall, last.max(inside.since).plus(grace))
 }
 
-fn draft(
-    situation: &Situation<'_>,
-    stopped: &[u32],
-    stalls: &[&Stall],
-    due: Timestamp,
-) -> Option<Draft> {
+/// The finding about stalls with the same stopped ranks as their origin.
+fn draft(situation: &Situation<'_>, stalls: &[&Stall], due: Timestamp) -> Option<Draft> {
     let stall = *stalls.first()?;
+    let stopped = &stall.origin.ranks[..];
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
     // A process that is stopped and continued repeatedly is DD603, unless this stop lasts.
@@ -82,17 +79,15 @@ fn draft(
         // All ranks are stopped, most likely on purpose.
         draft.severity = Severity::Note;
     }
-    draft.root = stopped.to_vec();
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(stopped, Confidence::Proved);
     draft.set_victims(Stall::victims(stalls));
     let calls = situation.calls(stall);
     let (_, waiting) = calls.first()?;
     message::describe_stall(situation, stall, &mut draft);
     draft.summary = format!(
-        "{} stopped; {} for {} in {}",
+        "{} stopped; {} in {}",
         Ranks(stopped).with("is", "are"),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(stopped, "it", "them"),
+        draft.waits_for_root(),
         words::call(&waiting.call),
     );
     draft.say(format!(

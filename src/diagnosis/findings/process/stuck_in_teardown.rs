@@ -9,7 +9,6 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Timestamp};
 
-use crate::evidence::align::Mismatch;
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
@@ -20,7 +19,7 @@ use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
 use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
 use crate::stacks;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// DD205: clean-up calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -103,17 +102,14 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         format!(
             "{} made this call on the way out of the program; the other ranks do not exit and continue \
              with another call. The two can never match.",
-            Capital(Ranks(ranks))
+            words::begin(Ranks(ranks))
         )
     });
-    draft.next = advice(&draft);
-    let provable = matches!(
-        divergence.mismatch,
-        Mismatch::Op | Mismatch::Size | Mismatch::Splits | Mismatch::Root
-    ) && situation.model.has_all_records(group, join.calls.keys().copied());
-    let proof =
-        || divergence::certificate(join, &catalogue::DD205, CertificateKind::UnsatisfiableJoin);
-    Some(draft.proved_by(provable.then(proof).flatten()))
+    advise(&mut draft);
+    let kind = divergence::kind_of_proof(divergence.mismatch);
+    let proof = divergence::certificate(situation, group, join, &catalogue::DD205, kind);
+    let proof = proof.filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
+    Some(draft.proved_by(proof))
 }
 
 /// A clean-up call waits for peers that have ended or continue without it.
@@ -157,10 +153,10 @@ fn waits_for_absent_peers(
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.say(format!(
         "{} made this call on the way out; {} not made it.",
-        Capital(Ranks(ranks)),
+        words::begin(Ranks(ranks)),
         Ranks(&missing).with("has", "have"),
     ));
-    draft.next = advice(&draft);
+    advise(&mut draft);
     let needed = joined.needs(first, &missing).first().copied();
     let proof =
         gone.and(needed).and_then(|needed| never_comes(situation, stall, (first, call), needed));
@@ -188,26 +184,24 @@ fn keeps_others_waiting(
 
     let mut draft = Draft::new(&catalogue::DD205, message::key(stall), evidence_at);
     message::describe_stall(situation, stall, &mut draft);
-    draft.root = ranks.to_vec();
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(ranks, Confidence::Supported);
     draft.set_victims(Stall::victims(stalls));
     let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
     if !all_seen {
         draft.confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} stuck on the way out{}; {} for {}",
+        "{} stuck on the way out{}; {}",
         Ranks(ranks).with("is", "are"),
         inside(process).map_or_else(String::new, |what| format!(", {what}")),
-        Ranks(&draft.victims).with("waits", "wait"),
-        number(ranks, "it", "them"),
+        draft.waits_for_root(),
     );
     draft.say(format!(
         "{} begun to exit, and {} not ended.",
-        Capital(Ranks(ranks)).with("has", "have"),
+        words::begin(Ranks(ranks).with("has", "have")),
         number(ranks, "has", "have"),
     ));
-    draft.next = advice(&draft);
+    advise(&mut draft);
     Some(draft)
 }
 
@@ -236,7 +230,6 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         with_place(last_call(rank, process), call.place.as_deref())
     };
     draft.per_rank = stuck.iter().map(row).collect();
-    draft.per_rank.sort_by_key(|row| row.rank);
     draft.blocked_at = Some(begun);
     let (_, _, first) = stuck.first()?;
     draft.summary = format!(
@@ -344,15 +337,14 @@ fn inside(process: &Process) -> Option<String> {
     })
 }
 
-fn advice(draft: &Draft) -> Vec<String> {
-    vec![if draft.follows.is_some() {
+fn advise(draft: &mut Draft) {
+    let is_led = draft.follows.is_some();
+    draft.advise(if is_led {
         "Make no collective call on the way out of an exception. Let it end the process: the \
          launcher then ends the others."
-            .into()
     } else {
         "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
          makes it at the same point: synchronise (barrier) and destroy the group at the end of the \
          training itself."
-            .into()
-    }]
+    });
 }

@@ -11,34 +11,23 @@ use crate::findings::view::{no_call, with_place};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::speed::lateness::{Host, Straggler, Why};
-use crate::words::{self, Capital, Ranks, number};
-
-/// DD601: stragglers whose own work takes longer.
-pub(crate) fn compute(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD601)
-}
-
-/// DD602: stragglers with a slow data loader.
-pub(crate) fn input(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD602)
-}
-
-/// DD603: stragglers delayed by their host or interpreter.
-pub(crate) fn host(situation: &Situation<'_>) -> Option<Draft> {
-    draft(situation, &catalogue::DD603)
-}
+use crate::words::{self, Ranks, number};
 
 /// The finding about this kind of straggler.
 fn code_of(why: &Why) -> &'static Code {
     match why {
+        // Their own work takes longer.
         Why::Work { .. } => &catalogue::DD601,
+        // Their data loader is slow.
         Why::Input { .. } => &catalogue::DD602,
+        // Their host or interpreter delays them.
         Why::Host(_) => &catalogue::DD603,
     }
 }
 
-fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
-    let straggler = situation.straggler.as_ref().filter(|it| code_of(&it.why) == code)?;
+/// DD601 to DD603: ranks that keep the others waiting.
+pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
+    let straggler = situation.straggler.as_ref()?;
     let Straggler { ranks, waiting, .. } = straggler;
     let process = ranks.first().and_then(|&rank| situation.model.process_of(rank));
     // Where the late ranks lose time, if known.
@@ -51,7 +40,8 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
         Why::Input { own, others } => of_input(ranks, place, *own, *others),
         Why::Host(host) => of_host(ranks, host, process),
     };
-    let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), straggler.known_at);
+    let mut draft =
+        Draft::new(code_of(&straggler.why), KeyPlace::Ranks(ranks.clone()), straggler.known_at);
     draft.root = ranks.clone();
     draft.victims = waiting.clone();
     let confidence =
@@ -72,7 +62,7 @@ fn draft(situation: &Situation<'_>, code: &'static Code) -> Option<Draft> {
     draft.say(format!(
         "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
-        Capital(Ranks(ranks)).with("is", "are"),
+        words::begin(Ranks(ranks).with("is", "are")),
         words::clock(straggler.since),
         number(ranks, "it", "them"),
     ));
@@ -109,9 +99,7 @@ fn per_rank(
     let waiting = waiting.map(|&rank| call(rank, CallState::Waiting, Some(typical)));
     let late = straggler.ranks.iter();
     let late = late.map(|&rank| with_place(call(rank, CallState::NotIssued, None), place));
-    let mut calls: Vec<RankCall> = waiting.chain(late).collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    waiting.chain(late).collect()
 }
 
 /// What is said about the reason for which ranks are late.
@@ -128,7 +116,7 @@ fn of_work(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
         format!(
             "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
              on the others.",
-            Capital(Ranks(ranks)).with("waits", "wait"),
+            words::begin(Ranks(ranks).with("waits", "wait")),
             percent(own),
             percent(others),
         )
@@ -157,7 +145,7 @@ fn of_input(ranks: &[u32], place: Option<&Where>, own: f64, others: f64) -> Reas
         ),
         measured: Some(format!(
             "{} for batches{} about {} of the time, the others {}.",
-            Capital(Ranks(ranks)).with("waits", "wait"),
+            words::begin(Ranks(ranks).with("waits", "wait")),
             words::at(place),
             percent(own),
             percent(others),
@@ -178,7 +166,7 @@ fn of_host(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
             "because it is stopped and continued",
             format!(
                 "{} {were} stopped about {} of the time, by signals or by freezing its container.",
-                Capital(who),
+                words::begin(who),
                 percent(*share),
             ),
             "Find out what stops the process, and let it run.",
@@ -196,7 +184,7 @@ fn of_host(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
             format!(
                 "{} {were} ready to run and had no processor for about {} of the time, the others for \
                  {}.{}",
-                Capital(who),
+                words::begin(who),
                 percent(*own),
                 percent(*others),
                 processors_and_pressure(processors.as_deref(), *pressure),

@@ -20,18 +20,22 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let key = KeyPlace::Join(small.group, 0);
     let mut draft = Draft::new(&catalogue::DD605, key, small.known_at);
     // All ranks make these calls.
-    draft.root.clone_from(&small.ranks);
-    draft.root_confidence = Confidence::Supported;
+    draft.blame(&small.ranks[..], Confidence::Supported);
     draft.place = Some((small.group, 0));
     draft.op = Some(small.op);
     let first = small.lines.first().map(|place| &**place);
+    // The lines are those of one rank.
+    let was_at = |rank: u32, place: &Where| {
+        let process = situation.model.process_of(rank);
+        process.is_some_and(|process| process.places.contains(place))
+    };
     draft.per_rank = small
         .ranks
         .iter()
         .map(|&rank| RankCall {
             state: CallState::Returned,
             op: small.op.name().map(str::to_owned),
-            place: first.filter(|it| was_at(situation, rank, it)).cloned(),
+            place: first.filter(|it| was_at(rank, it)).cloned(),
             ..no_call(rank)
         })
         .collect();
@@ -89,10 +93,4 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
              shorter; the cost of moving the data is unknown."
         ),
     }
-}
-
-/// Whether a rank has made a call at this line. The lines are those of one rank.
-fn was_at(situation: &Situation<'_>, rank: u32, place: &Where) -> bool {
-    let process = situation.model.process_of(rank);
-    process.is_some_and(|process| process.places.contains(place))
 }

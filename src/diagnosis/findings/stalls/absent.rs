@@ -9,7 +9,7 @@ use crate::findings::stalls::message;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Live ranks that others wait for.
 pub(crate) struct Absent<'a> {
@@ -35,8 +35,8 @@ impl<'a> Absent<'a> {
     pub(crate) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
         let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
         let ranks = if ranks.is_empty() { missing() } else { ranks.to_vec() };
-        let processes: Vec<&Process> =
-            ranks.iter().filter_map(|&rank| situation.model.member(stall.group, rank)).collect();
+        let members = situation.model.members(stall.group, &ranks);
+        let processes: Vec<&Process> = members.map(|(_, process)| process).collect();
         let mut calls = situation.calls(stall).into_iter();
         let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
         let due = situation.overdue_at(stall);
@@ -72,21 +72,16 @@ impl<'a> Absent<'a> {
     ) -> Draft {
         let mut draft = message::draft(situation, code, self.stall, self.call, evidence_at);
         draft.root = self.ranks.clone();
-        draft.confidence =
-            if self.all_seen { Confidence::Supported } else { Confidence::Suspected };
+        if !self.all_seen {
+            draft.confidence = Confidence::Suspected;
+        }
         draft.root_confidence = draft.confidence;
         draft.set_victims(Stall::victims(stalls));
         // An absent rank is shown at the line of its stack.
-        for call in &mut draft.per_rank {
-            let mut processes = self.processes.iter();
-            let process = processes.find(|process| process.rank == Some(call.rank));
-            if let Some(process) = process
-                && let Some(outside) = stacks::of(process, &situation.model.timing)
-                && let Some(line) = outside.line
-            {
-                call.place = Some(line.clone());
-            }
-        }
+        draft.show_at(|rank| {
+            let process = self.processes.iter().find(|process| process.rank == Some(rank))?;
+            stacks::of(process, &situation.model.timing)?.line
+        });
         draft
     }
 
@@ -96,18 +91,13 @@ impl<'a> Absent<'a> {
     }
 
     /// "rank 0 waits for it in all_reduce #5"
-    pub(crate) fn awaited(&self, victims: &[u32]) -> String {
-        format!(
-            "{} for {} in {}",
-            Ranks(victims).with("waits", "wait"),
-            number(&self.ranks, "it", "them"),
-            words::call(self.call)
-        )
+    pub(crate) fn awaited(&self, draft: &Draft) -> String {
+        format!("{} in {}", draft.waits_for_root(), words::call(self.call))
     }
 
     /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.
     pub(crate) fn are(&self) -> String {
-        format!("{} {}", Capital(Ranks(&self.ranks)), self.be())
+        format!("{} {}", words::begin(Ranks(&self.ranks)), self.be())
     }
 
     /// "is" or "are", "was" or "were".

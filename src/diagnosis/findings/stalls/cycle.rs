@@ -89,27 +89,24 @@ pub(crate) fn draft(
     Some(draft)
 }
 
-/// A phrase for each wait of the cycle: "rank 0 waits in … for rank 1".
-pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String> {
+/// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."
+pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let next = cycle.iter().cycle().skip(1);
-    cycle
-        .iter()
-        .zip(next)
-        .map(|(wait, next)| {
-            let rank = wait.rank;
-            let call = words::call(&wait.call);
-            let group = words::group(&situation.model.group(wait.group).info);
-            let at = words::at(wait.call.place.as_deref());
-            if wait.needs_any() && wait.needs.len() > 1 {
-                let senders = Ranks(&wait.needs);
-                format!("rank {rank} waits in {call} of {group}{at} for any of {senders}")
-            } else if wait.message.is_some() && !wait.needs_any() {
-                format!("rank {rank} waits in {call} in {group}{at}")
-            } else {
-                format!("rank {rank} waits in {call} of {group}{at} for rank {}", next.rank)
-            }
-        })
-        .collect()
+    let steps = cycle.iter().zip(next).map(|(wait, next)| {
+        let rank = wait.rank;
+        let call = words::call(&wait.call);
+        let group = words::group(&situation.model.group(wait.group).info);
+        let at = words::at(wait.call.place.as_deref());
+        if wait.needs_any() && wait.needs.len() > 1 {
+            let senders = Ranks(&wait.needs);
+            format!("rank {rank} waits in {call} of {group}{at} for any of {senders}")
+        } else if wait.message.is_some() && !wait.needs_any() {
+            format!("rank {rank} waits in {call} in {group}{at}")
+        } else {
+            format!("rank {rank} waits in {call} of {group}{at} for rank {}", next.rank)
+        }
+    });
+    words::joined(steps, "; ") + "."
 }
 
 /// A sentence on the ranks that wait later than in the call itself, with their lines.

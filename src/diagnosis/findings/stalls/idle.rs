@@ -20,15 +20,7 @@ pub(crate) fn where_it_is(
     outside: &Activity<'_>,
 ) -> Option<String> {
     let rank = process.rank?;
-    let mut text = match outside.line {
-        Some(line) => {
-            format!("Rank {rank} is in {} at {}", words::function(line), words::line(line))
-        }
-        None => format!("Rank {rank} is in library code"),
-    };
-    if let Some(inner) = outside.inner {
-        text.push_str(&format!(", there in {} ({})", words::function(inner), words::line(inner)));
-    }
+    let mut text = format!("Rank {rank} is {}", in_source(outside));
     let system = [
         outside.thread.state.map(|state| match state {
             'S' => "asleep".into(),
@@ -41,14 +33,24 @@ pub(crate) fn where_it_is(
     ];
     let system: Vec<String> = system.into_iter().flatten().collect();
     if !system.is_empty() {
-        text.push_str(&format!("; {}", system.join(", ")));
+        text += &format!("; {}", system.join(", "));
     }
-    text.push_str(&format!("; {}.", last_call_of(model, process)));
-    let others: Vec<String> = outside.others.iter().map(|other| words::line(other)).collect();
-    if !others.is_empty() {
-        text.push_str(&format!(" Further threads of it are at {}.", others.join(" and ")));
+    text += &format!("; {}.", last_call_of(model, process));
+    if !outside.others.is_empty() {
+        let others = words::joined(outside.others.iter().map(|it| words::line(it)), " and ");
+        text += &format!(" Further threads of it are at {others}.");
     }
     Some(text)
+}
+
+/// "in main() at train.py:14, there in sleep() (…)", "in library code".
+pub(crate) fn in_source(outside: &Activity<'_>) -> String {
+    let at = |line| format!("in {} at {}", words::function(line), words::line(line));
+    let line = outside.line.map_or_else(|| "in library code".to_owned(), at);
+    let inner = outside
+        .inner
+        .map(|inner| format!(", there in {} ({})", words::function(inner), words::line(inner)));
+    line + &inner.unwrap_or_default()
 }
 
 /// Adds the exception that ended a thread of the rank: others may wait for that thread. Returns whether there

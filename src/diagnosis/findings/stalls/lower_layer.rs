@@ -6,18 +6,15 @@ use std::sync::Arc;
 use crate::findings::draft::Draft;
 use crate::model::Target;
 use crate::situation::Situation;
-use crate::words::{Capital, Ranks};
+use crate::words::{Ranks, begin};
 
 /// Sentences that are appended to `why`.
 pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
-    let Some((group, seq)) = draft.place else {
-        return Vec::new();
-    };
+    let Some((group, seq)) = draft.place else { return Vec::new() };
     let place = Target::Join(group, seq);
     let enough = situation.model.timing.function_wait;
     let mut standing: BTreeMap<&Arc<str>, Vec<u32>> = BTreeMap::new();
-    for &rank in &draft.victims {
-        let Some(process) = situation.model.member(group, rank) else { continue };
+    for (rank, process) in situation.model.members(group, &draft.victims) {
         for thread in process.threads.values() {
             let target = thread.last_call.as_ref().and_then(|call| process.target(call.id));
             if let Some((function, since)) = &thread.within
@@ -34,7 +31,7 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
         } else {
             "NCCL has not returned from it"
         };
-        let stand = Capital(Ranks(&ranks)).with("stands", "stand");
+        let stand = begin(Ranks(&ranks).with("stands", "stand"));
         format!("{stand} in {function}, which the call leads to: {keeps}.")
     });
     why.collect()

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
 use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::facts::{creates, issued, signature};
+use crate::findings::facts::{creates, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
 use crate::model::{GroupId, Lone, Side};
 use crate::situation::{Situation, Stall};
@@ -30,19 +30,13 @@ pub(crate) fn draft(
 
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
-    let Some(lone) = &stall.message else {
-        return rank_calls(situation, stall.group, stall.seq);
-    };
-    let member = |rank| situation.model.member(stall.group, rank);
-    let waits =
-        member(lone.rank).map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
-    let missing = stall.missing.iter().filter_map(|absent| {
-        let process = member(absent.rank)?;
-        Some(last_call(absent.rank, process))
-    });
-    let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
-    calls.sort_by_key(|call| call.rank);
-    calls
+    let Some(lone) = &stall.message else { return rank_calls(situation, stall.group, stall.seq) };
+    let waits = situation.model.member(stall.group, lone.rank);
+    let waits = waits.map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+    let missing = stall.missing.iter().map(|absent| &absent.rank);
+    let missing = situation.model.members(stall.group, missing);
+    let missing = missing.map(|(rank, process)| last_call(rank, process));
+    waits.into_iter().chain(missing).collect()
 }
 
 /// Adds the place of a stall to a draft, and the calls there.
@@ -51,15 +45,6 @@ pub(crate) fn describe_stall(situation: &Situation<'_>, stall: &Stall, draft: &m
     draft.op = situation.calls(stall).first().map(|(_, joined)| joined.call.op);
     draft.per_rank = stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-}
-
-/// The fact that a rank issued this call as its n-th on the channel.
-pub(crate) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
-    let mut fact = issued(rank, call)?;
-    if let Fact::Issued { seq, .. } = &mut fact {
-        *seq = nth;
-    }
-    Some(fact)
 }
 
 /// The fact that a thread waits for a collective, or for a message with its number on the channel.
@@ -132,9 +117,7 @@ pub(crate) fn cause(
 
 /// Identifies a stall within its code.
 pub(crate) fn key(stall: &Stall) -> KeyPlace {
-    let Some(lone) = &stall.message else {
-        return KeyPlace::Join(stall.group, stall.seq);
-    };
+    let Some(lone) = &stall.message else { return KeyPlace::Join(stall.group, stall.seq) };
     match lone.side {
         Side::Send => KeyPlace::Channel(stall.group, Some(lone.rank), lone.peer),
         Side::Receive => KeyPlace::Channel(stall.group, lone.peer, Some(lone.rank)),

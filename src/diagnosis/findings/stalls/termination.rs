@@ -23,13 +23,13 @@ pub(crate) fn never_comes(
         // This kind of group is created without waiting for all its members.
         None if stall.seq == 0 && !call.takes_all => return None,
         None => (
-            creates(waiter, call, false).or_else(|| issued(waiter, call))?,
+            creates(waiter, call, false).or_else(|| issued(waiter, call, call.seq))?,
             message::never_issued(situation, stall.group, gone),
         ),
         // A send may complete early, and a receive from any source has other possible senders.
         Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
         Some(lone) => (
-            message::posted(waiter, call, lone.nth)?,
+            issued(waiter, call, lone.nth)?,
             message::never_posted(situation, stall.group, lone, gone),
         ),
     };

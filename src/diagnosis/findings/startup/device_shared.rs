@@ -11,7 +11,7 @@ use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Capital, Ranks};
+use crate::words::{Ranks, begin};
 
 /// Maximum number of ranks whose devices are listed.
 const LISTED: usize = 8;
@@ -43,7 +43,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         [] => (ranks.to_vec(), Confidence::Suspected),
         misled => (misled.to_vec(), Confidence::Supported),
     };
-    draft.per_rank = skew::per_rank(situation, peers, ranks);
+    draft.per_rank = skew::per_rank(situation.now, peers, ranks);
     draft.summary = format!("{} use one GPU ({gpu}){}", Ranks(ranks), hosts(&sharers));
     draft.say(
         "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
@@ -57,7 +57,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     if !misled.is_empty() {
         draft.say(format!(
             "{} not use the device of the local rank.",
-            Capital(Ranks(&misled)).with("does", "do"),
+            begin(Ranks(&misled).with("does", "do")),
         ));
     }
     draft.advise(

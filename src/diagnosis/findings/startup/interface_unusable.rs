@@ -13,7 +13,7 @@ use crate::findings::startup::joining::describe_joiners;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks, worlds};
-use crate::words::Ranks;
+use crate::words::{Ranks, joined};
 
 /// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
@@ -62,9 +62,7 @@ fn found<'a>(forming: &Forming<'a>) -> BTreeMap<Setting, Vec<Joiner<'a>>> {
 /// Variables of a joiner that name an unusable interface, with their values.
 fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<Setting> {
     let settings = &joiner.process.settings;
-    let Some(seen) = settings.get(SEEN) else {
-        return Vec::new();
-    };
+    let Some(seen) = settings.get(SEEN) else { return Vec::new() };
     let seen = interfaces::parse(seen);
     let backend = &joiner.init.backend;
     let uses =
@@ -91,8 +89,7 @@ fn draft(
     let first = joiners[0];
     let mut draft =
         Draft::new(&catalogue::DD308, KeyPlace::Ranks(vec![first.rank]), first.init.call.at);
-    draft.root = ranks(joiners);
-    draft.root_confidence = Confidence::Proved;
+    draft.blame(ranks(joiners), Confidence::Proved);
     describe_joiners(situation, forming, &mut draft);
     let seen = first.process.settings.get(SEEN);
     let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();
@@ -108,12 +105,11 @@ fn draft(
         "{} configured to use the network interface {value} ({variable}), {what}",
         Ranks(&draft.root).with("is", "are"),
     );
-    let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
     draft.say(format!(
         "Process {} of rank {} sees these interfaces: {}.",
         first.process.pid,
         first.rank,
-        listed.join(", ")
+        joined(seen.iter().map(Interface::to_string), ", ")
     ));
     draft.advise(format!(
         "Set {variable} to an interface of that host that reaches the others, or leave it unset."

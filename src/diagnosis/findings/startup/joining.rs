@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall
 use crate::evidence::align::odd_ones;
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
-use crate::findings::view::describe;
+use crate::findings::view::{describe, waiting_until};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks};
 use crate::words::{self, Ranks};
@@ -23,7 +23,6 @@ pub(crate) fn describe_joiners(
     draft.of_process = Some(forming.joiners[0].process.id);
     draft.blocked_at = Some(forming.begun());
     draft.per_rank = forming.joiners.iter().map(|joiner| joining_call(situation, joiner)).collect();
-    draft.per_rank.sort_by_key(|call| call.rank);
     let mut held_up = forming.joiners.clone();
     held_up.retain(|it| it.process.is_joining() || held_up_in(situation, it).is_some());
     draft.set_victims(ranks(&held_up));
@@ -32,13 +31,9 @@ pub(crate) fn describe_joiners(
 /// The row of a joiner: its call of `init_process_group`, or the call that it waits in since.
 pub(crate) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> RankCall {
     let until = joiner.process.end.map_or(situation.now, |end| end.at);
-    let waiting = |call: &Call| {
-        let waited = until.since(call.at).as_millis() as u64;
-        describe(joiner.rank, CallState::Waiting, Some(waited), call)
-    };
     match (joiner.init.over, held_up_in(situation, joiner)) {
-        (None, _) => waiting(&joiner.init.call),
-        (Some(_), Some(call)) => waiting(call),
+        (None, _) => waiting_until(joiner.rank, until, &joiner.init.call),
+        (Some(_), Some(call)) => waiting_until(joiner.rank, until, call),
         (Some(_), None) => describe(joiner.rank, CallState::Returned, None, &joiner.init.call),
     }
 }
@@ -59,7 +54,7 @@ fn held_up_in<'a>(situation: &Situation<'_>, joiner: &Joiner<'a>) -> Option<&'a 
 
 /// Makes the classes outnumbered by another one the root cause, or all of them.
 pub(crate) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
-    draft.blame(odd_ones(classes));
+    draft.blame_odd(odd_ones(classes));
     draft.root.dedup();
 }
 
@@ -82,7 +77,7 @@ pub(crate) fn each<K>(
         let verb = words::number(&ranks(joiners), one, several);
         format!("{} {verb} {}", who(joiners), object(key))
     };
-    classes.iter().map(clause).collect::<Vec<_>>().join(", ")
+    words::joined(classes.iter().map(clause), ", ")
 }
 
 /// The proof that two joiners contradict each other.

@@ -1,47 +1,30 @@
 //! Errors by which NCCL refuses to connect ranks, and the findings that explain them.
 
-use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::{Key, KeyPlace};
 use crate::findings::startup::{settings, skew};
 use crate::model::{Exception, Process};
 use crate::situation::Situation;
 
-/// A reason for which NCCL refuses to connect ranks.
-struct Refusal {
-    /// Parts of its error messages.
-    texts: &'static [&'static str],
-    /// Code of the finding that explains it.
-    code: &'static Code,
-    /// Identifies the finding about the process that raised the error; `None`: there is none.
-    place: fn(&Situation<'_>, &Process) -> Option<KeyPlace>,
-}
-
-static REFUSALS: &[Refusal] = &[
-    Refusal {
-        texts: &["Duplicate GPU detected", "Multiple Ranks are using the same GPU"],
-        code: &catalogue::DD307,
-        place: of_shared_gpu,
-    },
-    Refusal {
-        // Since 2.23.4.
-        texts: &["Mismatched NCCL version"],
-        code: &catalogue::DD305,
-        place: skew::place,
-    },
-];
-
 /// Key of the finding that an exception of a process follows from; `None`: NCCL did not raise it to
-/// refuse a connection.
+/// refuse a connection, or there is none.
 pub(crate) fn cause(
     situation: &Situation<'_>,
     process: &Process,
     exception: &Exception,
 ) -> Option<Key> {
-    let is_in = |it: &&Refusal| it.texts.iter().any(|text| exception.text.contains(text));
-    let refusal = REFUSALS.iter().find(is_in)?;
-    let place = (refusal.place)(situation, process)?;
-    Some(Key { code: refusal.code.code, place })
+    let states = |text: &str| exception.text.contains(text);
+    let (code, place) =
+        if states("Duplicate GPU detected") || states("Multiple Ranks are using the same GPU") {
+            (&catalogue::DD307, of_shared_gpu(situation, process)?)
+        } else if states("Mismatched NCCL version") {
+            // Since 2.23.4.
+            (&catalogue::DD305, skew::place(situation, process)?)
+        } else {
+            return None;
+        };
+    Some(Key { code: code.code, place })
 }
 
 /// Identifies the finding about the GPU that a process shares.

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::stalls::idle;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::startup::skew;
 use crate::findings::view::no_call;
@@ -16,7 +17,7 @@ use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
-use crate::words::{self, Capital, Ranks, number};
+use crate::words::{self, Ranks, number};
 
 /// Time in which a launcher starts the next process of a rank: a restart, or the program after a
 /// check.
@@ -88,11 +89,9 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
     if absent.is_empty() {
         describe_incomplete_start(situation, forming, &mut draft);
     } else {
-        draft.root.clone_from(&absent);
-        draft.root_confidence = Confidence::Supported;
+        draft.blame(absent, Confidence::Supported);
         describe_joiners(situation, forming, &mut draft);
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
-        draft.per_rank.sort_by_key(|call| call.rank);
         describe_missing(situation, forming, &missing, &mut draft);
     }
     if attempt.index > 0 {
@@ -188,8 +187,7 @@ fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
 /// Fills in the draft if all ranks have begun to join and some do not return.
 fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
     draft.confidence = Confidence::Suspected;
-    draft.root = forming.waiting();
-    draft.root_confidence = Confidence::Suspected;
+    draft.blame(forming.waiting(), Confidence::Suspected);
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
         "all ranks of the world have come to {}, and {} not returned from joining it",
@@ -267,7 +265,7 @@ fn describe_missing(
     );
     draft.why = why(situation, forming, missing);
     draft.why.extend(states.where_not(situation));
-    draft.next = states.advice();
+    states.advise(draft);
 }
 
 /// The size of the world, what is known of the missing ranks, and whether the sizes disagree.
@@ -292,7 +290,6 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
 }
 
 /// The missing ranks in each state.
-#[derive(Default)]
 struct States {
     at_work: Vec<u32>,
     ended: Vec<u32>,
@@ -302,17 +299,16 @@ struct States {
 
 impl States {
     fn of(missing: &[Missing<'_>]) -> Self {
-        let mut states = Self::default();
-        for missing in missing {
-            let ranks = match missing.is {
-                Whereabouts::AtWork(_) => &mut states.at_work,
-                Whereabouts::Ended(..) => &mut states.ended,
-                Whereabouts::JoinedElsewhere(_) => &mut states.elsewhere,
-                Whereabouts::NeverSeen => &mut states.never_seen,
-            };
-            ranks.push(missing.rank);
+        let those = |is: fn(&Whereabouts<'_>) -> bool| {
+            let those = missing.iter().filter(|it| is(&it.is));
+            those.map(|it| it.rank).collect()
+        };
+        Self {
+            at_work: those(|it| matches!(it, Whereabouts::AtWork(_))),
+            ended: those(|it| matches!(it, Whereabouts::Ended(..))),
+            elsewhere: those(|it| matches!(it, Whereabouts::JoinedElsewhere(_))),
+            never_seen: those(|it| matches!(it, Whereabouts::NeverSeen)),
         }
-        states
     }
 
     /// One clause for the ranks in each state: "rank 1 is alive at train.py:9 and has not joined the
@@ -354,35 +350,31 @@ impl States {
         }
         Some(format!(
             "{} not on the {} watched ({}); other hosts are not watched.",
-            Capital(Ranks(&self.never_seen)).with("is", "are"),
+            words::begin(Ranks(&self.never_seen).with("is", "are")),
             if hosts.len() == 1 { "host that is" } else { "hosts that are" },
             hosts.join(", ")
         ))
     }
 
-    fn advice(&self) -> Vec<String> {
-        let mut next = Vec::new();
+    fn advise(&self, draft: &mut Draft) {
         if !self.never_seen.is_empty() {
-            next.push(
+            draft.advise(
                 "Compare what was launched (nodes × processes per node) with the size of the world, and \
-                 check for nodes that did not start."
-                    .into(),
+                 check for nodes that did not start.",
             );
         }
         if !self.at_work.is_empty() {
-            next.push(
-                "Find out what keeps the rank at that line, or let all ranks join before they run it."
-                    .into(),
+            draft.advise(
+                "Find out what keeps the rank at that line, or let all ranks join before they run it.",
             );
         }
         if !self.ended.is_empty() {
             let they = number(&self.ended, "it", "they");
-            next.push(format!(
+            draft.advise(format!(
                 "Check the output of {}: {they} ended before {they} joined.",
                 Ranks(&self.ended),
             ));
         }
-        next
     }
 }
 
@@ -453,12 +445,6 @@ impl Missing<'_> {
 
 /// "stands still in main() at train.py:14, there in sleep() (…)".
 fn what_it_does(outside: &Activity<'_>) -> String {
-    let line =
-        outside.line.map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
-    let line = line.unwrap_or_else(|| " in library code".into());
-    let inner = outside
-        .inner
-        .map(|inner| format!(", there in {} ({})", words::function(inner), words::line(inner)));
     let moves = if outside.moves { "is running" } else { "stands still" };
-    format!("{moves}{line}{}", inner.unwrap_or_default())
+    format!("{moves} {}", idle::in_source(outside))
 }

@@ -16,7 +16,6 @@ use crate::situation::startup::Joiner;
 const MOST_VARIABLES: usize = 128;
 
 /// The ranks of one world.
-#[derive(Clone, Debug)]
 pub(crate) struct Peers<'a> {
     /// The processes by rank.
     pub ranks: BTreeMap<u32, &'a Process>,
@@ -30,7 +29,6 @@ pub(crate) struct Peers<'a> {
 }
 
 /// Values that differ between the ranks of a world.
-#[derive(Clone, Debug)]
 pub(crate) struct Skew<'a> {
     /// Ranks grouped by equal values, largest group first. Ranks with an unknown value are left
     /// out.
@@ -42,7 +40,6 @@ pub(crate) struct Skew<'a> {
 }
 
 /// Ranks with equal values.
-#[derive(Clone, Debug)]
 pub(crate) struct Side<'a> {
     /// The ranks, ascending.
     pub ranks: Vec<u32>,

@@ -1,16 +1,16 @@
 //! Shared by the findings about versions, settings and devices.
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{CallState, RankCall};
+use ddp_doctor_proto::report::{CallState, RankCall, Timestamp};
 
 use crate::evidence::settings::meaning;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::startup::joining::blame;
 use crate::findings::startup::settings::{self, Peers, Side, Skew};
-use crate::findings::view::{describe, no_call};
+use crate::findings::view::{describe, no_call, waiting_until};
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::Ranks;
+use crate::words::{Ranks, joined};
 
 /// Variables that make a rank wait for all others inside `init_process_group`.
 const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
@@ -29,7 +29,7 @@ pub(crate) fn draft(
     let first = peers.ranks.values().next()?;
     let mut draft = Draft::new(code, KeyPlace::Process(first.rank?, first.pid), skew.at);
     blame(&mut draft, &sides);
-    draft.per_rank = per_rank(situation, peers, &sides.concat());
+    draft.per_rank = per_rank(situation.now, peers, &sides.concat());
     Some(draft.proved_by(skew.proof.clone()))
 }
 
@@ -68,25 +68,18 @@ fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
 }
 
 /// Rows of these ranks: their calls of `init_process_group`.
-pub(crate) fn per_rank(
-    situation: &Situation<'_>,
-    peers: &Peers<'_>,
-    ranks: &[u32],
-) -> Vec<RankCall> {
+pub(crate) fn per_rank(now: Timestamp, peers: &Peers<'_>, ranks: &[u32]) -> Vec<RankCall> {
     let peers = peers.ranks.iter();
     let peers = peers.filter(|(rank, _)| ranks.contains(rank));
-    peers.map(|(&rank, process)| joined(situation, rank, process)).collect()
+    peers.map(|(&rank, process)| row(now, rank, process)).collect()
 }
 
-fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
-    let Some(init) = &process.init else {
-        return no_call(rank);
-    };
+fn row(now: Timestamp, rank: u32, process: &Process) -> RankCall {
+    let Some(init) = &process.init else { return no_call(rank) };
     if init.over.is_some() || process.has_ended() {
         return describe(rank, CallState::Returned, None, &init.call);
     }
-    let waited = situation.now.since(init.call.at).as_millis() as u64;
-    describe(rank, CallState::Waiting, Some(waited), &init.call)
+    waiting_until(rank, now, &init.call)
 }
 
 /// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".
@@ -104,6 +97,5 @@ pub(crate) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String
         };
         format!("{} {listed}", Ranks(&side.ranks).with("has", "have"))
     };
-    let sides: Vec<String> = skew.sides.iter().map(side).collect();
-    sides.join(", ")
+    joined(skew.sides.iter().map(side), ", ")
 }

@@ -48,14 +48,15 @@ impl Sides<'_> {
             let mut lines = self.others.iter().flat_map(|process| self.guards(process));
             lines.find(|(_, guard)| guard.form == form)
         };
-        let (kind, found) = match left_out(GuardForm::Skips) {
-            Some(found) => (CauseKind::SkippedIteration, found),
-            None => match left_out(GuardForm::Catches) {
-                Some(found) => (CauseKind::SwallowedException, found),
-                None => return Some(suspected(CauseKind::UnevenInputs, None)),
-            },
-        };
-        Some(suspected(kind, Some(line_is_guarded(&found))))
+        let kinds = [
+            (GuardForm::Skips, CauseKind::SkippedIteration),
+            (GuardForm::Catches, CauseKind::SwallowedException),
+        ];
+        let found = kinds.into_iter().find_map(|(form, kind)| {
+            let because = line_is_guarded(&left_out(form)?);
+            Some(suspected(kind, Some(because)))
+        });
+        found.or(Some(suspected(CauseKind::UnevenInputs, None)))
     }
 
     /// Whether the odd ranks had ended, or destroyed the group, before the ranks diverged. An end

@@ -170,33 +170,29 @@ impl<'a> Sides<'a> {
         }
         // With equal numbers of batches a rank has omitted a call instead.
         let most = |them: &[&Process]| them.iter().filter_map(|it| it.turns.batches()).max();
-        match (most(&short), most(&long)) {
-            (Some(short), Some(long)) if long <= short => None,
-            (Some(drawn), Some(more)) => Some(supported(
-                CauseKind::UnevenInputs,
-                Some(format!(
-                    "The input of {} ended after {drawn} batches; {} drew {more}.",
-                    ranks(&short),
-                    ranks(&long)
-                )),
+        let because = match (most(&short), most(&long)) {
+            (Some(short), Some(long)) if long <= short => return None,
+            (Some(drawn), Some(more)) => Some(format!(
+                "The input of {} ended after {drawn} batches; {} drew {more}.",
+                ranks(&short),
+                ranks(&long)
             )),
-            _ => Some(supported(CauseKind::UnevenInputs, None)),
-        }
+            _ => None,
+        };
+        Some(supported(CauseKind::UnevenInputs, because))
     }
 
     /// An exception left a collective, a forward or a backward, and its rank continued.
     fn swallowed_exception(&self) -> Option<Reading> {
         self.everybody().find_map(|process| {
             let exception = swallowed(process, self.at)?;
-            Some(supported(
-                CauseKind::SwallowedException,
-                Some(format!(
-                    "Rank {} raised {}{} and went on.",
-                    process.rank?,
-                    words::short(&exception.text),
-                    words::at(exception.place.as_deref())
-                )),
-            ))
+            let because = format!(
+                "Rank {} raised {}{} and went on.",
+                process.rank?,
+                words::short(&exception.text),
+                words::at(exception.place.as_deref())
+            );
+            Some(supported(CauseKind::SwallowedException, Some(because)))
         })
     }
 
@@ -234,10 +230,8 @@ impl<'a> Sides<'a> {
             let group = self.situation.model.group(group);
             self.situation.parting(group, seq, join)
         })?;
-        Some(supported(
-            CauseKind::RankConditional,
-            Some(line_is_guarded(&(parting.line, &parting.guard))),
-        ))
+        let because = line_is_guarded(&(parting.line, &parting.guard));
+        Some(supported(CauseKind::RankConditional, Some(because)))
     }
 
     /// Conditions in the source around lines that only one side reached.
@@ -347,7 +341,7 @@ impl<'a> Sides<'a> {
             (None, None) => (kind, None, true),
         };
         let shown = shown.map(|shown| line_is_guarded(&shown));
-        let because = [calls, shown].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let because = words::joined(calls.into_iter().chain(shown), " ");
         let because = Some(because).filter(|it| !it.is_empty());
         Some(Reading { same_path, ..suspected(kind, because) })
     }

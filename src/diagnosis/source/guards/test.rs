@@ -45,51 +45,46 @@ pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
 /// The test with `rank` in place of the name that it compares first: `r == 0`, where `r` is known to
 /// follow from the rank. `None`: it does not begin so.
 pub(super) fn of_rank(test: &str) -> Option<String> {
-    let end = test.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
+    let end = test.find(|c| !is_of_word(c))?;
     let (name, rest) = test.split_at(end);
     let is_name = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
     let compares = |sign: &&str| rest.trim_start().starts_with(*sign);
     (is_name && ["==", "!=", "<", ">", "%"].iter().any(compares)).then(|| format!("rank{rest}"))
 }
 
-#[derive(Clone, Debug, PartialEq)]
-enum Token {
-    Name(String),
-    Number(i64),
-    Text,
-    Sign(&'static str),
-}
-
 const SIGNS: [&str; 18] =
     ["==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-"];
 
-fn tokens(text: &str) -> Option<Vec<Token>> {
+const COMPARISONS: [&str; 8] = ["==", "!=", "<=", ">=", "<", ">", "in", "is"];
+
+/// The words, numbers, texts with their quotes, and signs of a test.
+fn tokens(text: &str) -> Option<Vec<&str>> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
-        let length = if first.is_alphanumeric() || first == '_' {
-            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
-            let word = &rest[..end.unwrap_or(rest.len())];
-            found.push(if first.is_ascii_digit() {
-                Token::Number(word.parse().ok()?)
-            } else {
-                Token::Name(word.to_owned())
-            });
-            word.len()
+        let length = if is_of_word(first) {
+            rest.find(|c| !is_of_word(c)).unwrap_or(rest.len())
         } else if first == '"' || first == '\'' {
-            found.push(Token::Text);
             rest[1..].find(first)? + 2
         } else {
-            let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign))?;
-            found.push(Token::Sign(sign));
-            sign.len()
+            SIGNS.iter().find(|sign| rest.starts_with(**sign))?.len()
         };
-        rest = rest[length..].trim_start();
+        let (token, after) = rest.split_at(length);
+        found.push(token);
+        rest = after.trim_start();
     }
     Some(found)
 }
 
-#[derive(Clone, Debug, PartialEq)]
+/// Whether names and numbers may contain the character.
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| is_of_word(c) && !c.is_ascii_digit())
+}
+
 enum Value {
     Unknown,
     Truth(bool),
@@ -129,24 +124,22 @@ fn decided(truths: [Option<bool>; 2], decisive: bool) -> Option<bool> {
 }
 
 struct Parser<'a> {
-    tokens: &'a [Token],
+    tokens: &'a [&'a str],
     at: usize,
     rank: i64,
     world: Option<i64>,
     depth: usize,
 }
 
-impl Parser<'_> {
-    fn peek(&self) -> Option<&Token> {
-        self.tokens.get(self.at)
+impl<'a> Parser<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let token = self.tokens.get(self.at)?;
+        self.at += 1;
+        Some(token)
     }
 
-    fn takes(&mut self, sign: &str) -> bool {
-        let is = match self.peek() {
-            Some(Token::Sign(found)) => *found == sign,
-            Some(Token::Name(found)) => found == sign,
-            _ => false,
-        };
+    fn takes(&mut self, token: &str) -> bool {
+        let is = self.tokens.get(self.at) == Some(&token);
         self.at += usize::from(is);
         is
     }
@@ -196,20 +189,13 @@ impl Parser<'_> {
         let mut all: Option<Option<bool>> = None;
         loop {
             let start = self.at;
-            let (negated, sign) = if self.takes("not") {
-                (true, self.takes("in").then_some("in"))
-            } else if self.takes("in") {
-                (false, Some("in"))
-            } else if self.takes("is") {
-                (self.takes("not"), Some("=="))
-            } else {
-                let signs = ["==", "!=", "<=", ">=", "<", ">"];
-                (false, signs.into_iter().find(|sign| self.takes(sign)))
-            };
-            let Some(sign) = sign else {
+            let is_not_in = self.takes("not");
+            let signs = if is_not_in { &["in"][..] } else { &COMPARISONS };
+            let Some(sign) = signs.iter().find(|sign| self.takes(sign)) else {
                 self.at = start;
                 break;
             };
+            let negated = is_not_in || *sign == "is" && self.takes("not");
             let right = self.sum()?;
             let this = compare(&last, sign, &right).map(|truth| truth != negated);
             all = Some(decided([all.unwrap_or(Some(true)), this], false));
@@ -236,29 +222,19 @@ impl Parser<'_> {
     }
 
     fn atom(&mut self) -> Option<Value> {
-        let token = self.peek()?.clone();
-        self.at += 1;
-        match token {
-            Token::Number(number) => Some(Value::Number(number)),
-            Token::Text => Some(Value::Unknown),
-            Token::Sign("-") => {
+        match self.next()? {
+            "-" => {
                 let number = self.atom()?.number().and_then(i64::checked_neg);
                 Some(number.map_or(Value::Unknown, Value::Number))
             }
-            Token::Sign(open @ ("(" | "[" | "{")) => {
-                let close = match open {
-                    "(" => ")",
-                    "[" => "]",
-                    _ => "}",
-                };
-                self.sequence(close)
-            }
-            Token::Name(name) => match name.as_str() {
-                "True" => Some(Value::Truth(true)),
-                "False" => Some(Value::Truth(false)),
-                _ => self.name(name),
-            },
-            Token::Sign(_) => None,
+            "(" => self.sequence(")"),
+            "[" => self.sequence("]"),
+            "{" => self.sequence("}"),
+            "True" => Some(Value::Truth(true)),
+            "False" => Some(Value::Truth(false)),
+            name if is_name(name) => self.name(name),
+            text if text.starts_with(['"', '\'']) => Some(Value::Unknown),
+            number => number.parse().ok().map(Value::Number),
         }
     }
 
@@ -283,13 +259,11 @@ impl Parser<'_> {
     }
 
     /// A dotted name with calls and indexes. Its value is known if its last part is a known name.
-    fn name(&mut self, first: String) -> Option<Value> {
+    fn name(&mut self, first: &'a str) -> Option<Value> {
         let (mut last, mut arguments, mut indexed) = (first, Vec::new(), false);
         loop {
             if self.takes(".") {
-                let Some(Token::Name(name)) = self.peek().cloned() else { return None };
-                self.at += 1;
-                (last, arguments) = (name, Vec::new());
+                (last, arguments) = (self.next().filter(|it| is_name(it))?, Vec::new());
             } else if self.takes("(") {
                 let before = self.at;
                 if !self.takes(")") {
@@ -303,7 +277,7 @@ impl Parser<'_> {
                 break;
             }
         }
-        Some(match last.as_str() {
+        Some(match last {
             _ if indexed => Value::Unknown,
             name if RANK.contains(&name) && arguments.is_empty() => Value::Number(self.rank),
             name if IS_ZERO.contains(&name) && arguments.is_empty() => Value::Truth(self.rank == 0),
@@ -320,7 +294,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
     match (a, b) {
         (Value::Number(a), Value::Numbers(b)) if sign == "in" => Some(b.contains(a)),
         (Value::Number(a), Value::Number(b)) => Some(match sign {
-            "==" => a == b,
+            "==" | "is" => a == b,
             "!=" => a != b,
             "<=" => a <= b,
             ">=" => a >= b,
@@ -328,7 +302,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
             ">" => a > b,
             _ => return None,
         }),
-        (Value::Truth(a), Value::Truth(b)) if sign == "==" => Some(a == b),
+        (Value::Truth(a), Value::Truth(b)) if matches!(sign, "==" | "is") => Some(a == b),
         _ => None,
     }
 }

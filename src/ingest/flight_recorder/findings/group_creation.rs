@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding, Group};
 
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::diagnosis::words::{self, Ranks, number};
 use crate::ingest::flight_recorder::calls::{GroupAt, Unit};
 use crate::ingest::flight_recorder::replay::Replay;
 
@@ -88,7 +88,7 @@ fn name(
     finding.seq = Some(unit.seq).filter(|&seq| seq > 0);
     finding.why = vec![format!(
         "{} waits in a call of the group, which needs all members that it created the group with.",
-        Capital(Ranks(&[rank])),
+        words::begin(Ranks(&[rank])),
     )];
     finding.next = vec!["Pass the same ranks to new_group on all ranks.".into()];
     finding.ranks.root = root;

@@ -10,7 +10,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Finding};
 
 use super::make_root_cause;
-use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::diagnosis::words::{Ranks, begin, number};
 use crate::ingest::flight_recorder::replay::Replay;
 
 /// Makes the smaller side the root cause of a finding.
@@ -34,7 +34,7 @@ fn blame_outnumbered(finding: &mut Finding, replay: &Replay<'_>) {
     let minority = if let Some((minority, others)) = found.sides() {
         finding.why.push(format!(
             "{} agree on the order of these calls, and {} {} not.",
-            Capital(Ranks(&others)),
+            begin(Ranks(&others)),
             Ranks(&minority),
             number(&minority, "does", "do"),
         ));
@@ -54,7 +54,7 @@ fn blame_lone_callers(finding: &mut Finding, replay: &Replay<'_>) {
     let missing = Ranks(&finding.ranks.root);
     finding.why.push(format!(
         "{} have all stopped after one call: {} may have made one call too many.",
-        Capital(missing),
+        begin(missing),
         Ranks(&callers),
     ));
     finding.next = vec![format!(

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Confidence, Effect, Finding, Role};
 
 use super::make_root_cause;
 use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::diagnosis::words::{self, Ranks, number};
 use crate::ingest::flight_recorder::calls::Unit;
 use crate::ingest::flight_recorder::replay::Replay;
 
@@ -78,7 +78,7 @@ fn name_other_line(finding: &mut Finding, lines: &[Vec<u32>]) {
     };
     finding.why.push(format!(
         "{} {} it at another line than the others: a rank that leaves out a call is in the next one.",
-        Capital(Ranks(&odd)),
+        words::begin(Ranks(&odd)),
         number(&odd, "calls", "call"),
     ));
     finding.ranks.root_confidence = Confidence::Suspected;
@@ -112,7 +112,7 @@ pub(super) fn lead(findings: &mut [Finding]) {
         if let Some((seq, odd)) = next.filter(|it| it.0 < u64::MAX && own.ranks.root.is_empty()) {
             own.why.push(format!(
                 "{} {} from the others in #{seq}: a call may have been left out, or made once more.",
-                Capital(Ranks(&odd)),
+                words::begin(Ranks(&odd)),
                 number(&odd, "differs", "differ"),
             ));
             own.next = vec![SAME_ORDER.into()];

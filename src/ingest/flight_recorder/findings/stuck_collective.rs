@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Finding, RankCall, Where};
 use super::make_root_cause;
 use super::split_mismatch::{self, OTHER_LINES};
 use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
-use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::diagnosis::words::{Ranks, begin, number};
 use crate::ingest::flight_recorder::calls::Unit;
 use crate::ingest::flight_recorder::dump::State;
 use crate::ingest::flight_recorder::replay::Replay;
@@ -51,7 +51,7 @@ pub(super) fn name_devices(finding: &mut Finding, replay: &Replay<'_>, calls: &[
     };
     finding.why.push(format!(
         "{} {} not started it, and all others have: {} still executing earlier work.",
-        Capital(Ranks(&not_started)),
+        begin(Ranks(&not_started)),
         number(&not_started, "has", "have"),
         number(&not_started, "its device is", "their devices are"),
     ));
@@ -97,7 +97,7 @@ fn name_strange_line(finding: &mut Finding, replay: &Replay<'_>, calls: &[(u32, 
         format!(
             "{} {} it at another line than the others, which that line did not meet in any earlier \
              call of the group: a call may have been left out, or made once more.",
-            Capital(Ranks(&odd)),
+            begin(Ranks(&odd)),
             number(&odd, "makes", "make"),
         ),
     ];
