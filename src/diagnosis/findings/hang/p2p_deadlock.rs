@@ -38,13 +38,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let because = std::mem::take(&mut draft.why);
     draft.say(cycle::steps(situation, waits));
     let others = partners_of_others(situation, waits);
-    // Every call would meet another one of the cycle, if their peers were others. Of calls that block, the
-    // right partners may come later.
-    let are_crossed = waits.iter().all(|wait| {
-        let partners = || others.iter().filter(|it| it.wait.rank == wait.rank);
-        let is_here = |it: &Misdirected<'_>| waits.iter().any(|wait| wait.rank == it.other.rank);
-        wait.call.is_async && partners().any(is_here)
-    });
+    let are_crossed = are_crossed(waits, &others);
     if are_crossed {
         draft.say(
             "Each of them waits for a rank whose own call here has another peer: these calls do not match in any \
@@ -87,40 +81,54 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             wait.rank,
         ));
     }
-    draft.advise(if let Some(Misdirected { wait, other, .. }) = misdirected {
-        format!(
+    draft.advise(match misdirected {
+        Some(Misdirected { wait, other, .. }) => format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
             wait.rank,
             words::at(wait.call.place.as_deref()),
             other.rank,
             wait.call.peer.unwrap_or_default(),
-        )
-    } else if are_crossed {
-        let mut lines: Vec<String> =
-            waits.iter().map(|it| words::at(it.call.place.as_deref())).collect();
-        lines.dedup();
-        format!(
-            "Check the peers of these calls{}: a send needs a receive of its peer from this rank, and a \
-             receive a send.",
-            if let [line] = &lines[..] { line } else { "" },
-        )
-    } else if met.is_some() {
-        "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
-            .into()
-    } else if waits.iter().any(|wait| wait.message.is_none()) {
-        "Make the calls of the message on both sides before the collective, or on both after it: a \
-         rank that waits in one cannot make the other."
-            .into()
-    } else if waits.iter().all(|wait| is(wait, Side::Receive) && is_later(wait)) {
-        "Compare this round of messages with the earlier ones, which met: one of these ranks has left out a send, or \
-         receives before it sends."
-            .into()
-    } else {
-        "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
-         Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued."
-            .into()
+        ),
+        None if are_crossed => {
+            let mut lines: Vec<String> =
+                waits.iter().map(|it| words::at(it.call.place.as_deref())).collect();
+            lines.dedup();
+            format!(
+                "Check the peers of these calls{}: a send needs a receive of its peer from this rank, and a \
+                 receive a send.",
+                if let [line] = &lines[..] { line } else { "" },
+            )
+        }
+        None if met.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
+             both sides."
+            .into(),
+        None => order(waits).into(),
     });
     Some(draft)
+}
+
+/// Whether every call would meet another one of the cycle, if their peers were others. Of calls that block, the
+/// right partners may come later.
+fn are_crossed(waits: &[Blocked], others: &[Misdirected<'_>]) -> bool {
+    let is_here = |rank: u32| waits.iter().any(|wait| wait.rank == rank);
+    waits.iter().all(|wait| {
+        let mut partners = others.iter().filter(|it| it.wait.rank == wait.rank);
+        wait.call.is_async && partners.any(|it| is_here(it.other.rank))
+    })
+}
+
+/// Advice on the order of the calls.
+fn order(waits: &[Blocked]) -> &'static str {
+    if waits.iter().any(|wait| wait.message.is_none()) {
+        "Make the calls of the message on both sides before the collective, or on both after it: a rank that \
+         waits in one cannot make the other."
+    } else if waits.iter().all(|wait| is(wait, Side::Receive) && is_later(wait)) {
+        "Compare this round of messages with the earlier ones, which met: one of these ranks has left out a \
+         send, or receives before it sends."
+    } else {
+        "Let one side go first: even ranks send and then receive, odd ranks receive and then send. Or issue \
+         isend and irecv for both (batch_isend_irecv) and wait after all are issued."
+    }
 }
 
 /// A sentence on the ranks from which a receive takes a message, if they have sent different numbers.

@@ -92,6 +92,9 @@ impl Sides<'_> {
             let (kind, shown) = match caught(short, long, after, within) {
                 Some(shown) => (CauseKind::SwallowedException, Some(shown)),
                 None if long.places.contains(after) => return None,
+                // It has been there before, and the other one never: that is its role, and no way out of
+                // the loop.
+                None if short.places.calls(after) > 1 => return None,
                 None => match loop_around(long, within) {
                     // They have run as many steps, and made calls in some of them.
                     (CauseKind::UnevenInputs, None) if long.step > 0 && long.step == short.step => {
