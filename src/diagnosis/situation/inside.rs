@@ -53,18 +53,20 @@ fn is_left(join: &Join) -> bool {
     !on_device && join.calls.values().all(is_over)
 }
 
-fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
+/// Whether members may be waiting for each other inside of a collective, as far as its calls say.
+fn may_be_inside(group: &Group, seq: u64, join: &Join) -> bool {
     // After a divergence, collectives that all members entered mean nothing.
-    if group.diverged.is_some_and(|at| at <= seq) {
-        return None;
-    }
+    let has_diverged = group.diverged.is_some_and(|at| at <= seq);
     // A group of one rank waits for nothing but its own device.
-    if is_left(join) || group.members.len() < 2 {
-        return None;
-    }
-    let mut members = group.members.iter();
+    let is_alone = group.members.len() < 2;
     // A rank of which nothing is known may not have made the call.
-    if members.any(|(&rank, it)| it.is_unknown() && !join.calls.contains_key(&rank)) {
+    let mut members = group.members.iter();
+    let is_unknown = members.any(|(rank, it)| it.is_unknown() && !join.calls.contains_key(rank));
+    !has_diverged && !is_alone && !is_unknown && !is_left(join)
+}
+
+fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
+    if !may_be_inside(group, seq, join) {
         return None;
     }
     let timing = &situation.model.timing;

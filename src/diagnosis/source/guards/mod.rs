@@ -165,7 +165,7 @@ fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) ->
 }
 
 /// Whether a process has made a call in the same function under a test on the rank that `here` do not
-/// pass, as the ranks that wait for the first one do.
+/// pass: the function then has a call for each role.
 pub fn has_counterpart(process: &Process, line: &Where, here: &[u32]) -> bool {
     let keeps_away = |guard: &Guard| {
         guard.subject == GuardSubject::Rank
