@@ -217,6 +217,27 @@ outside(8)
         (said,) = [r for r in o.box.of("parameters") if r.code != 1]
         self.assertEqual((said.code, said.numel, said.site[1]), (6, 2, o.line("outside")))
 
+    def test_gradients_of_thawed_parameters_are_recorded_once_unless_another_model_averages_them(self):
+        job = """
+frozen, head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+frozen.requires_grad_(False)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(frozen, head))
+def steps(times):
+    for _ in range(times):
+        model.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()  # thawed
+steps(3)
+frozen.requires_grad_(True)
+%s
+steps(8)
+"""
+        o = self.run_job(job % "")
+        (said,) = [r for r in o.box.of("parameters") if r.code not in (1, 9)]
+        self.assertEqual((said.code, said.numel, said.site[1]), (10, 2, o.line("thawed")))
+        self.assertEqual(said.text, "float32 2,3 0.weight\nfloat32 2 0.bias\n")
+        o = self.run_job(job % "other = torch.nn.parallel.DistributedDataParallel(frozen)")
+        self.assertNotIn(10, [r.code for r in o.box.of("parameters")])
+
     def test_needless_search_for_unused_parameters_is_recorded_once(self):
         o = self.run_job(
             """

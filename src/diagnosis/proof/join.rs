@@ -67,7 +67,7 @@ pub(super) fn check_models(a: &ModelFact, b: &ModelFact) -> Result<(), Rejection
     are_members(&a.group, [a.rank, b.rank])?;
     let is_one_model = (&a.group, a.model, a.index) == (&b.group, b.model, b.index);
     ensure(is_one_model && a.rank != b.rank, Rejection::NotOneJoin)?;
-    // A copy says of each parameter what it is.
+    // Each parameter of a replica is described.
     let is_whole = |it: &ModelFact| it.parameter.is_some() == (it.index < it.total);
     let wrong = Rejection::WrongFacts(CertificateKind::Contradiction);
     ensure(is_whole(a) && is_whole(b), wrong)?;

@@ -348,6 +348,17 @@ def _thawed(module, names):
     return [(name, it) for name, it in found if it is not None and it.requires_grad and it.grad is not None]
 
 
+def _averaged_by_others(model):
+    """The parameters whose gradients other models of DDP average, by id."""
+    found = set()
+    for other in _models:
+        module = other.reference() if other is not model else None
+        if module is not None:
+            named = module.module.named_parameters()
+            found.update(id(parameter) for name, parameter in named if name not in other.frozen)
+    return found
+
+
 def _check_frozen(model, module, frame):
     """Called after a backward. DDP does not average parameters that required no gradient when it wrapped the model."""
     at = model.checked % len(model.frozen)
@@ -357,8 +368,12 @@ def _check_frozen(model, module, frame):
         return
     model.thawed += 1
     if model.thawed == _MOST_THAWED:
-        lines = [_line(name, parameter) for name, parameter in _thawed(module, model.frozen)]
+        found = _thawed(module, model.frozen)
         model.frozen = ()
+        averaged = _averaged_by_others(model)
+        lines = [_line(name, parameter) for name, parameter in found if id(parameter) not in averaged]
+        if not lines:
+            return
         _record_fact(model, _words.THAWED, len(lines), _cut(lines, _MOST_BYTES), 0, _sites.site_of(frame))
 
 
