@@ -34,21 +34,22 @@ test-all:
 
 # More threads than processors, since many tests mostly wait; for the same reason, the Python tests run beside the
 # Rust tests, in one process, whose tests share an interpreter with PyTorch. All parts use the same set of features,
-# because another set would compile the workspace again.
+# because another set would compile the workspace again; so would `--test truth` instead of a filter by name.
+# Temporary files are in a directory of their own: another user's files in /tmp must not change a result.
 define TESTS
 set -e; part() { local began=$$SECONDS status=0; "$${@:2}" || status=$$?; echo "-- $$1: $$((SECONDS - began)) s"; return $$status; }; \
-venv=$(VENV); \
+venv=$(VENV); oldest=$$(env -u DDP_DOCTOR_TEST_VENV TORCH=oldest scripts/pytorch-env); \
+scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export TMPDIR="$$scratch"; \
 export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((4 * $$(nproc))); \
 python() { DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" "$$venv/bin/python" -m unittest discover -s "$$1"; }; \
 part "build" $(CARGO) build --workspace --all-targets --all-features; \
-said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
-part "Python tests" python agent/python/tests > "$$said" 2>&1 & \
+part "Python tests" python agent/python/tests > "$$scratch/python" 2>&1 & \
 status=0; part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS) || status=$$?; \
-wait $$! || status=$$?; cat "$$said"; \
+wait $$! || status=$$?; cat "$$scratch/python"; \
 part "tests of the hang benchmark" python tests/hangbench || status=$$?; \
-venv=$$(TORCH=oldest scripts/pytorch-env); \
-part "live jobs with the oldest PyTorch" env DDP_DOCTOR_TEST_VENV="$$venv" PET_STANDALONE=1 $(CARGO) test --workspace --all-features \
-    --test truth -- live:: --skip live::nccl --skip live::layers --skip live::frameworks || status=$$?; \
+part "live jobs with the oldest PyTorch" env DDP_DOCTOR_TEST_VENV="$$oldest" PET_STANDALONE=1 \
+    DDP_DOCTOR_TEST_TORCH="$$(TORCH=oldest scripts/pytorch-env --version)" $(CARGO) test --workspace --all-features --tests \
+    -- live:: --skip live::nccl --skip live::layers --skip live::frameworks || status=$$?; \
 exit $$status
 endef
 

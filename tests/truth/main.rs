@@ -7,7 +7,8 @@
 //!
 //! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: each runs a case without a
 //! valid recording and stores its journal if the outcome agrees with the truth.
-//! `DDP_DOCTOR_RECORD=all` records every case again. `DDP_DOCTOR_CAUSES=1` prints the causes.
+//! `DDP_DOCTOR_RECORD=all` records every case again. `DDP_DOCTOR_TEST_TORCH` is the version of
+//! PyTorch that the live jobs must have, which `live::version_of_pytorch` tests. `DDP_DOCTOR_CAUSES=1` prints the causes.
 
 #![expect(
     clippy::unwrap_used,
@@ -70,6 +71,20 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
         if orphans.is_empty() { Ok(()) } else { Err(format!("{orphans:#?}").into()) }
     });
     let mut trials = vec![all_belong];
+    if let Ok(version) = std::env::var("DDP_DOCTOR_TEST_TORCH") {
+        trials.push(Trial::test("live::version_of_pytorch", move || {
+            let used = live::versions();
+            let is_used = used.split("PyTorch ").nth(1).is_some_and(|it| {
+                // `2.4.1+cu121`: the build follows the version.
+                it.split('+').next() == Some(version.as_str())
+            });
+            if is_used {
+                Ok(())
+            } else {
+                Err(format!("{used} instead of PyTorch {version}").into())
+            }
+        }));
+    }
     let mut cases: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
     cases.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
     trials.extend(recording_checks::trials(&cases));
