@@ -5,7 +5,9 @@ use ddp_doctor_proto::DType;
 /// The element type that PyTorch's C++ code, or Python, gives this name.
 pub(super) fn named(name: &str) -> DType {
     match name {
-        "" => DType::Unspecified,
+        // PyTorch names the type of a tensor that does not exist, such as the output of a rank that is not
+        // the destination of a gather.
+        "" | "UNKNOWN_SCALAR" | "Undefined" => DType::Unspecified,
         "Float" => DType::Float32,
         "Double" => DType::Float64,
         "Half" => DType::Float16,

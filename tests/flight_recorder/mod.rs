@@ -3,11 +3,13 @@
 //! * `recorded_jobs`: dumps of real jobs.
 //! * `generated_dumps`: dumps of rare situations.
 //! * `waits`: ranks that wait for each other.
+//! * `entry_forms`: the sides of one call, as backends record them.
 //! * `files`: names, damage and times of dumps.
 //! * `folders`: dumps in several folders.
 //! * `pytorch_vectors`: the test vectors of PyTorch's analyzer, with the verdicts of `analyze`.
 //! * `simulated_jobs`: simulated jobs with a known faulty rank.
 
+mod entry_forms;
 mod files;
 mod folders;
 mod generated_dumps;

@@ -266,12 +266,14 @@ impl EntryReader {
                 .and_then(Node::int)
                 .and_then(counted)
                 .filter(|&ms| ms > 0),
-            dtype: match (inputs.dtype, outputs.dtype) {
-                (input, DType::Unspecified) => input,
-                (_, output) => output,
+            dtype: match (name.op, inputs.dtype, outputs.dtype) {
+                (_, input, DType::Unspecified) => input,
+                // The outputs of a rank that is not the destination are placeholders.
+                (Op::Gather, input, _) if input != DType::Unspecified => input,
+                (_, _, output) => output,
             },
-            numel: compared.and_then(Sizes::numel),
-            shape: compared.and_then(|it| it.first.clone()),
+            numel: compared.and_then(|it| it.total),
+            shape: compared.filter(|it| it.tensors == 1).and_then(|it| it.first.clone()),
             tensors: if name.op.is_coalesced() { inputs.sizes.tensors } else { 1 },
             pieces: match name.op {
                 _ if is_uneven => None,
@@ -340,13 +342,6 @@ struct Sizes {
     has_dims: bool,
 }
 
-impl Sizes {
-    /// Elements of the first tensor.
-    fn numel(&self) -> Option<u64> {
-        self.first.as_ref().and_then(|shape| elements(shape))
-    }
-}
-
 /// A counter or a time; `None`: there is none yet, or it is impossible.
 pub(super) fn counted(number: i64) -> Option<u64> {
     u64::try_from(number).ok().filter(|&it| it < MAX_COUNT)
@@ -357,14 +352,16 @@ fn elements(shape: &[u32]) -> Option<u64> {
     dims.try_fold(1_u64, |product, &dim| product.checked_mul(u64::from(dim)))
 }
 
-/// The tensors by whose size the calls of different ranks are compared.
+/// The tensors by whose size the calls of different ranks are compared. Gloo records coalesced calls as
+/// ordinary ones with several tensors, which it sends as one.
 fn compared<'a>(op: Op, inputs: &'a Sizes, outputs: &'a Sizes) -> Option<&'a Sizes> {
     match op {
         Op::Barrier | Op::Unspecified => None,
         Op::ReduceScatter | Op::Scatter => Some(outputs),
+        Op::Recv if inputs.tensors == 0 => Some(outputs),
         // PyTorch keeps both sizes equal. If a dump says otherwise, the larger one differs from
         // that of the other ranks.
-        Op::AllReduce if outputs.numel() > inputs.numel() => Some(outputs),
+        Op::AllReduce if outputs.total > inputs.total => Some(outputs),
         _ => Some(inputs),
     }
 }
