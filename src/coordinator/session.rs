@@ -69,6 +69,8 @@ pub(super) enum Input {
     Dump { answer: oneshot::Sender<Dump> },
     /// The current numbers are requested.
     Summarize { answer: oneshot::Sender<Summary> },
+    /// A viewer requests that the current state be published.
+    Refresh { done: oneshot::Sender<()> },
 }
 
 /// Latest published state of a job.
@@ -95,6 +97,8 @@ pub(super) struct Session {
     publisher: watch::Sender<Arc<Published>>,
     live_viewers: Arc<AtomicUsize>,
     dumps: Vec<DumpRequest>,
+    /// Viewers to notify once the current state is published.
+    refreshed: Vec<oneshot::Sender<()>>,
     /// Memory of the tables of its nodes.
     tables: Arc<Memory>,
     /// Events between decoder and engine; empty between batches.
@@ -144,6 +148,7 @@ impl Session {
             publisher,
             live_viewers,
             dumps: Vec::new(),
+            refreshed: Vec::new(),
             tables,
             events: Vec::new(),
             used: sys::processor_time(),
@@ -184,7 +189,7 @@ impl Session {
                     requested = self.live_viewers.load(Ordering::Relaxed) > 0;
                 }
             }
-            self.conclude(requested);
+            self.conclude(requested || !self.refreshed.is_empty());
         }
         self.publish(true);
     }
@@ -235,6 +240,11 @@ impl Session {
             Input::Summarize { answer } => {
                 // Fails if the requester is gone.
                 drop(answer.send(Summary::of(&self.engine.report())));
+            }
+            Input::Refresh { done } => {
+                // Durations depend on the time of the evaluation.
+                self.engine.handle_timeout((self.now)());
+                self.refreshed.push(done);
             }
         }
     }
@@ -455,6 +465,10 @@ impl Session {
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
         let detail = watched.then(|| Arc::new(Detail::of(self.engine.model(), at)));
         self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
+        for done in self.refreshed.drain(..) {
+            // Fails if the viewer is gone.
+            drop(done.send(()));
+        }
     }
 
     fn has_ended(&self) -> bool {

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ddp_doctor_proto::viewer::Update;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::session::Published;
 use crate::report::viewer::Sent;
+
+/// Maximum delay of the first update, while a busy session evaluates the current state.
+const MAX_REFRESH: Duration = Duration::from_secs(1);
 
 /// Updates of one job for one viewer.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub struct Updates {
     /// State that was sent to this viewer.
     sent: Sent,
     ended: bool,
+    /// Answers once the state at the time of the request is published; `None`: do not wait for it.
+    refreshed: Option<oneshot::Receiver<()>>,
     /// Counters that include this viewer.
     counters: Vec<Arc<AtomicUsize>>,
 }
@@ -29,11 +35,21 @@ impl Updates {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         published.mark_changed();
-        Self { published, sent: Sent::default(), ended: false, counters }
+        Self { published, sent: Sent::default(), ended: false, refreshed: None, counters }
+    }
+
+    /// Delays the first update until the session publishes its current state: the last published one
+    /// has the durations of the last change.
+    pub(super) fn begin_after(&mut self, refreshed: oneshot::Receiver<()>) {
+        self.refreshed = Some(refreshed);
     }
 
     /// The next update; `None` once the job has ended or its session is gone.
     pub async fn next(&mut self) -> Option<Update> {
+        if let Some(refreshed) = self.refreshed.take() {
+            // Without an answer, the session has ended or is busy: the last published state serves.
+            drop(tokio::time::timeout(MAX_REFRESH, refreshed).await);
+        }
         while !self.ended {
             self.published.changed().await.ok()?;
             let published = self.published.borrow_and_update().clone();

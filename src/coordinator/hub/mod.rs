@@ -219,7 +219,14 @@ impl Hub {
         if live {
             counters.push(job.live_viewers.clone());
         }
-        Ok(Updates::new(job.published.clone(), counters))
+        let mut updates = Updates::new(job.published.clone(), counters);
+        if let Some(inputs) = job.inputs.as_ref().filter(|_| !job.has_ended()) {
+            let (done, refreshed) = oneshot::channel();
+            // A full queue drops `done`, so that nothing is waited for.
+            drop(inputs.queue.try_send(Input::Refresh { done }));
+            updates.begin_after(refreshed);
+        }
+        Ok(updates)
     }
 
     /// Takes the current stacks of all ranks of a running job; an empty id selects the newest one.

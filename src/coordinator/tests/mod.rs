@@ -280,3 +280,28 @@ async fn until_anytime(updates: &mut Updates, is_so: impl Fn(&Update) -> bool) -
         }
     }
 }
+
+#[tokio::test]
+async fn new_viewer_gets_current_durations() {
+    let hub = Arc::new(Hub::new());
+    let mut all = vec![hello("j", "a")];
+    all.extend(waiting_rank(0, 2));
+    all.push(joined(1, 2));
+    let (_node, _requests) = attach(&hub, report(all)).await;
+    let waited = |update: &Update| {
+        let rank = update.ranks.iter().find(|rank| rank.rank == 0)?;
+        rank.waiting_in.as_ref()?.waited_ms
+    };
+    let mut updates = hub.watch("j", false).unwrap();
+    let first = until(&mut updates, |update| waited(update).is_some()).await;
+    // The state changes no further: only requests can make the session publish it again.
+    let later = async {
+        loop {
+            let update = hub.watch("j", false).unwrap().next().await.unwrap();
+            if waited(&update) > waited(&first) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(TIMEOUT, later).await.unwrap();
+}
