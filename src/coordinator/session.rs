@@ -467,7 +467,7 @@ impl Session {
         self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
         for done in self.refreshed.drain(..) {
             // Fails if the viewer is gone.
-            drop(done.send(()));
+            done.send(()).ok();
         }
     }
 

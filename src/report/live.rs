@@ -1,5 +1,6 @@
 //! The diagnosis of a running job on its terminal and in its report files.
 
+use std::borrow::Borrow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -39,9 +40,7 @@ pub struct Live {
     /// Report files.
     files: Vec<ReportFile>,
     /// Findings on the terminal.
-    printed: Vec<Finding>,
-    /// When a finding was last printed.
-    printed_at: Option<Instant>,
+    printed: Vec<Printed>,
     /// When `printed` became outdated, and when to print; `None`: up to date.
     settling: Option<(Instant, Instant)>,
     /// The job has ended: the findings are final.
@@ -50,6 +49,13 @@ pub struct Live {
     webhook: Option<(Tracker, Notifier)>,
     /// Whether the diagnosis reported the end of the job.
     has_ended: bool,
+}
+
+/// A finding on the terminal.
+struct Printed {
+    finding: Finding,
+    /// Time it was last printed in full; `None`: as a note, or not at all.
+    at: Option<Instant>,
 }
 
 /// A file with the last report.
@@ -76,7 +82,6 @@ impl Live {
             assembler: Assembler::new(job),
             files: files.into_iter().map(ReportFile::new).collect(),
             printed: Vec::new(),
-            printed_at: None,
             settling: None,
             is_over: false,
             webhook: None,
@@ -141,24 +146,25 @@ impl Live {
     pub fn print(&mut self) {
         self.settling = None;
         self.send(Tracker::observe);
-        let current = self.printable();
         let mut before = std::mem::take(&mut self.printed);
-        for finding in &current {
-            let same = take_previous(&mut before, finding);
-            if same.is_none_or(|printed| has_changed(&printed, finding)) {
-                self.finding(finding);
-            }
+        let mut printed = Vec::new();
+        for finding in self.printable() {
+            let same = take_previous(&mut before, &finding);
+            let at = match same {
+                Some(same) if !has_changed(&same.finding, &finding) => same.at,
+                _ => self.finding(&finding),
+            };
+            printed.push(Printed { finding, at });
         }
-        for finding in before {
+        for Printed { finding, .. } in before {
             self.print_line(&format!("withdrawn: {} {}", finding.code, finding.name));
         }
-        self.printed = current;
+        self.printed = printed;
     }
 
     /// Prints and writes the rest. Initiating findings are printed last, below the final output of
     /// the job and its launcher.
     pub fn finish(&mut self) -> Report {
-        let buried = self.printed_at.is_some_and(|at| at.elapsed() >= REPRINT_AGE);
         if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
             // Findings printed as a one-line note that are errors by now: print them in full.
             let mut upgraded = self.printable();
@@ -167,17 +173,21 @@ impl Live {
                 let same = |it: &Finding| it.code == said.code && it.ranks.root == said.ranks.root;
                 upgraded.iter().any(same)
             };
-            self.printed.retain(|said| !has_grown(said));
+            self.printed.retain(|said| !has_grown(&said.finding));
         }
         self.print();
         if self.has_ended {
             self.send(Tracker::finish);
         }
-        let leads = |f: &&Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
-        let again: Vec<Finding> = self.printed.iter().filter(leads).cloned().collect();
-        if buried && !again.is_empty() {
+        let leads = |f: &Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
+        let leading = || self.printed.iter().filter(|it| leads(&it.finding));
+        // What was printed after a leading finding does not matter, however recent: it hides it.
+        if leading().any(|it| it.at.is_some_and(|at| at.elapsed() >= REPRINT_AGE)) {
+            let again: Vec<Finding> = leading().map(|it| it.finding.clone()).collect();
             self.announce("the diagnosis again:");
-            again.iter().for_each(|finding| self.finding(finding));
+            for finding in &again {
+                self.finding(finding);
+            }
         }
         self.write_files();
         self.assembler.report()
@@ -206,11 +216,11 @@ impl Live {
     }
 
     fn is_up_to_date(&self) -> bool {
-        let mut before = self.printed.clone();
+        let mut before: Vec<&Printed> = self.printed.iter().collect();
         let current = self.printable();
         current.iter().all(|finding| {
             take_previous(&mut before, finding)
-                .is_some_and(|printed| !has_changed(&printed, finding))
+                .is_some_and(|printed| !has_changed(&printed.finding, finding))
         }) && before.is_empty()
     }
 
@@ -221,9 +231,11 @@ impl Live {
             || (is_gap(&finding.code) && self.verbosity.verbose == 0 && !self.is_over)
     }
 
-    fn finding(&mut self, finding: &Finding) {
+    /// Prints a finding; returns when, if it was printed in full.
+    fn finding(&mut self, finding: &Finding) -> Option<Instant> {
         if self.is_brief(finding) {
             self.print_line(&format!("note[{}] {}", finding.code, finding.summary));
+            None
         } else if self.verbosity.quiet < 2 {
             // A single write, so that output of the job does not interleave.
             let mut block = b"\n".to_vec();
@@ -231,7 +243,9 @@ impl Live {
             drop(text::finding(&mut block, finding, &ranks, self.style));
             block.push(b'\n');
             self.write(&block);
-            self.printed_at = Some(Instant::now());
+            Some(Instant::now())
+        } else {
+            None
         }
     }
 
@@ -287,12 +301,13 @@ impl std::fmt::Debug for Live {
 
 /// Removes and returns the finding that `finding` continues: the one at the same place, preferably
 /// with the same root cause ranks.
-fn take_previous(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
-    let here = |other: &Finding| {
+fn take_previous<P: Borrow<Printed>>(before: &mut Vec<P>, finding: &Finding) -> Option<P> {
+    let here = |other: &P| {
+        let other = &other.borrow().finding;
         other.code == finding.code && other.group == finding.group && other.seq == finding.seq
     };
-    let same = |other: &&Finding| here(other) && other.ranks.root == finding.ranks.root;
-    let exact = before.iter().position(|other| same(&other));
+    let same = |it: &P| here(it) && it.borrow().finding.ranks.root == finding.ranks.root;
+    let exact = before.iter().position(same);
     let index = exact.or_else(|| before.iter().position(here))?;
     Some(before.remove(index))
 }
@@ -434,9 +449,10 @@ mod tests {
         live.apply(update(vec![began, followed]), Instant::now());
         live.print();
         live.finish();
-        assert_eq!(screen.take().matches("began").count(), 1, "no output since");
-        live.printed_at = Instant::now().checked_sub(REPRINT_AGE);
+        assert_eq!(screen.take().matches("began").count(), 1, "just printed");
+        live.printed[0].at = Instant::now().checked_sub(REPRINT_AGE);
         live.finish();
+        // The finding that followed was printed later, which does not bring the first one back.
         let text = screen.take();
         assert!(text.contains("began") && !text.contains("followed"), "{text}");
     }
