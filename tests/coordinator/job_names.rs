@@ -26,13 +26,13 @@ use crate::support::report::is_healthy;
 const LINE: &str = "another job named same runs at the coordinator";
 
 /// Two nodes of one rank each, under `run`, that report to a coordinator under the name `same`.
-struct Nodes {
+pub(super) struct Nodes {
     dirs: [TempDir; 2],
     runs: [Child; 2],
 }
 
 impl Nodes {
-    fn start(coordinator: &Coordinator, arguments: &[&str]) -> Self {
+    pub(super) fn start(coordinator: &Coordinator, arguments: &[&str]) -> Self {
         let port = free_port().to_string();
         let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
         let start = |rank: usize, dir: &Path| {
@@ -58,7 +58,7 @@ impl Nodes {
         self.dirs.iter().map(read).collect()
     }
 
-    fn end(&mut self) -> [Option<i32>; 2] {
+    pub(super) fn end(&mut self) -> [Option<i32>; 2] {
         self.runs.each_mut().map(|run| {
             eventually("the node ends", || run.try_wait().unwrap().is_some());
             run.wait().unwrap().code()

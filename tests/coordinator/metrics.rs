@@ -13,6 +13,7 @@ use ddp_doctor_proto::report::Verdict;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::job_names::Nodes;
 use crate::support::compiled_programs::{flood, sum};
 use crate::support::coordinator::Coordinator;
 use crate::support::healthy_job::HealthyJob;
@@ -208,6 +209,27 @@ fn prometheus_alerts_about_the_hanging_job_only() {
         prometheus.alerts().iter().all(|(name, _)| name != "DdpDoctorJobHangs")
     });
     drop(healthy);
+}
+
+#[test]
+fn hang_ended_by_kill_alerts_after_its_end() {
+    let (coordinator, address) = coordinator(&[]);
+    let statuses = Nodes::start(&coordinator, &["100", "20"]).end();
+    assert!(statuses.contains(&Some(75)), "{statuses:?}");
+    let mut text = String::new();
+    eventually("the job has ended", || {
+        text = page(&address);
+        text.contains("ddp_doctor_job_running{training_job=\"same\"} 0\n")
+    });
+    assert!(text.contains("ddp_doctor_job_end_time_seconds{training_job=\"same\"} "), "{text}");
+    let verdict = "ddp_doctor_job_verdict{training_job=\"same\",verdict=\"hang\"} 1\n";
+    assert!(text.contains(verdict), "{text}");
+    if has("prometheus") {
+        // It has never seen the job hang.
+        let prometheus = Prometheus::start(&address);
+        let ended = ("DdpDoctorJobEndedInHang".to_owned(), "same".to_owned());
+        eventually("the alert fires", || prometheus.alerts() == [ended.clone()]);
+    }
 }
 
 #[test]
