@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::analysis::is_as_live;
 use crate::check::Outcome;
 use crate::doubles::Doubles;
-use crate::program::{Case, Launcher, Variant};
+use crate::program::{Backend, Case, Launcher, Variant};
 use crate::programs;
 use crate::support::artifact;
 use crate::support::process::{program, run_to_end, without_own_variables};
@@ -69,14 +69,16 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     if !digests {
         is_as_live(&scratch.path().join("run"));
     }
-    if case.variant == Variant::Healthy {
+    if case.is_silent() {
         let stderr = finished.stderr.lines();
         let is_ours =
             |line: &&str| line.contains("ddp-doctor: ") || line.contains("ddp-doctor explain");
         let ours: Vec<&str> = stderr.filter(is_ours).collect();
         assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
     }
-    Ok(Run { outcome: Outcome { report, status: finished.status, text: finished.stderr }, scratch })
+    let text = finished.stderr;
+    let outcome = Outcome { report, status: finished.status, text, added_lines: 0 };
+    Ok(Run { outcome, scratch })
 }
 
 /// The directory of a run, which is kept if `DDP_DOCTOR_TEST_KEEP` names a folder for it.
@@ -116,6 +118,12 @@ fn python(case: &Case, command: &mut Command) -> Result<(), Unable> {
     command.env("PATH", format!("{}:{path}", venv.join("bin").display()));
     let truth = &case.truth;
     command.args(&truth.run_options);
+    if case.backend == Backend::Nccl {
+        if !Path::new("/dev/nvidiactl").exists() {
+            return Err(Unable("there is no GPU".into()));
+        }
+        command.env("LAUNCH_BACKEND", "nccl");
+    }
     if case.program.family == "layers" {
         preload(case, command);
         command.env("DOUBLES", layers()?);

@@ -8,7 +8,8 @@
 //! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: each runs a case without a
 //! valid recording and stores its journal if the outcome agrees with the truth.
 //! `DDP_DOCTOR_RECORD=all` records every case again. `DDP_DOCTOR_TEST_TORCH` is the version of
-//! PyTorch that the live jobs must have, which `live::version_of_pytorch` tests. `DDP_DOCTOR_CAUSES=1` prints the causes.
+//! PyTorch that the live jobs must have, which `live::version_of_pytorch` tests. `DDP_DOCTOR_CAUSES=1` prints the causes,
+//! `DDP_DOCTOR_SCORES=1` a table of what is right over Gloo and over NCCL.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,6 +24,7 @@ mod causes;
 mod check;
 #[path = "../doubles/harness.rs"]
 mod doubles;
+mod known_wrong;
 mod live;
 mod program;
 #[path = "../doubles/programs.rs"]
@@ -30,6 +32,7 @@ mod programs;
 mod recording;
 mod recording_checks;
 mod schedule;
+mod scores;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "shared with the other integration tests")]
 mod support;
@@ -44,24 +47,33 @@ use live::Unable;
 use program::{Case, Variant, cases};
 
 fn main() -> ExitCode {
-    if std::env::var_os("DDP_DOCTOR_CAUSES").is_some() {
-        causes::print(&cases());
+    let is_set = |name| std::env::var_os(name).is_some();
+    let tested = || cases().into_iter().filter(recording::is_tested).collect::<Vec<_>>();
+    if is_set("DDP_DOCTOR_CAUSES") {
+        causes::print(&tested());
+        return ExitCode::SUCCESS;
+    }
+    if is_set("DDP_DOCTOR_SCORES") {
+        scores::print(&tested());
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
     let trials = match std::env::var("DDP_DOCTOR_RECORD") {
-        Ok(which) => recordings(cases(), which == "all"),
-        Err(_) => tests(cases()),
+        Ok(which) => recordings(tested(), which == "all"),
+        Err(_) => tests(tested()),
     };
-    // The default hook would print between the lines of the tests; a failure shows the message
-    // anyway.
-    std::panic::set_hook(Box::new(|_| {}));
+    silence_panics();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    if std::env::var_os("DDP_DOCTOR_RECORD").is_some() {
-        recording::keep_layout(&cases());
+    if is_set("DDP_DOCTOR_RECORD") {
+        recording::keep_layout(&tested());
     }
     conclusion.exit_code()
+}
+
+/// The default hook would print between other lines; a failure shows its message anyway.
+fn silence_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
 }
 
 /// The tests: live runs, in which programs that are meant to take long start first, and replays.
@@ -87,6 +99,7 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
     }
     let mut cases: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
     cases.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
+    trials.push(known_wrong::trial(&cases));
     trials.extend(recording_checks::trials(&cases));
     for case in &cases {
         let name = format!("live::{case}");
@@ -98,7 +111,8 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
         let name = format!("replay::{case}");
         trials.push(Trial::test(name, move || {
             let _turn = schedule::replay();
-            guarded(|| check::check(&case, &recording::replay(&case)))
+            let result = guarded(|| check::check(&case, &recording::replay(&case)));
+            known_wrong::judge(&case, result)
         }));
     }
     trials

@@ -5,10 +5,17 @@
 //! `[scenario.NAME]`, `[scenario.NAME.faulty]` and `[scenario.NAME.healthy]` to one scenario of a
 //! program that has several. A program is run as each variant that it names. The lines that the
 //! leading finding must name are marked `HERE rank 0 2`.
+//!
+//! `[faulty.nccl]` and `[healthy.nccl]` (`[scenario.NAME.faulty.nccl]`) are second truths: they hold what differs if
+//! the program runs over NCCL, because of how NCCL works: calls return before they are complete, tags do not exist,
+//! a failed peer is not noticed, and communicators are created at their first call, which waits for all members. A
+//! healthy variant that states a `code` there blocks or fails over NCCL. Second truths are not part of the program:
+//! neither its recordings nor the line numbers in them depend on them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -81,6 +88,13 @@ pub(crate) struct Truth {
     /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
     #[serde(default)]
     pub(crate) hang: bool,
+    /// Whether a fault has no effect, so that nothing may be found. Second truths only.
+    #[serde(default)]
+    pub(crate) harmless: bool,
+    /// Texts on the lines that the leading finding must name, by rank, in place of the marked lines; none: any line.
+    /// Second truths only.
+    #[serde(default)]
+    pub(crate) lines: BTreeMap<String, Vec<String>>,
 }
 
 /// The ranks of the leading finding.
@@ -119,6 +133,15 @@ impl Variant {
     }
 }
 
+/// Backend over which a case runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// The backend that the program names: Gloo, or NCCL over the doubles.
+    Own,
+    /// NCCL on GPUs, in place of Gloo.
+    Nccl,
+}
+
 /// A file in `tests/jobs`.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -130,13 +153,16 @@ pub(crate) struct Program {
     pub(crate) text: String,
 }
 
-/// One variant of one scenario of a program.
+/// One variant of one scenario of a program, over one backend.
 #[derive(Debug)]
 pub(crate) struct Case {
     pub(crate) program: Arc<Program>,
     pub(crate) scenario: Option<String>,
     pub(crate) variant: Variant,
+    pub(crate) backend: Backend,
     pub(crate) truth: Truth,
+    /// Whether the head states a second truth for this case.
+    pub(crate) has_second_truth: bool,
 }
 
 impl fmt::Display for Case {
@@ -145,15 +171,40 @@ impl fmt::Display for Case {
         if let Some(scenario) = &self.scenario {
             write!(f, "::{scenario}")?;
         }
-        write!(f, "::{}", self.variant.name())
+        write!(f, "::{}", self.variant.name())?;
+        if self.backend == Backend::Nccl { write!(f, "::nccl") } else { Ok(()) }
     }
 }
 
 impl Case {
+    /// Whether the diagnosis must be without findings.
+    pub(crate) fn is_silent(&self) -> bool {
+        let truth = &self.truth;
+        truth.harmless || (self.variant == Variant::Healthy && truth.code.is_none())
+    }
+
+    /// Numbers of the lines that the leading finding may name, by rank.
+    pub(crate) fn expected_lines(&self) -> BTreeMap<u32, Vec<u32>> {
+        let text = &self.program.text;
+        let mut lines = marked_lines(text);
+        for (rank, texts) in &self.truth.lines {
+            let rank = rank.parse().unwrap();
+            let numbered = (1..).zip(text.lines()).skip(self.program.head_lines().end);
+            let has_text =
+                |line: &str| texts.iter().any(|it| line.trim_start().starts_with(it.as_str()));
+            let found: Vec<u32> =
+                numbered.filter(|(_, line)| has_text(line)).map(|(number, _)| number).collect();
+            assert_eq!(found.is_empty(), texts.is_empty(), "{self}: no line with {texts:?}");
+            lines.remove(&rank);
+            lines.extend((!found.is_empty()).then_some((rank, found)));
+        }
+        lines
+    }
+
     /// Whether its live run belongs to `make test`.
     pub(crate) fn is_quick(&self) -> bool {
         let quick = &self.truth.quick;
-        quick.iter().any(|name| name == self.variant.name())
+        self.backend == Backend::Own && quick.iter().any(|name| name == self.variant.name())
     }
 }
 
@@ -174,18 +225,34 @@ impl Program {
         self.path.extension().is_some_and(|it| it == "py")
     }
 
+    /// Indexes of the lines of the table at the head of the program.
+    pub(crate) fn head_lines(&self) -> Range<usize> {
+        let position = |text| self.text.lines().position(|line| uncommented(line) == text);
+        let begin = position("/// truth").map_or(0, |line| line + 1);
+        begin..position("///").unwrap_or(begin)
+    }
+
+    /// Whether each line of the program belongs to a second truth.
+    pub(crate) fn second_truths(&self) -> Vec<bool> {
+        let head = self.head_lines();
+        let mut is_second = false;
+        let lines = self.text.lines().enumerate().map(|(index, line)| {
+            let line = uncommented(line);
+            if !head.contains(&index) {
+                is_second = false;
+            } else if line.starts_with('[') {
+                is_second = line.ends_with(".nccl]");
+            }
+            is_second
+        });
+        lines.collect()
+    }
+
     /// The TOML table at the head of the program.
     fn head(&self) -> Table {
-        let lines = self.text.lines().map(|line| line.trim_start());
-        let uncommented = lines.map(|line| {
-            let line = line.trim_start_matches(['#', '*']);
-            line.strip_prefix(' ').unwrap_or(line)
-        });
-        let toml: Vec<&str> = uncommented
-            .skip_while(|line| *line != "/// truth")
-            .skip(1)
-            .take_while(|line| *line != "///")
-            .collect();
+        let head = self.head_lines();
+        let lines = self.text.lines().map(uncommented);
+        let toml: Vec<&str> = lines.skip(head.start).take(head.len()).collect();
         toml.join("\n").parse().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
     }
 
@@ -211,19 +278,40 @@ impl Program {
     }
 }
 
+/// A line of a program without the marker of its comment.
+fn uncommented(line: &str) -> &str {
+    let line = line.trim_start().trim_start_matches(['#', '*']);
+    line.strip_prefix(' ').unwrap_or(line)
+}
+
 fn cases_of(program: &Arc<Program>, scenario: Option<String>, table: &Table) -> Vec<Case> {
     let mut common = table.clone();
     let faulty = take_table(&mut common, "faulty");
     let healthy = take_table(&mut common, "healthy");
-    let variants = [(Variant::Faulty, faulty), (Variant::Healthy, healthy)];
-    let cases = variants.into_iter().filter_map(|(variant, table)| {
-        let mut merged = common.clone();
-        merge(&mut merged, &table?);
-        let truth = Truth::deserialize(merged)
-            .unwrap_or_else(|error| panic!("{}: {error}", program.path.display()));
-        Some(Case { program: Arc::clone(program), scenario: scenario.clone(), variant, truth })
-    });
-    cases.collect()
+    let mut cases = Vec::new();
+    for (variant, table) in [(Variant::Faulty, faulty), (Variant::Healthy, healthy)] {
+        let Some(mut table) = table else {
+            continue;
+        };
+        let second = take_table(&mut table, "nccl");
+        let mut first = common.clone();
+        merge(&mut first, &table);
+        let mut over_nccl = first.clone();
+        merge(&mut over_nccl, second.as_ref().unwrap_or(&Table::new()));
+        for (backend, table) in [(Backend::Own, first), (Backend::Nccl, over_nccl)] {
+            let truth = Truth::deserialize(table)
+                .unwrap_or_else(|error| panic!("{}: {error}", program.path.display()));
+            cases.push(Case {
+                program: Arc::clone(program),
+                scenario: scenario.clone(),
+                variant,
+                backend,
+                truth,
+                has_second_truth: second.is_some(),
+            });
+        }
+    }
+    cases
 }
 
 fn take_table(from: &mut Table, key: &str) -> Option<Table> {
@@ -243,7 +331,7 @@ fn merge(into: &mut Table, from: &Table) {
     }
 }
 
-/// All cases, sorted by the path of their program.
+/// All cases, sorted by the path of their program: over its own backend and over NCCL.
 pub(crate) fn cases() -> Vec<Case> {
     let folders = entries(&jobs()).into_iter().filter(|it| it.is_dir());
     let files = folders.flat_map(|folder| entries(&folder));
@@ -260,7 +348,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 /// Numbers of the lines marked `HERE rank 0 2`, by rank. A rank marked at several lines may wait at
 /// any of them.
-pub(crate) fn marked_lines(text: &str) -> BTreeMap<u32, Vec<u32>> {
+fn marked_lines(text: &str) -> BTreeMap<u32, Vec<u32>> {
     let mut marked: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
         let Some((_, ranks)) = line.split_once("HERE rank ") else {

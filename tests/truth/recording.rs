@@ -1,7 +1,7 @@
 //! Recordings of live runs: the journal of a run, from which the engine reproduces its report.
 //!
-//! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT.gz` is gzip of one line of JSON ([`Meta`])
-//! and the journal. `tests/recordings/layout.txt` lists the fields of the recorded messages and the
+//! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT[.nccl].gz` is gzip of one line of JSON ([`Meta`])
+//! and the journal; those with `.nccl` are of runs over NCCL on a GPU. `tests/recordings/layout.txt` lists the fields of the recorded messages and the
 //! version of the black box. A recording is stale if its program has changed; all are stale if a
 //! listed field has changed or was removed.
 
@@ -16,7 +16,7 @@ use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor::report::json::Assembler;
 use ddp_doctor::report::text::{self, Style};
 use ddp_doctor_proto::blackbox::LAYOUT_VERSION;
-use ddp_doctor_proto::report::Job;
+use ddp_doctor_proto::report::{Finding, Job};
 use ddp_doctor_proto::v1::{self, event::Kind};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -28,7 +28,7 @@ use protox::prost_reflect::{
 use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
-use crate::program::{Case, Variant};
+use crate::program::{Backend, Case};
 use crate::support::pytorch_jobs::jobs;
 
 const JOURNAL: &str = "journal.ddpj";
@@ -40,10 +40,13 @@ const FRAME: &str = "ddpdoctor.v1.Report";
 struct Meta {
     /// The [`fingerprint`] of the program.
     program: u32,
-    /// Exit status of `ddp-doctor run`; `None` if a signal ended it.
+    /// Exit status of `ddp-doctor run`; `None` if the run was ended from outside.
     status: Option<i32>,
     /// Versions of the software that was run.
     versions: String,
+    /// Number of lines of the table at the program's head; `None`: as many as now without second truths.
+    #[serde(default)]
+    head: Option<usize>,
 }
 
 fn root() -> PathBuf {
@@ -55,18 +58,27 @@ fn path(case: &Case) -> PathBuf {
     let words: Vec<&str> = [case.program.name.as_str()]
         .into_iter()
         .chain(scenario)
-        .chain([case.variant.name(), "gz"])
+        .chain([case.variant.name()])
+        .chain((case.backend == Backend::Nccl).then_some("nccl"))
+        .chain(["gz"])
         .collect();
     root().join(&case.program.family).join(words.join("."))
 }
 
-/// CRC-32 of the program, without the line that selects its live runs, and of the modules of
-/// `tests/jobs/support` that it names.
+/// Whether a case is tested: every one over its own backend, and those over NCCL that have a recording or a second
+/// truth.
+pub(crate) fn is_tested(case: &Case) -> bool {
+    case.backend == Backend::Own || case.has_second_truth || path(case).exists()
+}
+
+/// CRC-32 of the program, without the line that selects its live runs and without second truths, and of the modules
+/// of `tests/jobs/support` that it names.
 fn fingerprint(case: &Case) -> u32 {
     let text = &case.program.text;
     let mut hasher = crc32fast::Hasher::new();
-    let selects = |line: &&str| line.trim_start_matches(['#', '*', ' ']).starts_with("quick = ");
-    for line in text.split_inclusive('\n').filter(|line| !selects(line)) {
+    let selects = |line: &str| line.trim_start_matches(['#', '*', ' ']).starts_with("quick = ");
+    let lines = text.split_inclusive('\n').zip(case.program.second_truths());
+    for (line, _) in lines.filter(|(line, is_second)| !selects(line) && !is_second) {
         hasher.update(line.as_bytes());
     }
     for entry in fs::read_dir(jobs().join("support")).unwrap() {
@@ -100,30 +112,54 @@ fn read(file: fs::File) -> (Meta, Vec<u8>) {
     (serde_json::from_slice(&bytes).unwrap(), journal)
 }
 
-/// Diagnoses the recording of a case again. A healthy case must have no finding at any time.
-pub(crate) fn replay(case: &Case) -> Outcome {
+/// Number of lines that the head of a program has more than it had when the recording was made.
+fn added_lines(case: &Case, meta: &Meta) -> u32 {
+    let program = &case.program;
+    let second = program.second_truths().into_iter().filter(|it| *it).count();
+    let now = program.head_lines().len();
+    (now - meta.head.unwrap_or(now - second)).try_into().unwrap()
+}
+
+/// A recording, diagnosed again.
+pub(crate) struct Replay {
+    pub(crate) outcome: Outcome,
+    /// The findings that were shown first, if there were any at any time.
+    pub(crate) first_shown: Vec<Finding>,
+}
+
+/// Diagnoses the recording of a case again.
+pub(crate) fn diagnose(case: &Case) -> Replay {
     if let Some(why) = staleness(case) {
         panic!("{case}: {why}; run `make recordings`");
     }
     let (meta, bytes) = read(fs::File::open(path(case)).unwrap());
+    let added_lines = added_lines(case, &meta);
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join(JOURNAL), bytes).unwrap();
     let mut remarks = Vec::new();
     let paths = [scratch.path().to_owned()];
     let recorded = postmortem::record(&paths, &mut remarks, &Progress::default()).unwrap();
     assert_eq!(remarks, [], "{case}");
-    if case.variant == Variant::Healthy {
-        let mut shown = Assembler::new(Job::default());
-        for update in recorded.updates {
-            let at = update.at;
-            shown.apply(update);
-            let findings = shown.findings();
-            assert!(findings.is_empty(), "{case}, at {at}: {findings:#?}");
-        }
-    }
+    let mut shown = Assembler::new(Job::default());
+    let mut findings = recorded.updates.into_iter().map(|update| {
+        shown.apply(update);
+        shown.findings().to_vec()
+    });
+    let first_shown = findings.find(|it| !it.is_empty()).unwrap_or_default();
     let mut said = Vec::new();
     text::report(&mut said, &recorded.report, Style::default(), false).unwrap();
-    Outcome { report: recorded.report, status: meta.status, text: String::from_utf8(said).unwrap() }
+    let text = String::from_utf8(said).unwrap();
+    let outcome = Outcome { report: recorded.report, status: meta.status, text, added_lines };
+    Replay { outcome, first_shown }
+}
+
+/// Diagnoses the recording of a case again. If nothing may be found, there must be no finding at any time.
+pub(crate) fn replay(case: &Case) -> Outcome {
+    let Replay { outcome, first_shown } = diagnose(case);
+    if case.is_silent() {
+        assert!(first_shown.is_empty(), "{case}: {first_shown:#?}");
+    }
+    outcome
 }
 
 /// The records in the recording of a case.
@@ -171,7 +207,8 @@ pub(crate) fn keep(
         hide(&mut report, hidden);
         to.append(&report.transcode_to().unwrap()).unwrap();
     }
-    let meta = Meta { program: fingerprint(case), status, versions: versions.into() };
+    let head = Some(case.program.head_lines().len());
+    let meta = Meta { program: fingerprint(case), status, versions: versions.into(), head };
     let mut bytes = serde_json::to_vec(&meta).unwrap();
     bytes.push(b'\n');
     bytes.extend(fs::read(&copy).unwrap());

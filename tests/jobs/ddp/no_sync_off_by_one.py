@@ -8,6 +8,8 @@
 # root_confidence = "suspected"
 # says = "training forward 7"
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Gradients are averaged after every third micro-batch. Rank 1 counts them from another start, and averages once more.

@@ -10,6 +10,8 @@
 # hang = true
 # ranks = { root = [1], victims = [0, 2, 3] }
 # says = "rank 1 has left out"
+# [faulty.nccl]
+# lines = { 1 = ["if torch.isfinite(loss)", "dist.all_reduce(torch.ones(1))"] }
 # [healthy]
 # ///
 """Rank 1 leaves out the average of its gradients in step 6, because the loss of its own batch is not finite, and waits in the

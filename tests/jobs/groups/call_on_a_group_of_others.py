@@ -8,6 +8,8 @@
 # why = "Rank 1 came to the line call_on_a_group_of_others.py:{line} with a group that it does not belong to"
 # hang = true
 # ranks = { root = [0, 1], victims = [2, 3] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
 # ///
 """Rank 1 passes the group of the other pair once. PyTorch warns and makes no call, so rank 0 waits for it at the end.

@@ -2,6 +2,12 @@
 # nproc = 3
 #
 # [healthy]
+# [healthy.nccl]
+# code = "DD111"
+# verdict = "hang"
+# hang = true
+# ranks = { root = [1, 2], victims = [0] }
+# lines = { 1 = ["dist.gather(tensor, dst=0)"], 2 = ["dist.barrier(group=group)"] }
 # ///
 """A gather of the world crosses a subgroup's barrier; its root needs everybody, the others only the root."""
 

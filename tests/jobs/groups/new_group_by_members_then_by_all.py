@@ -7,6 +7,8 @@
 # root_confidence = "supported"
 # hang = true
 # ranks = { root = [2], victims = [0, 1] }
+# [faulty.nccl]
+# harmless = true
 # [healthy]
 # ///
 """Members alone make their group, as they may; the name of the next one has shifted for them.

@@ -8,6 +8,10 @@
 # root_confidence = "supported"
 # hang = true
 # ranks = { root = [1], victims = [0, 2] }
+# [faulty.nccl]
+# verdict = "healthy"
+# severity = "warning"
+# hang = false
 # [healthy]
 # ///
 """One rank makes another group than the others on the same line, is no member of it and goes on.

@@ -9,6 +9,8 @@
 # root_confidence = "supported"
 # hang = true
 # ranks = { root = [0], victims = [1, 2] }
+# [faulty.nccl]
+# harmless = true
 # [healthy]
 # nproc = 4
 # ///

@@ -8,6 +8,8 @@
 # root_confidence = "proved"
 # hang = true
 # ranks = { root = [0, 1, 2], victims = [] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
 # ///
 """Three ranks each wait in a group of two for the next one.

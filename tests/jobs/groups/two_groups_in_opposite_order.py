@@ -9,6 +9,8 @@
 # root_confidence = "proved"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
 # ///
 """Two ranks use two groups in opposite order, and wait each time.

@@ -8,6 +8,8 @@
 # root_confidence = "proved"
 # hang = true
 # ranks = { root = [0, 1], victims = [2] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
 # ///
 """Rank 0 is in the all_reduce of all ranks, rank 1 first waits for the message that rank 0 sends after it.

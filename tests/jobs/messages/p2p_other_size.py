@@ -7,7 +7,15 @@
 # verdict = "hang"
 # root_confidence = "suspected"
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
+# [healthy.nccl]
+# code = "DD113"
+# verdict = "wrong"
+# root_confidence = "suspected"
+# ranks = { root = [0, 1], victims = [] }
+# lines = { 0 = ["dist.send(torch.ones(sent, 16), 1)"], 1 = ["dist.recv(torch.zeros(room, 16), 0)"] }
 # ///
 """The receiver expects the last batch to be as small as its own, the sender's is larger: Gloo aborts the receiver.
 

@@ -8,6 +8,8 @@
 # root_confidence = "suspected"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# harmless = true
 # [healthy]
 # ///
 """Two pipeline stages number their messages by microbatch, one from 0 and the other from 1.

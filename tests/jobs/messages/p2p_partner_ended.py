@@ -7,6 +7,8 @@
 # verdict = "hang"
 # root_confidence = "proved"
 # ranks = { root = [1], victims = [0] }
+# [faulty.nccl]
+# harmless = true
 # [healthy]
 # ///
 """Rank 1 sends one message less than rank 0 expects, and ends.

@@ -8,6 +8,8 @@
 # root_confidence = "proved"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
 # ///
 """Two ranks exchange tensors; from the third step on both receive before they send.

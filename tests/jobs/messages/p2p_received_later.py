@@ -2,6 +2,12 @@
 # nproc = 2
 #
 # [healthy]
+# [healthy.nccl]
+# code = "DD112"
+# verdict = "hang"
+# hang = true
+# ranks = { root = [0, 1], victims = [] }
+# lines = { 0 = ["work = dist.isend(tensor, 1)"], 1 = ["dist.barrier()"] }
 # ///
 """A message is received long after it was issued, and its sender waits for that only at the end."""
 

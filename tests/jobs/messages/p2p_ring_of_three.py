@@ -8,7 +8,15 @@
 # root_confidence = "proved"
 # hang = true
 # ranks = { root = [0, 1, 2], victims = [] }
+# [faulty.nccl]
+# root_confidence = "supported"
 # [healthy]
+# [healthy.nccl]
+# code = "DD112"
+# verdict = "hang"
+# hang = true
+# ranks = { root = [0, 1, 2], victims = [] }
+# lines = { 0 = ["works = [dist.irecv"], 1 = ["works = [dist.irecv"], 2 = ["works = [dist.irecv"] }
 # ///
 """A ring in which every rank waits for its left neighbour before it sends to its right one.
 

@@ -8,7 +8,17 @@
 # root_confidence = "supported"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# code = "DD202"
+# verdict = "crash"
+# root_confidence = "suspected"
+# hang = false
 # [healthy]
+# [healthy.nccl]
+# code = "DD202"
+# verdict = "crash"
+# ranks = { root = [0, 1], victims = [] }
+# lines = { 0 = ["work = dist.isend(mine, peer)"], 1 = ["work = dist.isend(mine, peer)"] }
 # ///
 """Two ranks both send first. On Gloo a send waits for its receive, however small it is.
 

@@ -6,6 +6,8 @@
 # root_confidence = "proved"
 # cause = "uneven-inputs"
 # ranks = { root = [1], victims = [0] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Each rank reads its share of seven files in a loop of its own, without a data loader. Rank 1 ends first.

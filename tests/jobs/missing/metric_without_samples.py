@@ -7,6 +7,8 @@
 # cause = "data-dependent-path"
 # why = "is in a loop over `metrics.items()`"
 # ranks = { root = [1], victims = [0] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Metrics are averaged key by key. Rank 1 has seen no sample of a class, has no key for it, and ends first.

@@ -7,6 +7,8 @@
 # root_confidence = "supported"
 # cause = "swallowed-exception"
 # ranks = { root = [1], victims = [0] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Rank 1 catches the exception of a bad sample and goes on with the next batch: from there on gradients are paired

@@ -2,12 +2,26 @@
 # [scenario.two]
 # nproc = 2
 # quick = []
-# faulty = { code = "DD102", verdict = "hang", cause = "uneven-inputs", ranks = { root = [1], victims = [0] } }
-# healthy = {}
+# [scenario.two.faulty]
+# code = "DD102"
+# verdict = "hang"
+# cause = "uneven-inputs"
+# ranks = { root = [1], victims = [0] }
+# [scenario.two.faulty.nccl]
+# hang = true
+# lines = { 0 = ["loss.backward()"] }
+# [scenario.two.healthy]
 # [scenario.three]
 # nproc = 3
-# faulty = { code = "DD102", verdict = "hang", cause = "uneven-inputs", ranks = { root = [1], victims = [0, 2] } }
-# healthy = {}
+# [scenario.three.faulty]
+# code = "DD102"
+# verdict = "hang"
+# cause = "uneven-inputs"
+# ranks = { root = [1], victims = [0, 2] }
+# [scenario.three.faulty.nccl]
+# hang = true
+# lines = { 0 = ["loss.backward()"] }
+# [scenario.three.healthy]
 # ///
 """Rank 1 has fewer batches and its program ends, before a broadcast whose root is rank 0: uneven_before_a_broadcast.py SCENARIO faulty|healthy
 

@@ -8,6 +8,8 @@
 # root_confidence = "proved"
 # cause = "uneven-inputs"
 # ranks = { root = [1], victims = [0, 2] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Rank 1 has two batches less and its program ends while the others still train.

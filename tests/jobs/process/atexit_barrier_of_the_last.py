@@ -7,6 +7,8 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # ranks = { root = [1], victims = [] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # ///
 """Rank 1 alone has an atexit that waits at a barrier; the others have long ended.

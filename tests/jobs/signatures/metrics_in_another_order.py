@@ -7,6 +7,10 @@
 # verdict = "crash"
 # root_confidence = "suspected"
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# code = "DD109"
+# verdict = "hang"
+# hang = true
 # [healthy]
 # ///
 """The ranks reduce each metric, in the order in which they were added.

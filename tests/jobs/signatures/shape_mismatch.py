@@ -8,6 +8,9 @@
 # verdict = "crash"
 # root_confidence = "suspected"
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# verdict = "hang"
+# hang = true
 # [healthy]
 # ///
 """Both ranks reduce, but tensors of different sizes.

@@ -3,11 +3,30 @@
 #
 # [scenario.single]
 # quick = ["faulty"]
-# faulty = { code = "DD108", cause = "rank-conditional", verdict = "crash", confidence = "proved", root_confidence = "suspected", ranks = { root = [0, 1] }, says = "rank 1 sends 9 elements to rank 0" }
-# healthy = {}
+# [scenario.single.faulty]
+# code = "DD108"
+# cause = "rank-conditional"
+# verdict = "crash"
+# confidence = "proved"
+# root_confidence = "suspected"
+# ranks = { root = [0, 1] }
+# says = "rank 1 sends 9 elements to rank 0"
+# [scenario.single.faulty.nccl]
+# verdict = "hang"
+# hang = true
+# [scenario.single.healthy]
 # [scenario.even]
-# faulty = { code = "DD108", cause = "rank-conditional", verdict = "crash", confidence = "proved", root_confidence = "supported", ranks = { root = [1], victims = [0, 2] } }
-# healthy = {}
+# [scenario.even.faulty]
+# code = "DD108"
+# cause = "rank-conditional"
+# verdict = "crash"
+# confidence = "proved"
+# root_confidence = "supported"
+# ranks = { root = [1], victims = [0, 2] }
+# [scenario.even.faulty.nccl]
+# verdict = "hang"
+# hang = true
+# [scenario.even.healthy]
 # ///
 """Rank 1 exchanges other sizes than its peers expect: splits_do_not_fit.py SCENARIO faulty|healthy
 

@@ -9,6 +9,10 @@
 # root_confidence = "supported"
 # says = "checkpoint"
 # ranks = { root = [0], victims = [1] }
+# [faulty.nccl]
+# verdict = "hang"
+# severity = "error"
+# hang = true
 # [healthy]
 # seconds = 12
 # ///

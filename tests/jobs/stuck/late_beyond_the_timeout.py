@@ -7,6 +7,8 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # ranks = { root = [1], victims = [0] }
+# [faulty.nccl]
+# hang = true
 # [healthy]
 # seconds = 10
 # ///

@@ -8,6 +8,10 @@
 # verdict = "slow"
 # root_confidence = "supported"
 # ranks = { root = [0], victims = [1] }
+# [faulty.nccl]
+# verdict = "hang"
+# severity = "error"
+# hang = true
 # [healthy]
 # ///
 """Rank 0 saves for longer than the others' barrier may take: they give up, and the launcher ends all.
