@@ -349,7 +349,7 @@ impl Engine {
                     .and_then(|call| call.group.as_ref())
                     .map(|group| group.key.name.clone())
                     .unwrap_or_default(),
-                seq: call.as_ref().map(|call| call.seq).filter(|&seq| seq > 0),
+                seq: call.as_ref().and_then(|call| call.stated_seq()),
                 op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
                 waited_ms: Some(waited.as_millis() as u64),
             })

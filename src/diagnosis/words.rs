@@ -73,8 +73,8 @@ pub fn call(call: &Call) -> String {
         ddp_doctor_proto::Op::Unspecified => "call".to_owned(),
         op => op.to_string(),
     };
-    if call.seq != 0 {
-        let _infallible = write!(text, " #{}", call.seq);
+    if let Some(seq) = call.stated_seq() {
+        let _infallible = write!(text, " #{seq}");
     }
     text + &partner(call)
 }
@@ -125,10 +125,20 @@ pub fn group(group: &GroupInfo) -> String {
         _ => "group",
     };
     match &*group.description {
+        "" | "undefined" if group.unstated.name => format!("the {kind}"),
         "" | "undefined" => format!("{kind} {:?}", group.key.name),
         "default_pg" => format!("the default {kind}"),
         description => format!("{kind} {description:?}"),
     }
+}
+
+/// " of the default group", after a call; empty if the evidence does not state which group it is.
+pub fn of_group(info: &GroupInfo) -> String {
+    let is_described = !matches!(&*info.description, "" | "undefined");
+    if info.unstated.name && !is_described {
+        return String::new();
+    }
+    format!(" of {}", group(info))
 }
 
 /// Address of the rendezvous: "localhost:29500".

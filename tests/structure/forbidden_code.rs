@@ -99,3 +99,55 @@ fn unsafe_code_is_limited_to_listed_files() {
     found.sort();
     assert_eq!(found, fenced);
 }
+
+/// Sentences of findings are made where their facts are known. The listed files limit findings of the engine to
+/// what dumps show; no other file may begin to do so.
+#[test]
+fn only_the_engine_edits_sentences_of_findings() {
+    let listed = [
+        "gaps",
+        "group_creation",
+        "lost_calls",
+        "minority",
+        "mod",
+        "split_mismatch",
+        "stuck_collective",
+    ];
+    let listed = listed.map(|it| format!("src/ingest/flight_recorder/findings/{it}.rs"));
+    let fields = [".summary", ".why", ".next"];
+    let edits = [
+        " =",
+        ".push(",
+        ".push_str(",
+        ".insert(",
+        ".remove(",
+        ".retain(",
+        ".clear(",
+        ".extend(",
+        ".splice(",
+        ".replace(",
+        ".iter_mut(",
+    ];
+    let mut found = Vec::new();
+    for file in ["src", "dashboard/src"].iter().flat_map(|folder| files_below(folder, "rs")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        if name.starts_with("src/diagnosis/") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let is_edit = |line: &str| {
+            let code = line.split("//").next().unwrap_or_default();
+            fields.iter().any(|field| {
+                let mut uses = code.match_indices(field).map(|(at, _)| &code[at + field.len()..]);
+                uses.any(|rest| {
+                    edits.iter().any(|it| rest.starts_with(it)) && !rest.starts_with(" ==")
+                })
+            })
+        };
+        if text.lines().any(is_edit) {
+            found.push(name);
+        }
+    }
+    found.retain(|it| !listed.contains(it));
+    assert!(found.is_empty(), "{found:?}");
+}

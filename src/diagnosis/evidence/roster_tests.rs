@@ -33,6 +33,7 @@ fn group(name: &str, rank: u32, size: u32) -> Arc<GroupInfo> {
         description: "".into(),
         backend: "nccl".into(),
         seat: Some(Seat { rank, size }),
+        ..GroupInfo::default()
     })
 }
 

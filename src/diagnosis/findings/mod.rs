@@ -199,14 +199,13 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.why.extend(stalls::lower_layer::why(situation, &draft));
     draft.why.extend(view::where_lines_are_from(situation, &draft));
-    let group = draft.place.map(|(group, _)| {
-        let group = &situation.model.group(group).info;
-        Group {
-            name: group.key.name.clone(),
-            description: group.description.to_string(),
-            layer: group.key.layer.clone(),
-            ranks: group.key.members.clone(),
-        }
+    let info = draft.place.map(|(group, _)| &situation.model.group(group).info);
+    let is_numbered = info.is_none_or(|info| !info.unstated.numbers);
+    let group = info.filter(|info| !info.unstated.name).map(|info| Group {
+        name: info.key.name.clone(),
+        description: info.description.to_string(),
+        layer: info.key.layer.clone(),
+        ranks: if info.unstated.members { Vec::new() } else { info.key.members.clone() },
     });
     Finding {
         code: draft.code.code.into(),
@@ -225,7 +224,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
             victims: draft.victims,
         },
         group,
-        seq: draft.place.map(|(_, seq)| seq).filter(|&seq| seq > 0),
+        seq: draft.place.map(|(_, seq)| seq).filter(|&seq| seq > 0 && is_numbered),
         op: draft.op.and_then(Op::name).map(str::to_owned),
         per_rank: draft.per_rank,
         parameters: draft.parameters,

@@ -195,7 +195,7 @@ pub fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call
         state,
         waited_ms,
         op: call.op.name().map(str::to_owned),
-        seq: (call.seq > 0).then_some(call.seq),
+        seq: call.stated_seq(),
         dtype: call.dtype.name().filter(|_| !call.op.is_barrier()).map(str::to_owned),
         shapes: call
             .shape
@@ -240,8 +240,7 @@ pub(crate) fn last_call_beside(model: &Model, process: &Process, about: Option<G
     };
     let group = process.target(call.id).map(Target::group);
     let elsewhere = group.filter(|group| about.is_some_and(|about| about != *group));
-    let elsewhere =
-        elsewhere.map(|group| format!(" of {}", words::group(&model.group(group).info)));
+    let elsewhere = elsewhere.map(|group| words::of_group(&model.group(group).info));
     format!(
         "its last call was {}{}{}",
         words::call(call),

@@ -58,6 +58,7 @@ impl Groups {
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
+            ..GroupInfo::default()
         };
         let info = limits.group(info)?;
         self.groups.insert(group.id, info.clone());
@@ -93,6 +94,7 @@ impl Groups {
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
+            ..GroupInfo::default()
         })
     }
 }

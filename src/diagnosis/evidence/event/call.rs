@@ -19,6 +19,20 @@ pub struct GroupInfo {
     /// Position in the group, if the process does not know the members; `key.members` is empty
     /// then. The model never receives such a group: see [`crate::evidence::roster`].
     pub seat: Option<Seat>,
+    /// What the evidence does not state about the group.
+    pub unstated: Unstated,
+}
+
+/// What evidence does not state about a group, such as the text of a log. The engine needs it to match
+/// calls; findings do not report it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Unstated {
+    /// Its name.
+    pub name: bool,
+    /// The sequence numbers of its calls.
+    pub numbers: bool,
+    /// Its members, except for the ranks that the evidence names.
+    pub members: bool,
 }
 
 impl GroupInfo {
@@ -40,6 +54,7 @@ impl GroupInfo {
             description: description.into(),
             backend: backend.into(),
             seat: None,
+            unstated: Unstated::default(),
         }
     }
 }
@@ -177,6 +192,12 @@ impl Call {
     /// Whether it is a call by which DDP averages gradients.
     pub fn is_bucket(&self) -> bool {
         self.hidden && self.op == Op::AllReduce
+    }
+
+    /// Sequence number in its group, if the evidence states it.
+    pub fn stated_seq(&self) -> Option<u64> {
+        let is_unstated = self.group.as_ref().is_some_and(|group| group.unstated.numbers);
+        Some(self.seq).filter(|&seq| seq > 0 && !is_unstated)
     }
 
     /// Bytes that a rank contributes, if known.

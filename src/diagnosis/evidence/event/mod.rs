@@ -11,7 +11,9 @@ mod call;
 mod program;
 mod samples;
 
-pub use call::{Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, WaitsFor};
+pub use call::{
+    Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, Unstated, WaitsFor,
+};
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack};
 

@@ -14,7 +14,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let (some, others) = (&boundary.synchronise, &boundary.accumulate);
     let group = &situation.model.group(breach.group).info;
     let call = match (draft.op, draft.place) {
-        (Some(op), Some((_, seq))) => format!(", in {op} #{seq} of {}", words::group(group)),
+        (Some(op), Some((_, seq))) => format!(", in {op} #{seq}{}", words::of_group(group)),
         _ => String::new(),
     };
     draft.summary = format!(

@@ -24,9 +24,9 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let seq = draft.place.map_or(0, |(_, seq)| seq);
     let waits = match (draft.victims.is_empty(), draft.op) {
         (false, Some(op)) => format!(
-            "; {} for them in {op} #{seq} of {}",
+            "; {} for them in {op} #{seq}{}",
             Ranks(&draft.victims).with("waits", "wait"),
-            words::group(group)
+            words::of_group(group)
         ),
         _ => String::new(),
     };

@@ -55,7 +55,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
 
     draft.summary =
-        summary(inside, call, &words::group(&group.info), members.len(), &progress.back);
+        summary(inside, call, &words::of_group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
     advise(&mut draft, &members, &group.info.backend);
     if progress.lacks_events {
@@ -132,29 +132,29 @@ fn busy(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<u32> {
     inside.waiting.iter().filter_map(is_busy).collect()
 }
 
-fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
+fn summary(inside: &Inside, call: &Call, of_group: &str, members: usize, back: &[u32]) -> String {
     let name = words::call(call);
     let waiting = &inside.waiting;
     let (all, none) =
         if members == 2 { ("both".into(), "neither") } else { (format!("all {members}"), "none") };
     match (inside.on_device, back) {
         (false, []) => {
-            format!("{all} ranks have entered {name} of {group}, and {none} has returned from it")
+            format!("{all} ranks have entered {name}{of_group}, and {none} has returned from it")
         }
         (false, back) => format!(
-            "{all} ranks have entered {name} of {group}; {} returned from it, {} not",
+            "{all} ranks have entered {name}{of_group}; {} returned from it, {} not",
             Ranks(back).with("has", "have"),
             Ranks(waiting).with("has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
-            "{all} ranks have put {name} of {group} on their streams, and on {} it does not complete",
+            "{all} ranks have put {name}{of_group} on their streams, and on {} it does not complete",
             Ranks(waiting),
         ),
         (true, []) => format!(
-            "{all} ranks have put {name} of {group} on their streams, and it completes on {none}"
+            "{all} ranks have put {name}{of_group} on their streams, and it completes on {none}"
         ),
         (true, back) => format!(
-            "{all} ranks have put {name} of {group} on their streams; it is complete on {}, \
+            "{all} ranks have put {name}{of_group} on their streams; it is complete on {}, \
              and not on {}",
             Ranks(back),
             Ranks(waiting),

@@ -87,8 +87,8 @@ fn draft(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> 
         Some(words::joined(calls, ", then "))
     });
     draft.summary = format!(
-        "The same calls in another order meet as #{seq} to #{last} of {}: {sides}",
-        words::group(info),
+        "The same calls in another order meet as #{seq} to #{last}{}: {sides}",
+        words::of_group(info),
     );
     let mut why = vec![format!(
         "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \

@@ -70,12 +70,12 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
     let about = sentences(divergence.mismatch)?;
     let seq = divergence.seq;
     let (mut draft, classes) = parted(situation, met, code);
-    let group = words::group(&situation.model.group(divergence.group).info);
+    let of_group = words::of_group(&situation.model.group(divergence.group).info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
         let call = &join.calls.get(&rank)?.call;
         Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
     });
-    draft.summary = format!("{} meet as #{seq} of {group}: {sides}", about.what);
+    draft.summary = format!("{} meet as #{seq}{of_group}: {sides}", about.what);
     let mut why = vec![format!(
         "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
         (about.why)(join)

@@ -24,9 +24,9 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
         more => format!(", and {more} more pairs disagree"),
     };
     draft.summary = format!(
-        "The splits of all_to_all #{} of {} do not fit together: {}{more}",
+        "The splits of all_to_all #{}{} do not fit together: {}{more}",
         divergence.seq,
-        words::group(&situation.model.group(divergence.group).info),
+        words::of_group(&situation.model.group(divergence.group).info),
         sentence(join, first)
     );
     let mut why = vec![

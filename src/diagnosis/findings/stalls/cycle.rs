@@ -95,15 +95,16 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let steps = cycle.iter().zip(next).map(|(wait, next)| {
         let rank = wait.rank;
         let call = words::call(&wait.call);
-        let group = words::group(&situation.model.group(wait.group).info);
+        let info = &situation.model.group(wait.group).info;
+        let of_group = words::of_group(info);
         let at = words::at(wait.call.place.as_deref());
         if wait.needs_any() && wait.needs.len() > 1 {
             let senders = Ranks(&wait.needs);
-            format!("rank {rank} waits in {call} of {group}{at} for any of {senders}")
+            format!("rank {rank} waits in {call}{of_group}{at} for any of {senders}")
         } else if wait.message.is_some() && !wait.needs_any() {
-            format!("rank {rank} waits in {call} in {group}{at}")
+            format!("rank {rank} waits in {call} in {}{at}", words::group(info))
         } else {
-            format!("rank {rank} waits in {call} of {group}{at} for rank {}", next.rank)
+            format!("rank {rank} waits in {call}{of_group}{at} for rank {}", next.rank)
         }
     });
     words::joined(steps, "; ") + "."

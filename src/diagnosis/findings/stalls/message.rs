@@ -141,11 +141,12 @@ fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<
 /// What a stalled call needs: "all_reduce #5 of the default group needs all its ranks."
 pub(crate) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> String {
     let text = words::call(call);
-    let group = words::group(&situation.model.group(stall.group).info);
+    let info = &situation.model.group(stall.group).info;
+    let group = words::group(info);
     match &stall.message {
         None => {
             let by = made_by_ddp(situation, stall, call).unwrap_or_default();
-            format!("{text} of {group}{by} needs all its ranks.")
+            format!("{text}{}{by} needs all its ranks.", words::of_group(info))
         }
         Some(lone) if lone.side == Side::Receive => {
             format!("{text} in {group} needs a message that was never sent.")

@@ -8,7 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::{group, were};
+use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
 use crate::diagnosis::evidence::align::compare;
 use crate::diagnosis::words::Ranks;
@@ -16,12 +16,6 @@ use crate::ingest::logs::facts::GroupName;
 use crate::ingest::logs::job::{Job, Rank, Topic, Waiting, before, in_collective, place_of};
 use crate::ingest::{dtypes, process};
 
-/// Name of a group that the text does not name.
-pub(in super::super) const UNNAMED: &str = "unnamed";
-/// Name of such a group whose calls the text does not number either.
-pub(in super::super) const UNNUMBERED: &str = "unnumbered";
-/// Name of the group of a monitored barrier, for which the engine has a barrier.
-pub(in super::super) const MONITORED: &str = "monitored";
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
 
@@ -174,9 +168,10 @@ impl Members {
             Some(size) => (0..size).collect(),
             None => known.iter().copied().collect(),
         };
-        let is_empty = *name == GroupName::default();
-        let known = if is_empty { UNNAMED } else { &name.name };
-        group(known, &name.description, "nccl", members)
+        let mut info = GroupInfo::c10d(&name.name, &*name.description, "nccl", members);
+        info.unstated.members =
+            job.names.world.is_none_or(|size| u64::from(size) != info.key.members.len() as u64);
+        named(info, name)
     }
 
     /// Adds a note on why the calls decide nothing.
@@ -236,6 +231,13 @@ impl Members {
     }
 }
 
+/// The group with this name, or without one.
+pub(super) fn named(mut info: GroupInfo, name: &GroupName) -> Arc<GroupInfo> {
+    info.key.name.clone_from(&name.name);
+    info.unstated.name = name.name.is_empty();
+    Arc::new(info)
+}
+
 /// Whether two calls cannot be of one collective.
 fn differ(one: &Waiting, other: &Waiting) -> bool {
     let is_known = one.op != Op::Unspecified && other.op != Op::Unspecified;
@@ -288,7 +290,7 @@ pub(super) fn add_compared_calls(job: &mut Job) -> bool {
     if ranks.len() < 2 {
         return false;
     }
-    let info = group(UNNAMED, "", "", ranks);
+    let info = Arc::new(unnamed_group("", ranks, true));
     let mut calls = Vec::new();
     for (&rank, waiting) in &runs {
         join(job, rank, &info, waiting.since);
@@ -339,7 +341,7 @@ fn stacks(job: &mut Job) {
     }
     let ranks: Vec<u32> = inside.keys().chain(&outside).copied().collect();
     let begins = inside.values().map(|it| it.2).min().unwrap_or_default();
-    let info = group(UNNUMBERED, "", "", ranks.clone());
+    let info = Arc::new(unnamed_group("", ranks.clone(), false));
     for rank in ranks {
         join(job, rank, &info, begins);
     }

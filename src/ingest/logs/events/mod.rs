@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Log;
 use super::folders::launch_of;
 use super::job::{EARLIER, Job, before};
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::process;
@@ -22,8 +22,6 @@ mod endings;
 mod models;
 mod outcome;
 mod startup;
-
-pub(super) use collectives::{MONITORED, UNNAMED, UNNUMBERED};
 
 /// What the logs of a job state, for the engine.
 #[derive(Debug)]
@@ -122,7 +120,10 @@ impl Job {
     fn world(&self, name: &str, backend: &str) -> Arc<GroupInfo> {
         let highest = self.ranks.keys().next_back().map_or(0, |rank| rank + 1);
         let members = (0..self.names.world.unwrap_or(highest)).collect();
-        group(name, "default_pg", backend, members)
+        Arc::new(GroupInfo {
+            unstated: Unstated { members: self.names.world.is_none(), ..Unstated::default() },
+            ..GroupInfo::c10d(name, "default_pg", backend, members)
+        })
     }
 
     /// The events in order, and the end of the text.
@@ -169,8 +170,13 @@ pub(super) fn note(text: String, at: Timestamp) -> Event {
     }
 }
 
-fn group(name: &str, description: &str, backend: &str, members: Vec<u32>) -> Arc<GroupInfo> {
-    Arc::new(GroupInfo::c10d(name, description, backend, members))
+/// A group without a name. Two groups of the same members are different ones if the text states the numbers
+/// of the calls of one alone.
+fn unnamed_group(backend: &str, members: Vec<u32>, is_numbered: bool) -> GroupInfo {
+    let mut group = GroupInfo::c10d("", "", backend, members);
+    group.key.ordinal = u32::from(!is_numbered);
+    group.unstated = Unstated { name: true, numbers: !is_numbered, members: true };
+    group
 }
 
 /// "ranks 0–3" and "was" or "were".

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::collectives::UNNAMED;
-use crate::diagnosis::event::{Event, Parameters};
+use super::collectives::named;
+use crate::diagnosis::event::{Event, GroupInfo, Parameters};
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 use crate::ingest::logs::facts::GroupName;
 use crate::ingest::logs::job::{Job, OfModel, Rank, SAME_MODEL};
@@ -41,8 +41,10 @@ impl Job {
             return;
         }
         let is_named = |rank: &Rank| !rank.waits.contains_key(&model_group());
-        let name = if self.ranks.values().all(is_named) { "0" } else { UNNAMED };
-        let group = self.world(name, "");
+        let mut group = self.world("0", "");
+        if !self.ranks.values().all(is_named) {
+            group = named(GroupInfo::clone(&group), &model_group());
+        }
         let first = statements.iter().map(|it| it.1).min().unwrap_or_default();
         for &rank in self.ranks.keys() {
             let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(&group) };
@@ -75,7 +77,7 @@ impl Job {
 
 /// The group of the world that the text does not name.
 fn model_group() -> GroupName {
-    GroupName { name: UNNAMED.into(), description: "default_pg".into() }
+    GroupName { name: String::new(), description: "default_pg".into() }
 }
 
 fn parameters(report: &OfModel, place: Option<Where>) -> Parameters {

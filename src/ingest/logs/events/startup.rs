@@ -6,8 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::collectives::MONITORED;
-use super::{group, were};
+use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::job::{Job, LAUNCH, Topic, Wait};
@@ -119,7 +118,7 @@ fn barriers(job: &mut Job) {
         members.push(rank);
         members.sort_unstable();
         members.dedup();
-        let group = group(MONITORED, "", "gloo", members.clone());
+        let group = Arc::new(unnamed_group("gloo", members.clone(), false));
         for member in members {
             if !job.ranks.contains_key(&member) {
                 continue;
@@ -131,7 +130,7 @@ fn barriers(job: &mut Job) {
         let call = Call {
             group: Some(Arc::clone(&group)),
             place: raised.map(Arc::new),
-            ..call(Op::Barrier, wait.since, 1)
+            ..call(Op::MonitoredBarrier, wait.since, 1)
         };
         let issued = Event::Issued { process: process(rank), call: Arc::new(call) };
         job.events.push((wait.since, issued));

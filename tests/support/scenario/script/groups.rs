@@ -129,6 +129,6 @@ fn info(scenario: &Scenario, name: &str, description: &str, members: &[u32]) -> 
         },
         description: description.into(),
         backend: scenario.backend.as_str().into(),
-        seat: None,
+        ..GroupInfo::default()
     }
 }
