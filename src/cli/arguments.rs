@@ -30,25 +30,44 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
             Ok(cli) => return Ok(cli),
             Err(error) => error,
         };
-        let Some((name, id, variable)) = invalid_variable(&command, arguments, &error) else {
-            return Err(error);
+        let Some((name, id, variable, is_secret)) = invalid_variable(&command, arguments, &error)
+        else {
+            return Err(without_secrets(error));
         };
         let value = std::env::var_os(&variable).unwrap_or_default();
-        let (variable, value) = (variable.display(), value.display());
-        writeln!(out, "ddp-doctor: {variable}={value} is ignored: not a valid value").ok();
+        let value = if is_secret { String::new() } else { format!("={}", value.display()) };
+        let variable = variable.display();
+        writeln!(out, "ddp-doctor: {variable}{value} is ignored: not a valid value").ok();
         if ignored.contains(&(name.clone(), id.clone())) {
-            return Err(error);
+            return Err(without_secrets(error));
         }
         ignored.push((name, id));
     }
 }
 
-/// The subcommand, id and variable of an option whose value is invalid and came from the environment.
+/// Removes the value from an error about an option whose value may be a secret: one that hides the value of
+/// its variable in the help.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    let option = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    let is_secret = |it: &clap::Arg| {
+        let long = it.get_long().map(|long| format!("--{long}"));
+        it.is_hide_env_values_set() && long.as_deref() == option.split([' ', '=']).next()
+    };
+    let command = Cli::command();
+    let mut options = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    if options.any(is_secret) {
+        error.insert(ContextKind::InvalidValue, ContextValue::String("(not shown)".into()));
+    }
+    error
+}
+
+/// An option whose value is invalid and came from the environment: its subcommand, id and variable, and
+/// whether the value may be a secret.
 fn invalid_variable(
     command: &clap::Command,
     arguments: &[OsString],
     error: &clap::Error,
-) -> Option<(String, clap::Id, OsString)> {
+) -> Option<(String, clap::Id, OsString, bool)> {
     let lenient = command.clone().ignore_errors(true);
     let matches = lenient.try_get_matches_from(arguments).ok()?;
     let name = matches.subcommand_name()?;
@@ -68,5 +87,6 @@ fn invalid_variable(
     let variable = option.get_env()?;
     let mut own = arguments.iter().take_while(|it| *it != "--");
     let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
-    is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned()))
+    let is_secret = option.is_hide_env_values_set();
+    is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned(), is_secret))
 }

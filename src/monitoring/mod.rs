@@ -26,7 +26,7 @@ use server::Source;
 use webhook::{Notifier, Url, Webhook};
 
 /// Variable of the environment with the secret of the metrics.
-const METRICS_TOKEN: &str = "DDP_DOCTOR_METRICS_TOKEN";
+pub const METRICS_TOKEN: &str = "DDP_DOCTOR_METRICS_TOKEN";
 /// Time limit for the messages that are in the queue at the end.
 const MAX_END: Duration = Duration::from_secs(3);
 
@@ -133,7 +133,7 @@ fn metrics_token(
     address: SocketAddr,
     file: Option<&Path>,
 ) -> Result<Option<Token>, MonitoringError> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.is_empty());
+    let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.trim().is_empty());
     let token = match (file, variable(METRICS_TOKEN)) {
         (Some(file), _) => Some(Token::read(file)?),
         (None, Some(text)) => Some(Token::new(&text)?),

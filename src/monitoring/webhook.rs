@@ -64,7 +64,8 @@ impl std::str::FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        let uri: Uri = text.parse().map_err(|_error| UrlError::Invalid)?;
+        // Secrets that are mounted or generated often end in a newline.
+        let uri: Uri = text.trim().parse().map_err(|_error| UrlError::Invalid)?;
         let is_encrypted = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,

@@ -12,6 +12,8 @@ use crate::node::sys;
 
 /// Variable of the environment with the token.
 pub const VARIABLE: &str = "DDP_DOCTOR_TOKEN";
+/// Variable of the environment with the path of a file with the token.
+pub const TOKEN_FILE: &str = "DDP_DOCTOR_TOKEN_FILE";
 /// A command that prints a new token.
 pub const GENERATE: &str = "openssl rand -hex 16";
 /// Minimum length, in bytes: the keys of a shorter token could be guessed from recorded connections.
@@ -129,7 +131,7 @@ impl Credentials {
             return Token::read(file);
         }
         match std::env::var(VARIABLE) {
-            Ok(text) if !text.is_empty() => Token::new(&text),
+            Ok(text) if !text.trim().is_empty() => Token::new(&text),
             _ if self.can_ask => {
                 let answer = sys::ask_secret("token of the coordinator: ");
                 Token::new(&answer.ok().flatten().ok_or(TokenError::Missing)?)

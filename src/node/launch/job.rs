@@ -11,7 +11,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +37,7 @@ use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
+use crate::node::launch::secrets::{self, TokenFile};
 use crate::node::launch::shell_status;
 use crate::node::sample::environment::{self, Environment, NcclLoading};
 use crate::node::sample::proc;
@@ -181,14 +182,22 @@ pub fn run(options: Options) -> Outcome {
         .map_or_else(|| "no evidence is kept".into(), |dir| dir.display().to_string());
     live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
 
-    let signals = Signals::take_over();
-    let mut child = match start(&options.command, environment.as_ref(), signals, descriptors) {
+    let private_dir = run_dir.as_deref().or_else(|| boxes.as_ref().ok().map(BoxDir::path));
+    let token = TokenFile::of(&options.credentials, private_dir).unwrap_or_else(|error| {
+        live.print_line(&format!("the processes of the job have no token: {error}"));
+        None
+    });
+    let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
+    Signals::take_over().restore_in(&mut start);
+    descriptors.restore_in(&mut start);
+    let mut child = match start.spawn() {
         Ok(child) => child,
         Err(error) => {
             live.print_line(&format!("{}: {error}", options.command[0].display()));
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
+            drop(token);
             // No job was started: remove the directories created for it if they are empty.
             if let Some(dir) = run_dir {
                 drop(std::fs::remove_dir(dir.join("boxes")));
@@ -244,7 +253,7 @@ pub fn run(options: Options) -> Outcome {
 #[must_use]
 pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     use std::os::unix::process::CommandExt;
-    let error = Command::new(&command[0]).args(&command[1..]).exec();
+    let error = prepare(command, None, None).exec();
     drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
     status_of_failure(&error)
 }
@@ -284,20 +293,20 @@ fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoadi
     loading
 }
 
-fn start(
+/// The command with its environment.
+fn prepare(
     command: &[OsString],
     environment: Option<&Environment>,
-    signals: Signals,
-    descriptors: DescriptorLimit,
-) -> io::Result<Child> {
-    let mut start = Command::new(&command[0]);
-    start.args(&command[1..]);
-    if let Some(environment) = environment {
-        start.envs(environment.variables());
+    token: Option<&TokenFile>,
+) -> Command {
+    let mut prepared = Command::new(&command[0]);
+    prepared.args(&command[1..]);
+    prepared.envs(environment.map(Environment::variables).unwrap_or_default());
+    secrets::remove_from(&mut prepared);
+    if let Some(token) = token {
+        token.add_to(&mut prepared);
     }
-    signals.restore_in(&mut start);
-    descriptors.restore_in(&mut start);
-    start.spawn()
+    prepared
 }
 
 /// Exit status as of a shell: 127 if the command was not found, 126 if it cannot be executed.

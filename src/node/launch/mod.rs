@@ -22,6 +22,7 @@ pub mod meeting;
 pub mod rendezvous;
 pub mod rundir;
 pub mod screen;
+mod secrets;
 pub mod shape;
 
 /// Time that a launch stays open after the end of its last rank if no process can restart it, since
