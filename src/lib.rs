@@ -19,6 +19,7 @@ pub mod node;
 pub mod postmortem;
 pub mod private;
 pub mod report;
+pub mod source_files;
 pub mod transport;
 
 pub use ddp_doctor_diagnosis as diagnosis;

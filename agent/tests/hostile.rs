@@ -208,7 +208,10 @@ fn invalid_file_error_states_the_reason() {
     let path = directory.path().join("a.box");
 
     fs::write(&path, b"{\"pickle\": 1}").unwrap();
-    assert!(matches!(read(&path), Err(OpenError::NotABox { .. })));
+    let error = read(&path).unwrap_err();
+    assert!(matches!(error, OpenError::NotABox { .. }));
+    let message = error.to_string();
+    assert!(message.contains("another version wrote it"), "{message}");
 
     let mut newer = bytes.clone();
     newer[header::VERSION * WORD] = LAYOUT_VERSION as u8 + 1;

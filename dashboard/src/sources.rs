@@ -17,6 +17,8 @@ pub struct Sources {
     read: Read,
     /// Paths in this directory are shown relative to it.
     here: String,
+    /// Why no file is read; `None`: files are read.
+    pub(crate) withheld: Option<&'static str>,
     files: HashMap<String, Option<Rc<str>>>,
 }
 
@@ -24,7 +26,14 @@ impl Sources {
     /// `here`: directory to which shown paths are relative, without a trailing slash.
     #[must_use]
     pub fn new(here: String, read: Read) -> Self {
-        Self { read, here, files: HashMap::new() }
+        Self { read, here, withheld: None, files: HashMap::new() }
+    }
+
+    /// States why no file is read.
+    #[must_use]
+    pub const fn withheld(mut self, why: Option<&'static str>) -> Self {
+        self.withheld = why;
+        self
     }
 
     /// Without any readable file.

@@ -350,12 +350,48 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
     })
 }
 
-/// Replaces control characters and those that change the direction of text, which may be in text from
-/// a rank and must not control the terminal.
+/// Replaces control characters and invisible ones. Text from a rank may contain them, and must neither
+/// control a terminal nor hide anything from a reader.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || is_turning(c) { '\u{fffd}' } else { c }).collect()
+    let is_hidden = |c: char| c.is_control() || is_invisible(c);
+    text.chars().map(|c| if is_hidden(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Like [`plain`], and a viewer that turns addresses into links does not recognize any: a word joiner, which
+/// is invisible, separates their parts.
+#[must_use]
+pub fn inert(text: &str) -> String {
+    /// What an address begins with, in lower case: before and after the joiner.
+    const STARTS: [(&str, &str); 4] = [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
+    let text = plain(text);
+    let lower = text.to_ascii_lowercase();
+    let mut out = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        let joins = |(before, after): &(&str, &str)| {
+            lower[at..].starts_with(after) && lower[..at].ends_with(before)
+        };
+        if STARTS.iter().any(joins) {
+            out.push('\u{2060}');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Whether a character is not a control character, and takes no room or changes the direction or the order
+/// of others.
+fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        // Format characters: soft hyphen, joiners, directions, separators of lines.
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            // Letters without a glyph, and selectors of variants.
+            | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{ffa0}' | '\u{fe00}'..='\u{fe0f}'
+            // Notes of music and tags.
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -365,6 +401,24 @@ mod tests {
     #[test]
     fn control_and_direction_characters_are_replaced() {
         assert_eq!(plain("a\x1b[2J\u{9b}b\u{202e}c\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
+        for hidden in
+            ['\u{200b}', '\u{2060}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{e0041}', '\u{2067}']
+        {
+            assert_eq!(plain(&format!("a{hidden}b")), "a\u{fffd}b", "{hidden:?}");
+        }
+        assert_eq!(plain("größe 大きさ ▸ …"), "größe 大きさ ▸ …");
+    }
+
+    #[test]
+    fn addresses_are_not_recognizable_as_links() {
+        for (text, expected) in [
+            ("see https://a.b/c", "see https:\u{2060}//a.b/c"),
+            ("WWW.a.b", "WWW\u{2060}.a.b"),
+            ("mailto:a", "mailto\u{2060}:a"),
+            ("train.py:9 :: a/b", "train.py:9 :: a/b"),
+        ] {
+            assert_eq!(inert(text), expected);
+        }
     }
 
     #[test]

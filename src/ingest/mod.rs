@@ -11,6 +11,7 @@ mod dtypes;
 mod file_names;
 pub mod flight_recorder;
 pub mod logs;
+pub mod own_dump;
 mod progress;
 pub mod stack_text;
 

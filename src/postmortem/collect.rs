@@ -16,6 +16,7 @@ use crate::evidence::journal::{JournalError, Reader};
 use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
+    own_dump,
 };
 use crate::node::follow::boxes::BoxDir;
 use crate::node::launch::rundir::Description;
@@ -170,8 +171,14 @@ impl Collected {
             Ok(FileKind::Description) => {
                 "this describes a run: give the directory that it lies in".into()
             }
+            Ok(FileKind::Dump) => {
+                if self.log(path, own_dump::read) {
+                    return;
+                }
+                "these stacks show no rank".into()
+            }
             Ok(FileKind::Text) => {
-                if self.log(path) {
+                if self.log(path, logs::read) {
                     return;
                 }
                 format!("{NOTHING_IN_TEXT}: {WANTED}")
@@ -184,9 +191,9 @@ impl Collected {
     }
 
     /// Adds a log. Returns whether it states anything about a job.
-    fn log(&mut self, path: &Path) -> bool {
+    fn log(&mut self, path: &Path, read: fn(&Path) -> io::Result<Log>) -> bool {
         self.progress.found(1);
-        let log = logs::read(path);
+        let log = read(path);
         self.progress.read();
         let log = match log {
             Ok(log) => log,
@@ -265,7 +272,7 @@ impl Collected {
         let files = logs::find(dir);
         for path in files.paths.iter().filter(|path| accepts(path)) {
             if matches!(kind_of(path), Ok(FileKind::Text)) {
-                self.log(path);
+                self.log(path, logs::read);
             }
         }
         if let Some(first) = files.earlier.first() {

@@ -16,6 +16,8 @@ pub(super) enum FileKind {
     BlackBox,
     FlightRecorder,
     Report,
+    /// Stacks, written by `dump --format json`.
+    Dump,
     Description,
     Text,
     Empty,
@@ -33,6 +35,7 @@ pub(super) fn kind_of(path: &Path) -> io::Result<FileKind> {
         [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
+        [b'{', ..] if has("ddp-doctor/dump") => FileKind::Dump,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
         head => kind_of_output(head, &inflated(path, head)),
     })

@@ -10,6 +10,7 @@ use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
 use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::diagnosis::{evidence::place, words};
+use crate::source_files::SourceFolders;
 
 /// Maximum length of a native function's name shown, in characters.
 const MAX_FUNCTION_CHARS: usize = 60;
@@ -102,17 +103,23 @@ pub fn grouped(mut dump: Dump) -> Dump {
     dump
 }
 
-/// Writes a dump for a terminal.
+/// Writes a dump for a terminal. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -> io::Result<()> {
+pub fn text(
+    out: &mut dyn Write,
+    dump: &Dump,
+    style: Style,
+    all_threads: bool,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     let (on, off) = style.label();
     if let Some(head) = head(dump) {
         writeln!(out, "{head}")?;
     }
-    let mut sources = Sources::default();
+    let mut sources = Sources::below(folders);
     for group in &dump.groups {
         let members = members(dump, group);
         writeln!(out, "\n{on}{}{off}", who(&members))?;
@@ -148,17 +155,22 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
     Ok(())
 }
 
-/// Writes a dump as Markdown, for an issue or a chat.
+/// Writes a dump as Markdown, for an issue or a chat. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Result<()> {
+pub fn markdown(
+    out: &mut dyn Write,
+    dump: &Dump,
+    all_threads: bool,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     writeln!(out, "# Stacks\n")?;
     if let Some(head) = head(dump) {
         writeln!(out, "{}", escaped(&head))?;
     }
-    let mut sources = Sources::default();
+    let mut sources = Sources::below(folders);
     for group in &dump.groups {
         let members = members(dump, group);
         writeln!(out, "\n## {}\n", escaped(&who(&members)))?;

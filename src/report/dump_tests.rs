@@ -67,7 +67,7 @@ fn job() -> Dump {
 
 fn written(dump: &Dump, all_threads: bool) -> String {
     let mut out = Vec::new();
-    text(&mut out, dump, Style::default(), all_threads).unwrap();
+    text(&mut out, dump, Style::default(), all_threads, &SourceFolders::default()).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -174,7 +174,7 @@ fn markdown_escapes_text_of_the_job() {
     dump.processes[0].threads[0].wait_channel = Some("<b>|".into());
     dump.processes[0].trouble = Some("*x*".into());
     let mut out = Vec::new();
-    markdown(&mut out, &dump, true).unwrap();
+    markdown(&mut out, &dump, true, &SourceFolders::default()).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(text.contains("## rank 1\n") && text.contains("sleeping in \\<b\\>\\|"), "{text}");
     assert!(text.contains("- rank 0: \\*x\\*") && !text.contains('\x1b'), "{text}");

@@ -13,6 +13,7 @@ use super::json::{self, Assembler};
 use super::text::{self, Style};
 use crate::monitoring::events::{Event, Tracker};
 use crate::monitoring::webhook::Notifier;
+use crate::source_files::SourceFolders;
 
 /// How long a finding must be unchanged before it is printed: many are refined a moment later.
 const PRINT_DELAY: Duration = Duration::from_millis(150);
@@ -49,6 +50,8 @@ pub struct Live {
     webhook: Option<(Tracker, Notifier)>,
     /// Whether the diagnosis reported the end of the job.
     has_ended: bool,
+    /// Where source lines are read.
+    sources: SourceFolders,
 }
 
 /// A finding on the terminal.
@@ -86,7 +89,15 @@ impl Live {
             is_over: false,
             webhook: None,
             has_ended: false,
+            sources: SourceFolders::default(),
         }
+    }
+
+    /// Shows source lines of files below these folders.
+    #[must_use]
+    pub fn with_sources(mut self, folders: SourceFolders) -> Self {
+        self.sources = folders;
+        self
     }
 
     /// Also sends new findings, and the end of a hang, to a webhook.
@@ -240,7 +251,7 @@ impl Live {
             // A single write, so that output of the job does not interleave.
             let mut block = b"\n".to_vec();
             let ranks = self.assembler.report().ranks;
-            drop(text::finding(&mut block, finding, &ranks, self.style));
+            drop(text::finding(&mut block, finding, &ranks, self.style, &self.sources));
             block.push(b'\n');
             self.write(&block);
             Some(Instant::now())

@@ -4,15 +4,16 @@ use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Finding, Report, Role};
 
-use super::text::{about, context, plain, rows};
+use super::text::{about, context, inert, rows};
 use crate::diagnosis::source::cause;
+use crate::source_files::SourceFolders;
 
-/// Writes a whole report.
+/// Writes a whole report. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn report(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+pub fn report(out: &mut dyn Write, report: &Report, folders: &SourceFolders) -> io::Result<()> {
     let title = format!("{}: job {}", report.verdict, report.job.id);
     writeln!(out, "# {}\n", escaped(&title))?;
     writeln!(out, "{}", escaped(&about(report)))?;
@@ -20,20 +21,25 @@ pub fn report(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         writeln!(out, "\nNo problems found.")?;
     }
     for finding in &report.findings {
-        one(out, finding, report)?;
+        one(out, finding, report, folders)?;
     }
     let tool = &report.tool;
     writeln!(out, "\n<sub>{} {}</sub>", tool.name, tool.version)
 }
 
-fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()> {
+fn one(
+    out: &mut dyn Write,
+    finding: &Finding,
+    report: &Report,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(&finding.summary))?;
     let role = match finding.role {
         Role::Initiating => "",
         Role::Cascade => ", a consequence",
     };
     writeln!(out, "**{}**{role} · {}", finding.severity, escaped(&context(finding, true)))?;
-    let rows = rows(finding, &report.ranks);
+    let rows = rows(finding, &report.ranks, folders);
     if !rows.is_empty() {
         writeln!(out, "\n| rank | state | line | | call |")?;
         writeln!(out, "|---|---|---|---|---|")?;
@@ -71,7 +77,7 @@ fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()
 /// Escapes text: text from a job must not act as markup.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
-    let text = plain(text);
+    let text = inert(text);
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
         let in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -113,7 +119,7 @@ mod tests {
 
     fn written(it: &Report) -> String {
         let mut out = Vec::new();
-        report(&mut out, it).unwrap();
+        report(&mut out, it, &SourceFolders::default()).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -156,6 +162,15 @@ all_reduce #\u{2060}23 needs all three ranks.
         assert!(text.contains("\\<img src=x\\> @\u{2060}everyone"), "{text}");
         assert!(text.contains("a \\| b \\`c\\` \\[d\\](e)"), "{text}");
         assert!(!text.contains('\x1b') && !text.contains("\n# no"), "{text}");
+    }
+
+    #[test]
+    fn hidden_characters_and_links_of_a_job_are_inert() {
+        let mut report = testing::report();
+        report.job.id = testing::HIDDEN.into();
+        report.findings[0].summary = testing::HIDDEN.into();
+        report.findings[0].why = vec![testing::HIDDEN.into()];
+        testing::assert_inert(&written(&report));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::{Finding, RankCall, Report, Severity, Where};
 use serde_json::{Map, Value, json};
 
 use super::explain::{self, Page};
-use super::text::plain;
+use super::text::{inert, plain};
 use crate::diagnosis::{findings, words};
 
 const SCHEMA: &str =
@@ -24,10 +24,37 @@ const SCHEMA: &str =
 ///
 /// Fails if `out` cannot be written.
 pub fn log(out: &mut dyn Write, reports: &[Report]) -> io::Result<()> {
-    let runs: Vec<Value> = reports.iter().map(run).collect();
+    let mut runs: Vec<Value> = reports.iter().map(run).collect();
+    runs.iter_mut().for_each(make_plain);
     let log = json!({ "$schema": SCHEMA, "version": "2.1.0", "runs": runs });
     serde_json::to_writer_pretty(&mut *out, &log)?;
     writeln!(out)
+}
+
+/// Replaces control characters and invisible ones in all texts.
+fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = plain(text),
+        Value::Array(items) => items.iter_mut().for_each(make_plain),
+        // Messages are texts of their own, with joiners in links.
+        Value::Object(fields) => fields
+            .iter_mut()
+            .filter(|(key, _)| !["text", "markdown"].contains(&key.as_str()))
+            .for_each(|(_, it)| make_plain(it)),
+        _ => {}
+    }
+}
+
+/// Text of a message in one line. Brackets are escaped: they would embed a link.
+fn message(text: &str) -> String {
+    let mut out = String::new();
+    for c in inert(text).chars() {
+        if matches!(c, '[' | ']' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
 }
 
 fn run(report: &Report) -> Value {
@@ -104,13 +131,13 @@ fn result(finding: &Finding, codes: &[&str]) -> Value {
             let mut location = location(call.place.as_ref()?);
             let op = call.op.as_deref().unwrap_or("no call");
             let text = format!("rank {}: {} {op}", call.rank, call.state);
-            location["message"] = json!({ "text": plain(&text) });
+            location["message"] = json!({ "text": message(&text) });
             Some(location)
         })
         .collect();
-    let mut text = vec![plain(&finding.summary)];
-    text.extend(finding.why.iter().map(|why| plain(why)));
-    text.extend(finding.next.iter().map(|next| format!("Fix: {}", plain(next))));
+    let mut text = vec![message(&finding.summary)];
+    text.extend(finding.why.iter().map(|why| message(why)));
+    text.extend(finding.next.iter().map(|next| format!("Fix: {}", message(next))));
     let mut properties = Map::new();
     for (key, value) in [
         ("confidence", json!(finding.confidence)),
@@ -223,6 +250,24 @@ mod tests {
         assert_eq!(place["artifactLocation"]["uri"], "train.py");
         assert_eq!(place["region"]["startLine"], 9);
         assert_eq!(result["relatedLocations"].as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn hidden_characters_and_links_of_a_job_are_inert() {
+        let mut report = testing::report();
+        report.job.id = testing::HIDDEN.into();
+        let finding = &mut report.findings[0];
+        finding.summary = testing::HIDDEN.into();
+        finding.why = vec![testing::HIDDEN.into()];
+        finding.group.as_mut().unwrap().name = testing::HIDDEN.into();
+        let log = written(&[report]);
+        let text = log["runs"][0]["results"][0]["message"]["text"].as_str().unwrap();
+        testing::assert_inert(text);
+        assert!(text.contains("\\[link\\](3)"), "{text}");
+        let mut runs = log["runs"][0].clone();
+        runs["tool"] = Value::Null;
+        let text = runs.to_string();
+        assert!(!text.contains(testing::INVISIBLE), "{text}");
     }
 
     #[test]

@@ -115,6 +115,23 @@ pub(crate) fn report() -> Report {
 /// A group name with markup, as a hostile job may send it.
 pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
 
+/// Characters that take no room, or change the direction or the lines of a text.
+pub(super) const INVISIBLE: [char; 7] =
+    ['\u{200b}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{e0041}', '\u{202e}', '\u{2066}'];
+/// A name with all of them, and with addresses that viewers show as links.
+pub(super) const HIDDEN: &str = "a\u{200b}\u{feff}\u{2028}\u{2029}\u{e0041}\u{202e}\u{2066} [link](3) \
+                                 https://evil.example/x www.evil.example mailto:a.evil";
+
+/// Asserts that a text made from [`HIDDEN`] hides nothing and has no link.
+#[track_caller]
+pub(super) fn assert_inert(text: &str) {
+    assert!(!text.contains(INVISIBLE), "{text:?}");
+    assert!(text.contains("evil.example/x"), "{text:?}");
+    for link in ["://", "www.", "mailto:", "\n[link]"] {
+        assert!(!text.contains(link), "{link}: {text:?}");
+    }
+}
+
 /// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
 pub(super) fn timeline() -> Timeline {
     let at = |ms: u64| Timestamp(ms * 1_000_000);

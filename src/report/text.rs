@@ -9,9 +9,10 @@ use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 use ddp_doctor_proto::words::{has_several_hosts, sides, source_line};
-pub use ddp_doctor_proto::words::{plain, wrapped};
+pub use ddp_doctor_proto::words::{inert, plain, wrapped};
 
 use crate::diagnosis::{findings, source::cause};
+use crate::source_files::{self, SourceFolders};
 
 /// Width at which text is wrapped, in columns, unless a terminal has less.
 pub(super) const WIDTH: usize = 100;
@@ -21,8 +22,6 @@ const MIN_WIDTH: usize = 40;
 const MAX_ROWS: usize = 8;
 /// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;
-/// Maximum size of a source file that is read, in bytes.
-const MAX_SOURCE_BYTES: u64 = 4 << 20;
 
 /// Style of terminal output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,19 +67,25 @@ impl Style {
 }
 
 /// Writes a whole report: the job and its findings. Findings of severity "note" take one line each,
-/// unless `all` is set.
+/// unless `all` is set. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+pub fn report(
+    out: &mut dyn Write,
+    report: &Report,
+    style: Style,
+    all: bool,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     let (on, off) = style.label();
     let verdict = report.verdict;
     let label = format!("{verdict}: ");
     let job = format!("job {}, {}", report.job.id, about(report));
     let job = style.headline(label.len(), &job);
     writeln!(out, "{on}{verdict}{off}: {job}")?;
-    findings(out, report, style, all)?;
+    findings(out, report, style, all, folders)?;
     if report.findings.is_empty() {
         writeln!(out, "    no problems found")?;
     }
@@ -92,13 +97,19 @@ pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> 
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+pub fn findings(
+    out: &mut dyn Write,
+    report: &Report,
+    style: Style,
+    all: bool,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
     let long = report.findings.iter().filter(|it| !is_brief(it));
     let mut long = long.peekable();
     while let Some(it) = long.next() {
         writeln!(out)?;
-        calls(out, it, &report.ranks, style)?;
+        calls(out, it, &report.ranks, style, folders)?;
         if !long.peek().is_some_and(|next| is_explained_alike(it, next)) {
             explanation(out, it, style)?;
         }
@@ -164,8 +175,7 @@ fn is_explained_alike(one: &Finding, other: &Finding) -> bool {
     parts(one) == parts(other) && one.cause.is_none() && other.cause.is_none()
 }
 
-/// Writes one finding. `ranks` are the states of the processes. Source lines are read from the
-/// files that the finding names, if they are readable.
+/// Writes one finding. `ranks` are the states of the processes. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
@@ -175,13 +185,20 @@ pub fn finding(
     finding: &Finding,
     ranks: &[Rank],
     style: Style,
+    folders: &SourceFolders,
 ) -> io::Result<()> {
-    calls(out, finding, ranks, style)?;
+    calls(out, finding, ranks, style, folders)?;
     explanation(out, finding, style)
 }
 
 /// Writes the headline of a finding and the calls of its ranks.
-fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -> io::Result<()> {
+fn calls(
+    out: &mut dyn Write,
+    finding: &Finding,
+    ranks: &[Rank],
+    style: Style,
+    folders: &SourceFolders,
+) -> io::Result<()> {
     let (on, off) = style.severity(finding.severity);
     let word = match finding.severity {
         Severity::Note => "note",
@@ -195,7 +212,7 @@ fn calls(out: &mut dyn Write, finding: &Finding, ranks: &[Rank], style: Style) -
     if !context.is_empty() {
         writeln!(out, "    {}", style.headline(0, &context))?;
     }
-    let mut rows = rows(finding, ranks);
+    let mut rows = rows(finding, ranks, folders);
     if !rows.is_empty() {
         writeln!(out)?;
         let omitted = omit(&mut rows);
@@ -247,8 +264,8 @@ pub(super) fn attempt(finding: &Finding, report: &Report) -> Option<String> {
 }
 
 /// Rows of a finding: ranks, state, place, source text, call.
-pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
-    let mut sources = Sources::default();
+pub(super) fn rows(finding: &Finding, ranks: &[Rank], folders: &SourceFolders) -> Vec<[String; 5]> {
+    let mut sources = Sources::below(folders);
     let rank = |number| ranks.iter().find(|rank| rank.rank == number);
     let has_hosts = has_several_hosts(ranks);
     sides(finding, has_hosts, rank, short_path, |place| sources.line(place))
@@ -291,44 +308,50 @@ pub(super) fn short_path(place: &Where) -> String {
 }
 
 /// Lines of source files; each file is read once.
-#[derive(Default)]
 pub(super) struct Sources {
+    folders: SourceFolders,
     files: HashMap<String, Option<String>>,
 }
 
 impl Sources {
-    pub(super) fn line(&mut self, place: &Where) -> Option<String> {
-        let text = self.files.entry(place.file.clone()).or_insert_with(|| read(&place.file));
-        source_line(text.as_ref()?, place.line)
+    pub(super) fn below(folders: &SourceFolders) -> Self {
+        Self { folders: folders.clone(), files: HashMap::new() }
     }
 
-    /// The lines of a source file around a place, with their numbers. If the file name, which comes from
-    /// the job, is not that of a source file, only the line itself is returned.
+    pub(super) fn line(&mut self, place: &Where) -> Option<String> {
+        source_line(self.text(place)?, place.line)
+    }
+
+    /// The lines of a source file around a place, with their numbers.
     pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
-        /// Extensions of source files.
-        const SOURCE: [&str; 10] = ["c", "cc", "cpp", "cu", "cxx", "h", "hpp", "ipynb", "py", "rs"];
-        let Some(line) = self.line(place) else {
+        let Some(text) = self.text(place) else {
             return Vec::new();
-        };
-        let extension = Path::new(&place.file).extension();
-        let is_source = extension.is_some_and(|it| SOURCE.iter().any(|known| it == *known));
-        let text = self.files.get(&place.file).and_then(Option::as_ref);
-        let Some(text) = text.filter(|_| is_source) else {
-            return vec![(place.line, line)];
         };
         let first = place.line.saturating_sub(lines).max(1);
         let shown = text.lines().enumerate().skip(first as usize - 1);
+        let count = place.line.saturating_sub(first).saturating_add(lines);
         shown
-            .take((place.line - first + lines) as usize + 1)
+            .take((count as usize).saturating_add(1))
             .map(|(index, line)| (index as u32 + 1, plain(&line.replace('\t', "    "))))
             .collect()
     }
+
+    fn text(&mut self, place: &Where) -> Option<&str> {
+        let (file, folders) = (&place.file, &self.folders);
+        self.files.entry(file.clone()).or_insert_with(|| folders.read(file)).as_deref()
+    }
 }
 
-/// Reads a source file, if it is a regular file of moderate size: its name comes from the job.
+/// Whether findings name source files that exist here, and none may be read.
 #[must_use]
-pub fn read(file: &str) -> Option<String> {
-    crate::files::read_text(Path::new(file), MAX_SOURCE_BYTES).ok()
+pub fn withholds_sources(reports: &[Report], folders: &SourceFolders) -> bool {
+    let findings = reports.iter().flat_map(|report| &report.findings);
+    let mut places = findings.flat_map(|it| &it.per_rank).filter_map(|call| call.place.as_ref());
+    let exists = |place: &Where| {
+        let file = Path::new(&place.file);
+        source_files::is_source(file) && file.is_file()
+    };
+    folders.is_empty() && places.any(exists)
 }
 
 #[cfg(test)]
@@ -336,9 +359,14 @@ mod tests {
     use super::*;
     use crate::report::testing::{early_exit, ranks, report as sample};
 
+    /// The folder of this repository.
+    fn here() -> SourceFolders {
+        SourceFolders::of_program(&[".".into()])
+    }
+
     fn render(finding: &Finding) -> String {
         let mut out = Vec::new();
-        super::finding(&mut out, finding, &ranks(), Style::default()).unwrap();
+        super::finding(&mut out, finding, &ranks(), Style::default(), &here()).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -378,7 +406,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         report.findings = vec![first, second];
         let written = |report: &Report| {
             let mut out = Vec::new();
-            findings(&mut out, report, Style::default(), false).unwrap();
+            findings(&mut out, report, Style::default(), false, &here()).unwrap();
             String::from_utf8(out).unwrap()
         };
         let text = written(&report);
@@ -396,7 +424,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
             ranks[rank].host = "node-a".into();
         }
         let mut out = Vec::new();
-        finding(&mut out, &early_exit(), &ranks, Style::default()).unwrap();
+        finding(&mut out, &early_exit(), &ranks, Style::default(), &here()).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("▸ rank 1 on node-b "), "{text}");
         assert!(text.contains("  rank 0, 2 on node-a "), "{text}");
@@ -410,7 +438,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
                 rank.host = host.into();
             }
             let mut out = Vec::new();
-            finding(&mut out, &early_exit(), &ranks, Style::default()).unwrap();
+            finding(&mut out, &early_exit(), &ranks, Style::default(), &here()).unwrap();
             String::from_utf8(out).unwrap()
         };
         let text = shown(["node-a", "", "node-a"]);
@@ -442,7 +470,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let shown = |report: &Report, all| {
             let mut out = Vec::new();
             let past = Style { past: true, ..Style::default() };
-            super::report(&mut out, report, past, all).unwrap();
+            super::report(&mut out, report, past, all, &here()).unwrap();
             String::from_utf8(out).unwrap()
         };
         let mut note = early_exit();
@@ -481,7 +509,17 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
             });
         }
         let text = render(&finding);
-        assert!(text.contains("//! A diagnosis as text for a terminal"), "{text}");
+        let line = "//! A diagnosis as text for a terminal";
+        assert!(text.contains(line), "{text}");
+        let mut out = Vec::new();
+        let none = SourceFolders::default();
+        super::finding(&mut out, &finding, &ranks(), Style::default(), &none).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(!text.contains(line), "{text}");
+        let mut report = sample();
+        report.findings = vec![finding];
+        assert!(withholds_sources(std::slice::from_ref(&report), &none));
+        assert!(!withholds_sources(&[report], &here()));
     }
 
     #[test]
@@ -510,7 +548,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         finding.per_rank.clear();
         let style = Style { columns: Some(60), ..Style::default() };
         let mut out = Vec::new();
-        super::finding(&mut out, &finding, &ranks(), style).unwrap();
+        super::finding(&mut out, &finding, &ranks(), style, &here()).unwrap();
         let text = String::from_utf8(out).unwrap();
         let longest = text.lines().map(|line| line.chars().count()).max();
         assert!(longest <= Some(60), "{text}");

@@ -202,3 +202,28 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
     let one = report(&analyze(dir.path(), &["copy", "--format", "json"]));
     assert_eq!(report(&output).evidence, one.evidence);
 }
+
+#[test]
+fn dump_with_countless_groups_takes_little_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let groups: Vec<String> = (0..1_000_000).map(|number| format!("\"{number:x}\":0")).collect();
+    let text =
+        format!("{{\"version\":\"2.10\",\"pg_config\":{{{}}},\"entries\":[]}}", groups.join(","));
+    fs::write(dir.path().join("nccl_trace_rank_0"), text).unwrap();
+    // Address space, in KiB.
+    let script = format!("ulimit -v 1000000; exec {} analyze .", crate::support::process::PROGRAM);
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env("DDP_DOCTOR_FORMAT", "text")
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        output.status.code().is_some_and(|it| [1, 3, 4].contains(&it)),
+        "{:?}: {said}",
+        output.status
+    );
+    assert!(said.contains("it has 1000000 process groups, of which 16384 are read"), "{said}");
+}

@@ -368,3 +368,36 @@ fn exception_that_ends_the_file_of_a_rank_is_its_end() {
     let unknown = report("step 8\n");
     assert_eq!(unknown.verdict.to_string(), "insufficient");
 }
+
+/// The stacks of two ranks: rank 0 waits in a collective, rank 1 does something else.
+const OWN_DUMP: &str = r#"{
+  "schema": "ddp-doctor/dump", "schema_version": "1.0",
+  "tool": {"name": "ddp-doctor", "version": "0.1.0"}, "job": null,
+  "taken_at": "2026-01-31T12:00:00.000Z", "missing_ranks": [],
+  "groups": [{"processes": [0], "frames": []}],
+  "processes": [
+    {"rank": 0, "host": "a", "pid": 7, "state": "waiting", "exit": {}, "step": 3, "waiting_in": null,
+     "taken_at": "2026-01-31T12:00:00.000Z", "trouble": null, "threads": [
+      {"tid": 7, "name": "python", "state": "S", "wait_channel": null, "cpu_ms": 1, "holds_gil": false, "native": [], "python": [
+        {"file": "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 2810, "function": "all_reduce"},
+        {"file": "/job/train.py", "line": 9, "function": "step"},
+        {"file": "/job/train.py", "line": 30, "function": "<module>"}]}]},
+    {"rank": 1, "host": "a", "pid": 8, "state": "running", "exit": {}, "step": 3, "waiting_in": null,
+     "taken_at": "2026-01-31T12:00:00.000Z", "trouble": null, "threads": [
+      {"tid": 8, "name": "python", "state": "R", "wait_channel": null, "cpu_ms": 1, "holds_gil": true, "native": [], "python": [
+        {"file": "/job/train.py", "line": 22, "function": "evaluate"},
+        {"file": "/job/train.py", "line": 31, "function": "<module>"}]}]}]
+}"#;
+
+#[test]
+fn own_dump_of_stacks_is_analyzed() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("stacks.json"), OWN_DUMP).unwrap();
+    let output =
+        program(dir.path()).args(["analyze", "stacks.json", "--format", "json"]).output().unwrap();
+    let report: Report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
+    let said: Vec<&str> = report.findings.iter().map(|it| it.summary.as_str()).collect();
+    let expected = "rank 1 was at train.py:22; rank 0 was in all_reduce at train.py:9";
+    assert!(said.iter().any(|it| it.ends_with(expected)), "{said:#?}");
+}

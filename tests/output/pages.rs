@@ -90,7 +90,7 @@ pub(super) fn recording(name: &str) -> TempDir {
 /// Output of `analyze` in a format.
 #[track_caller]
 fn analyzed(dir: &TempDir, format: &str) -> String {
-    let arguments = ["analyze", ".", "--format", format, "--fail-on", "never"];
+    let arguments = ["analyze", ".", "--format", format, "--fail-on", "never", "--source", "."];
     let output = program(dir.path()).args(arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{stderr}");

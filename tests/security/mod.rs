@@ -3,9 +3,11 @@
 //! * `other_users`: other users of the machine, and hostile files.
 //! * `hostile_peers`: peers with the token that send too much or what is not true, or read nothing.
 //! * `secrets`: that no secret is printed or handed on to ranks.
+//! * `sources`: which source files reports show.
 //! * `token`: the token by variable, file and prompt.
 
 mod hostile_peers;
 mod other_users;
 mod secrets;
+mod sources;
 mod token;

@@ -184,6 +184,23 @@ fn other_user_cannot_see_a_job() {
     is_healthy(&job.assert_same_result(), 4);
 }
 
+#[test]
+fn dump_of_an_unreadable_process_fails_with_a_remedy() {
+    let Some(other) = OtherUser::new() else {
+        return;
+    };
+    let mut sleeping = Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = sleeping.id().to_string();
+    for format in ["text", "json"] {
+        let mut dump = other.command("ddp-doctor");
+        let refused = dump.args(["dump", "--format", format, "--pid", &pid]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(3), "{}", text(&refused));
+        assert!(text(&refused).contains("CAP_SYS_PTRACE"), "{}", text(&refused));
+    }
+    sleeping.kill().unwrap();
+    sleeping.wait().unwrap();
+}
+
 /// Connects to a socket and begins HTTP/2. Exit status 0: answered, 1: no connection, 2: closed
 /// without an answer.
 const CONNECT: &str = r#"

@@ -147,7 +147,8 @@ pub(crate) fn diagnose(case: &Case) -> Replay {
     });
     let first_shown = findings.find(|it| !it.is_empty()).unwrap_or_default();
     let mut said = Vec::new();
-    text::report(&mut said, &recorded.report, Style::default(), false).unwrap();
+    text::report(&mut said, &recorded.report, Style::default(), false, &Default::default())
+        .unwrap();
     let text = String::from_utf8(said).unwrap();
     let outcome = Outcome { report: recorded.report, status: meta.status, text, added_lines };
     Replay { outcome, first_shown }

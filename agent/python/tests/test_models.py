@@ -131,6 +131,30 @@ torch.nn.parallel.DistributedDataParallel(Model().requires_grad_(True), process_
         other = said[-1]
         self.assertEqual((other.seq, other.group != first.group, other.numel), (1, True, 6))
 
+    def test_all_missing_gradients_are_counted(self):
+        """PyTorch lists the first 100 of them."""
+        o = self.run_job(
+            """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.rest = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(1)) for _ in range(2500))
+        self.last = torch.nn.Linear(2, 2)
+    def forward(self, inputs, everything):
+        output = self.last(self.first(inputs)).sum()
+        return output + sum(self.rest) if everything else output
+for first in (False, True):
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    if first:
+        model(torch.ones(1, 2), True).backward()
+    model(torch.ones(1, 2), False).backward()
+"""
+        )
+        never, later = [r for r in o.box.of("parameters") if r.code not in (1, 8, 9)]
+        self.assertEqual((never.numel, never.text.endswith("...\n")), (2500, False))
+        self.assertEqual((later.numel, later.text.endswith("...\n")), (100, True))
+
     def test_missing_gradients_are_recorded_after_backward(self):
         o = self.run_job(
             """

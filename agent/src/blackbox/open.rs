@@ -36,9 +36,13 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io { path, source } => write!(f, "cannot read {}: {source}", path.display()),
-            Self::NotABox { path } => {
-                write!(f, "{} is not a black box: wrong magic number", path.display())
-            }
+            Self::NotABox { path } => write!(
+                f,
+                "{} is not a black box of a version that ddp-doctor {} reads (wrong magic number): if \
+                 another version wrote it, read it with that version",
+                path.display(),
+                ddp_doctor_proto::VERSION,
+            ),
             Self::NewerLayout { path, found } => write!(
                 f,
                 "{} has layout {found}, and this is ddp-doctor {}, which reads layouts up to \

@@ -97,7 +97,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
         }
     };
     section(side_lines(app, app.finding, width, MAX_ROWS));
-    section(sources(app));
+    section(sources(app, width));
     section(paragraphs(theme, "why", &finding.why, width));
     let mut advice = cause(app, finding, width);
     advice.extend(paragraphs(theme, "fix", &finding.next, width));
@@ -109,7 +109,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
 }
 
 /// The source text around the call sites of the finding.
-fn sources(app: &mut App) -> Vec<Line<'static>> {
+fn sources(app: &mut App, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
     let sides = app.sides(app.finding);
     let mut lines = Vec::new();
@@ -131,6 +131,10 @@ fn sources(app: &mut App) -> Vec<Line<'static>> {
             let text = format!("{mark} {number:>5} │ {text}");
             lines.push(Line::styled(text, theme.style(tone)));
         }
+    }
+    let withheld = app.sources.withheld.filter(|_| !sides.places.is_empty());
+    for line in withheld.map(|why| words::wrapped(why, width)).unwrap_or_default() {
+        lines.push(Line::styled(line, theme.style(Tone::Dim)));
     }
     lines
 }

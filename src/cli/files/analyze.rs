@@ -9,11 +9,12 @@ use clap::{Args, ValueEnum};
 use super::progress::with_progress;
 use super::remarks;
 use crate::cli::exit_status::{FOUND, FailOn};
-use crate::cli::options::Global;
+use crate::cli::options::{Global, Sources};
 use crate::cli::output::output;
 use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
+use crate::source_files::NOT_SHOWN;
 
 /// Diagnose a job from the files it left behind.
 ///
@@ -37,6 +38,8 @@ pub(in super::super) struct Analyze {
     /// Exit with status 1 if a finding has at least this severity
     #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
+    #[command(flatten)]
+    sources: Sources,
 }
 
 /// Analyzes the evidence at these paths; remarks and progress go to the terminal.
@@ -87,6 +90,11 @@ impl Analyze {
     fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
+        let sources = &self.sources.of_paths(&self.paths);
+        let shows_sources = matches!(self.format, Format::Text | Format::Markdown | Format::Html);
+        if shows_sources && global.quiet == 0 && text::withholds_sources(reports, sources) {
+            writeln!(io::stderr(), "ddp-doctor: {NOT_SHOWN}")?;
+        }
         let out = &mut output();
         match self.format {
             Format::Text if global.quiet >= 2 => {}
@@ -96,16 +104,18 @@ impl Analyze {
                         writeln!(out)?;
                     }
                     if global.quiet == 0 {
-                        text::report(out, report, style, global.verbose > 0)?;
+                        text::report(out, report, style, global.verbose > 0, sources)?;
                     } else {
-                        text::findings(out, report, style, global.verbose > 0)?;
+                        text::findings(out, report, style, global.verbose > 0, sources)?;
                     }
                 }
             }
             Format::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
-            Format::Markdown => reports.iter().try_for_each(|it| markdown::report(out, it))?,
+            Format::Markdown => {
+                reports.iter().try_for_each(|it| markdown::report(out, it, sources))?;
+            }
             Format::Sarif => sarif::log(out, reports)?,
-            Format::Html => html::page(out, &jobs)?,
+            Format::Html => html::page(out, &jobs, sources)?,
             Format::Perfetto => perfetto::trace(out, &jobs)?,
             Format::Csv => csv::table(out, &jobs)?,
         }

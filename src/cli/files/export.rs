@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::analyze;
-use crate::cli::options::Global;
+use crate::cli::options::{Global, Sources};
 use crate::cli::output::output;
 use crate::report::{html, jsonl, perfetto};
 
@@ -22,6 +22,8 @@ pub(in super::super) struct Export {
     /// Output format
     #[arg(long, value_name = "FORMAT", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
+    #[command(flatten)]
+    sources: Sources,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -42,7 +44,7 @@ impl Export {
         match self.format {
             Format::Perfetto => perfetto::trace(out, &jobs)?,
             Format::Jsonl => jsonl::lines(out, &jobs)?,
-            Format::Html => html::page(out, &jobs)?,
+            Format::Html => html::page(out, &jobs, &self.sources.of_paths(&self.paths))?,
         }
         out.flush()?;
         Ok(0)

@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job_output::JobOutput;
-use crate::cli::options::{Global, Monitoring, address, stderr_is_terminal};
+use crate::cli::options::{Global, Monitoring, Sources, address, stderr_is_terminal};
 use crate::cli::output::output;
 use crate::coordinator::{Hub, Listeners, serve};
 use crate::monitoring::Options;
@@ -54,6 +54,8 @@ pub(in super::super) struct Coordinator {
     attach: Option<PathBuf>,
     #[command(flatten)]
     monitoring: Monitoring,
+    #[command(flatten)]
+    sources: Sources,
 }
 
 /// Follows the ranks that outlive the `run` with this run directory.
@@ -133,6 +135,7 @@ impl Coordinator {
             global.verbosity(),
             global.style(stderr_is_terminal()),
             monitoring.notifier(),
+            self.sources.of_others(),
         );
         runtime.block_on(async {
             let mut serving = serving;

@@ -69,6 +69,7 @@ impl ShowDemo {
             time_scale: TimeScale::default(),
             digest_above: None,
             stacks: When::default(),
+            sources: Vec::new(),
             monitoring: Default::default(),
             nccl: job::Nccl::Never,
             verbosity: global.verbosity(),

@@ -16,6 +16,7 @@ use crate::monitoring::webhook::Notifier;
 use crate::node::follow::names;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
+use crate::source_files::SourceFolders;
 
 /// Timeout while no printing is due.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -26,6 +27,8 @@ pub(super) struct JobOutput {
     verbosity: Verbosity,
     style: Style,
     notifier: Option<Notifier>,
+    /// Where source lines are read.
+    sources: SourceFolders,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -35,8 +38,9 @@ impl JobOutput {
         verbosity: Verbosity,
         style: Style,
         notifier: Option<Notifier>,
+        sources: SourceFolders,
     ) -> Self {
-        Self { report_dir, verbosity, style, notifier, threads: Vec::new() }
+        Self { report_dir, verbosity, style, notifier, sources, threads: Vec::new() }
     }
 
     /// Shows every job that begins, until stopped.
@@ -65,7 +69,8 @@ impl JobOutput {
         let file = file.and_then(|dir| report_file(dir, &job));
         let out = Box::new(Labelled(name));
         let files = file.clone().into_iter().collect();
-        let mut live = Live::new(out, self.style, self.verbosity, about, files);
+        let live = Live::new(out, self.style, self.verbosity, about, files);
+        let mut live = live.with_sources(self.sources.clone());
         if let Some(notifier) = &self.notifier {
             live.notify(notifier.clone());
         }

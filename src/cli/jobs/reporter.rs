@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::options::{Global, Stacks, seconds};
+use crate::cli::options::{Global, Sources, Stacks, seconds};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::ship::reporter::{Options, report};
 use crate::transport::Credentials;
@@ -38,6 +38,8 @@ pub(in super::super) struct Reporter {
     /// When to capture stacks
     #[arg(long, value_name = "WHEN", default_value = "stall", env = "DDP_DOCTOR_STACKS")]
     stacks: Stacks,
+    #[command(flatten)]
+    sources: Sources,
 }
 
 impl Reporter {
@@ -52,6 +54,7 @@ impl Reporter {
             stall_after: self.stall_after,
             time_scale: self.time_scale,
             stacks: self.stacks.into(),
+            sources: self.sources.folders,
         })?;
         Ok(0)
     }

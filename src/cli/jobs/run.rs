@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::options::{Global, Monitoring, Stacks, seconds, stderr_is_terminal};
+use crate::cli::options::{Global, Monitoring, Sources, Stacks, seconds, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
@@ -73,6 +73,8 @@ pub(in super::super) struct Run {
     nccl: Nccl,
     #[command(flatten)]
     monitoring: Monitoring,
+    #[command(flatten)]
+    sources: Sources,
     /// The command to run, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -147,6 +149,7 @@ impl Run {
             time_scale: self.time_scale,
             digest_above: self.digest_above,
             stacks: self.stacks.into(),
+            sources: self.sources.folders,
             nccl: self.nccl.into(),
             monitoring: self.monitoring.into(),
             verbosity: global.verbosity(),

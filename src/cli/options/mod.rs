@@ -10,10 +10,12 @@ use crate::report::text::Style;
 use crate::transport::Credentials;
 
 mod monitoring;
+mod sources;
 mod stacks;
 mod values;
 
 pub(super) use monitoring::Monitoring;
+pub(super) use sources::Sources;
 pub(super) use stacks::Stacks;
 pub(super) use values::{address, seconds};
 

@@ -9,17 +9,18 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use super::target::{Live, Orphans};
+use super::target::{self, Live, Orphans};
 use crate::cli::exit_status::INSUFFICIENT;
-use crate::cli::options::Global;
+use crate::cli::options::{Global, Sources};
 use crate::cli::output::output;
 use crate::coordinator::MAX_MESSAGE;
 use crate::evidence::stacks::decode;
 use crate::node::follow::orphans::Orphan;
 use crate::node::sample::proc;
 use crate::node::stacks::native::FunctionCache;
-use crate::node::{stacks, sys};
+use crate::node::{source, stacks, sys};
 use crate::report::dump;
+use crate::source_files::SourceFolders;
 use crate::transport::{self, document};
 
 /// Time limit for the coordinator's answer: longer than its nodes have.
@@ -50,6 +51,8 @@ pub(in super::super) struct ShowStacks {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
+    #[command(flatten)]
+    sources: Sources,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -80,20 +83,34 @@ impl ShowStacks {
                 }
             },
         };
+        let sources = &self.source_folders();
         // For a single process all threads are shown: there is nothing to compare it with.
         let all_threads = self.all_threads || self.pid.is_some();
         let out = &mut output();
         match self.format {
             Format::Text => {
                 let style = global.style(io::stdout().is_terminal());
-                dump::text(out, &dump, style, all_threads)?;
+                dump::text(out, &dump, style, all_threads, sources)?;
             }
             Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&dump)?)?,
-            Format::Markdown => dump::markdown(out, &dump, all_threads)?,
+            Format::Markdown => dump::markdown(out, &dump, all_threads, sources)?,
         }
         out.flush()?;
-        let seen = dump.processes.iter().any(|process| !process.threads.is_empty());
+        let mut threads = dump.processes.iter().flat_map(|process| &process.threads);
+        let seen = threads.any(|it| !it.python.is_empty() || !it.native.is_empty());
         Ok(if seen { 0 } else { INSUFFICIENT })
+    }
+}
+
+impl ShowStacks {
+    /// Where source lines are read: below the folders of a process or a run of this user.
+    fn source_folders(&self) -> SourceFolders {
+        let Some(pid) = self.pid else {
+            let run_dir = target::run_dir(self.target.as_deref());
+            return self.sources.of_paths(run_dir.as_slice());
+        };
+        let folders = source::folders_of(pid);
+        SourceFolders::of_program(&folders).and_given(&self.sources.folders)
     }
 }
 
@@ -102,7 +119,8 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
         bail!("there is no process {pid}");
     };
     let stacks = stacks::capture(pid, stat.start_ticks, &FunctionCache::default());
-    if stacks.threads.is_empty() {
+    let has_frames = stacks.threads.iter().any(|it| !it.python.is_empty() || !it.native.is_empty());
+    if stacks.threads.is_empty() || (!has_frames && !stacks.trouble.is_empty()) {
         bail!("process {pid}: {}", stacks.trouble);
     }
     Ok(dump::of_processes(&sys::host_name(), vec![(None, pid, decode(&stacks))]))

@@ -91,6 +91,14 @@ impl Target {
     }
 }
 
+/// The run directory of a target; `None`: another coordinator.
+pub(super) fn run_dir(target: Option<&str>) -> Option<PathBuf> {
+    match Target::find(target, &Credentials::default()).ok()? {
+        Target::Live(_, dir) => dir,
+        Target::Evidence(path) => Some(path),
+    }
+}
+
 /// Whether a path is the directory of a run.
 pub(super) fn is_run(path: &Path) -> bool {
     matches!(Description::of(path), Ok(Some(_)))

@@ -12,10 +12,10 @@ use ddp_doctor_proto::report::Timestamp;
 use super::target::{self, Target};
 use super::{connection, feed, state};
 use crate::cli::files::{nothing_in, print_remarks, with_progress};
-use crate::cli::options::Global;
+use crate::cli::options::{self, Global};
 use crate::cli::output::output;
 use crate::postmortem;
-use crate::report::text;
+use crate::source_files::NOT_SHOWN;
 
 /// Columns and lines of the page if standard output is not a terminal.
 const PAGE: (u16, u16) = (120, 60);
@@ -45,6 +45,8 @@ pub(in super::super) struct Watch {
     /// Draw with ASCII characters only [default if the locale is not UTF-8]
     #[arg(long, env = "DDP_DOCTOR_ASCII")]
     ascii: bool,
+    #[command(flatten)]
+    sources: options::Sources,
 }
 
 impl Watch {
@@ -67,7 +69,16 @@ impl Watch {
             unicode: !self.ascii && is_utf8(variable),
         };
         let here = std::env::current_dir().unwrap_or_default();
-        let sources = Sources::new(here.display().to_string(), Box::new(text::read));
+        let folders = match &source {
+            Source::Run(Target::Live(_, dir)) => self.sources.of_paths(dir.as_slice()),
+            Source::Run(Target::Evidence(path)) => {
+                self.sources.of_paths(std::slice::from_ref(path))
+            }
+            Source::Files(paths) => self.sources.of_paths(paths),
+        };
+        let withheld = folders.is_empty().then_some(NOT_SHOWN);
+        let read = move |file: &str| folders.read(file);
+        let sources = Sources::new(here.display().to_string(), Box::new(read)).withheld(withheld);
         let app = App::new(theme, sources);
         if self.once {
             return once(app, &source, global.quiet);

@@ -23,8 +23,8 @@ mod worlds;
 
 pub use arrivals::{Arrivals, Came, Encounter, PackedArrivals};
 pub use ddp::{
-    Accumulation, Comparison, Diverged, Parameter, ReducerReport, Replica, ReplicaValues, Replicas,
-    is_apart, parse,
+    Accumulation, Comparison, Diverged, Parameter, ParameterCount, ReducerReport, Replica,
+    ReplicaValues, Replicas, is_apart, parse,
 };
 pub use gaps::Gaps;
 pub use group::{

@@ -27,6 +27,7 @@ use crate::node::source::Sources;
 use crate::node::stacks::taker::Taker;
 use crate::node::sys;
 use crate::node::timing::Timing;
+use crate::source_files::SourceFolders;
 
 pub mod boxes;
 mod commands;
@@ -151,7 +152,7 @@ impl Follower {
             descendants,
             launch,
             stacks,
-            sources: Sources::new(),
+            sources: Sources::new(SourceFolders::default()),
             known_lines: Arc::default(),
             ranks: Vec::new(),
             started: StartedRanks::new(&timing),
@@ -164,6 +165,13 @@ impl Follower {
             pause: Pause::new(),
             job_ended: false,
         }
+    }
+
+    /// Reads the guards of call sites in files below these folders.
+    #[must_use]
+    pub fn with_sources(mut self, folders: SourceFolders) -> Self {
+        self.sources = Sources::new(folders);
+        self
     }
 
     /// Runs until [`Command::Stop`].

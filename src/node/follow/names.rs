@@ -1,11 +1,15 @@
 //! Names of jobs and run directories.
 
+use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
+use serde::{Deserialize, Serialize};
 
 use crate::node::sample::proc;
 
@@ -60,7 +64,12 @@ pub fn attempt() -> u32 {
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn describe(dir: &Path, hello: &v1::Hello, coordinator: Option<&str>) -> io::Result<()> {
+pub fn describe(
+    dir: &Path,
+    hello: &v1::Hello,
+    coordinator: Option<&str>,
+    source_folders: &[PathBuf],
+) -> io::Result<()> {
     let pid = std::process::id();
     let description = serde_json::json!({
         "job": hello.job,
@@ -73,8 +82,29 @@ pub fn describe(dir: &Path, hello: &v1::Hello, coordinator: Option<&str>) -> io:
         "started_at": Timestamp(hello.started_unix_ns),
         "command": hello.command,
         "tool_version": hello.tool_version,
+        "source_folders": source_folders.iter().filter_map(|it| it.to_str()).collect::<Vec<_>>(),
+        "directory": DirectoryIdentity::of(&std::fs::metadata(dir)?),
     });
     std::fs::write(dir.join(DESCRIPTION), format!("{description:#}\n"))
+}
+
+/// What distinguishes a directory from its copies, and from directories that others made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryIdentity {
+    inode: u64,
+    /// Time of its creation, in nanoseconds since the Unix epoch; `None`: the file system does not record it.
+    created_unix_ns: Option<u64>,
+}
+
+impl DirectoryIdentity {
+    /// The identity of the directory with these metadata.
+    #[must_use]
+    pub fn of(directory: &Metadata) -> Self {
+        let created = directory.created().ok();
+        let since = created.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+        let created_unix_ns = since.map(|it| it.as_nanos() as u64);
+        Self { inode: directory.ino(), created_unix_ns }
+    }
 }
 
 fn base_36(mut number: u64, digits: usize) -> String {

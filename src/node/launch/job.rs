@@ -49,6 +49,7 @@ use crate::node::timing::Timing;
 use crate::private;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
+use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
 use crate::transport::socket::{self, Socket};
 
@@ -87,6 +88,8 @@ pub struct Options {
     pub digest_above: Option<u64>,
     /// When stacks are captured.
     pub stacks: When,
+    /// Folders with sources, besides those of the command.
+    pub sources: Vec<PathBuf>,
     /// How NCCL calls are traced.
     pub nccl: Nccl,
     /// Metrics and webhook of a coordinator in this process.
@@ -143,7 +146,11 @@ pub fn run(options: Options) -> Outcome {
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
     files.extend(run_dir.as_ref().ok().map(|dir| dir.path.join("report.json")));
     let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
-    let mut live = Live::new(options.out, options.style, options.verbosity, about, files);
+    let here = std::env::current_dir().unwrap_or_default();
+    let source_folders = SourceFolders::of_command(&options.command, &here);
+    let sources = SourceFolders::of_program(&source_folders).and_given(&options.sources);
+    let live = Live::new(options.out, options.style, options.verbosity, about, files);
+    let mut live = live.with_sources(sources.clone());
     if let Err(error) = &run_dir {
         let dir = requested_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
         live.print_line(&format!(
@@ -221,7 +228,7 @@ pub fn run(options: Options) -> Outcome {
     };
     meeting.write_to(&mut hello);
     if let Some(dir) = &run_dir
-        && let Err(error) = names::describe(dir, &hello, address.as_deref())
+        && let Err(error) = names::describe(dir, &hello, address.as_deref(), &source_folders)
     {
         live.print_line(&format!("run.json cannot be written: {error}"));
     }
@@ -237,6 +244,7 @@ pub fn run(options: Options) -> Outcome {
         live,
         kill: options.kill,
         stacks: options.stacks,
+        sources,
         timing: Timing::default().scaled(options.time_scale),
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
@@ -327,6 +335,7 @@ struct MonitorParts<'a> {
     live: Live,
     kill: Option<KillAfter>,
     stacks: When,
+    sources: SourceFolders,
     /// Maximum time without a coordinator before the diagnosis is made in this process.
     timing: Timing,
 }
@@ -363,6 +372,7 @@ impl Monitor {
             let out = Outbox::new(journal);
             let stacks = Taker::new(parts.stacks);
             let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
+            let it = it.with_sources(parts.sources);
             spawn("ddp-follow", &log, move || it.run())
         });
 

@@ -4,8 +4,10 @@
 //! deleted. If that run may still be active, on this node or on another one that shares the
 //! directory, its files stay and this run uses a subdirectory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Timestamp;
@@ -13,10 +15,12 @@ use serde::Deserialize;
 
 use crate::files;
 use crate::node::follow::boxes::BoxDir;
+use crate::node::follow::names::DirectoryIdentity;
 use crate::node::follow::{boxes, names};
 use crate::node::sample::proc;
 use crate::node::sys;
 use crate::private;
+use crate::source_files::SourceFolders;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
@@ -101,6 +105,12 @@ pub struct Description {
     /// Start time, clock of the node.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
+    /// Folders of the program.
+    #[serde(default)]
+    source_folders: Vec<PathBuf>,
+    /// The directory that the run described.
+    #[serde(default)]
+    directory: Option<DirectoryIdentity>,
     host: String,
     boot_id: String,
     pid: u32,
@@ -170,6 +180,31 @@ impl Description {
         self.host == sys::host_name()
             && (self.boot_id != proc::boot_id() || !proc::is_alive(self.pid, self.start_ticks))
     }
+}
+
+/// Folders with the sources of jobs, whose evidence is in these paths: the working directory and the folders
+/// that `run` recorded, if each path is the directory of a run of this user. A directory of another user, one
+/// that others can write to, and a copy, such as a downloaded one, yield no folder.
+#[must_use]
+pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
+    let folders: Option<Vec<Vec<PathBuf>>> =
+        paths.iter().map(|it| own_source_folders(it)).collect();
+    let mut folders = folders.unwrap_or_default().concat();
+    if !folders.is_empty() {
+        folders.extend(std::env::current_dir().ok());
+    }
+    SourceFolders::of_program(&folders)
+}
+
+fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
+    // The descriptor stands for one directory, whatever becomes of the path.
+    let opened = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).ok()?;
+    let metadata = opened.metadata().ok()?;
+    let is_own = metadata.uid() == sys::user_id() && metadata.mode() & 0o022 == 0;
+    let same = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let run = is_own.then(|| Description::of(&same).ok().flatten()).flatten()?;
+    let is_original = run.directory == Some(DirectoryIdentity::of(&metadata));
+    is_original.then_some(run.source_folders)
 }
 
 /// Whether the path is a file or a directory with entries.

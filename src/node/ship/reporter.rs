@@ -31,10 +31,11 @@ use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::outbox::{Journal, Outbox};
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
-use crate::node::{UserLog, sys};
+use crate::node::{UserLog, source, sys};
 use crate::private;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
+use crate::source_files::SourceFolders;
 use crate::transport::{Address, Credentials};
 
 /// Interval of checks while the reporter appears unneeded.
@@ -72,6 +73,8 @@ pub struct Options {
     pub time_scale: TimeScale,
     /// When stacks are captured.
     pub stacks: When,
+    /// Folders with sources, besides those of the ranks.
+    pub sources: Vec<PathBuf>,
 }
 
 /// Follows the launch to its end.
@@ -184,8 +187,9 @@ fn follow(
     let run_dir = run_dir.map(|it| it.path);
     BoxDir::sweep(shared_memory);
     let hello = hello(options, identity, started);
+    let sources = source::folders_of(identity.pid);
     let journal = run_dir.as_ref().and_then(|dir| {
-        if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator)) {
+        if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator), &sources) {
             log.print(&format!("run.json cannot be written: {error}"));
         }
         let journal = Journal::create(&dir.join("journal.ddpj"), log.clone());
@@ -199,6 +203,7 @@ fn follow(
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
     let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
+    let it = it.with_sources(SourceFolders::of_program(&sources).and_given(&options.sources));
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,

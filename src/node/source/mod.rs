@@ -1,29 +1,62 @@
 //! Guards: the tests in a user's source that decide whether the program reaches a line.
 //!
 //! A separate thread reads the files, so that a file system that does not respond delays only the
-//! guards. Since the job chooses the names, only regular files of limited size are read, each once.
+//! guards. Since the job chooses the names, only files of its program are read ([`SourceFolders`]), each
+//! once.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::Read;
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
+use crate::node::sample::proc;
+use crate::node::sys;
+use crate::source_files::SourceFolders;
+
 mod python;
 
 pub use python::{Guard, Source};
 
-/// Maximum size of a source file that is read, in bytes.
-const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Maximum number of processes that started a process, and that are considered.
+const MAX_ANCESTORS: usize = 8;
 /// Maximum number of cached files.
 const MAX_FILES: usize = 256;
 /// Maximum number of queued sites.
 const MAX_QUEUED: usize = 16_384;
 /// Time limit at the end of a job for files that are still being read.
 const MAX_LAST_READ: Duration = Duration::from_millis(200);
+
+/// The folders with the sources of a process of this user, from its command line and those of the processes
+/// that started it. A process of another user has none: it chooses what its command line shows.
+#[must_use]
+pub fn folders_of(pid: u32) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    let mut next = Some(pid);
+    for _ in 0..MAX_ANCESTORS {
+        let Some(pid) = next.filter(|pid| is_own(*pid)) else {
+            break;
+        };
+        if let Ok(directory) = fs::read_link(format!("/proc/{pid}/cwd")) {
+            let words = proc::arguments(pid);
+            let directories = SourceFolders::of_command(&words, &directory);
+            // The working directories of shells and launchers are not those of the job.
+            let is_first = folders.is_empty();
+            folders.extend(directories.into_iter().filter(|it| is_first || *it != directory));
+        }
+        next = proc::Stat::of(pid).ok().map(|stat| stat.parent);
+    }
+    folders
+}
+
+fn is_own(pid: u32) -> bool {
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|it| it.uid());
+    owner.is_ok_and(|owner| owner == sys::user_id())
+}
 
 /// Reads sources in a thread beside the follower.
 #[derive(Debug)]
@@ -36,21 +69,15 @@ pub struct Sources {
     unread: Vec<v1::SiteDefined>,
 }
 
-impl Default for Sources {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Sources {
-    /// Starts the reader. If the thread cannot be started, no file is read.
+    /// Starts the reader of files below these folders. If the thread cannot be started, no file is read.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(folders: SourceFolders) -> Self {
         let (queue, requests) = sync_channel(MAX_QUEUED);
         let (answer, answers) = sync_channel(MAX_QUEUED);
         let started = std::thread::Builder::new()
             .name("ddp-doctor-sources".into())
-            .spawn(move || serve(&requests, &answer));
+            .spawn(move || serve(&folders, &requests, &answer));
         Self { queue: started.is_ok().then_some(queue), answers, unanswered: 0, unread: Vec::new() }
     }
 
@@ -107,7 +134,11 @@ impl Sources {
 }
 
 /// Answers requests until the channel is closed.
-fn serve(requests: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>) {
+fn serve(
+    folders: &SourceFolders,
+    requests: &Receiver<v1::SiteDefined>,
+    answer: &SyncSender<v1::SiteDefined>,
+) {
     let mut files: HashMap<String, Option<Source>> = HashMap::new();
     let mut order: VecDeque<String> = VecDeque::new();
     for mut site in requests {
@@ -117,7 +148,8 @@ fn serve(requests: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefin
             {
                 files.remove(&oldest);
             }
-            files.insert(site.file.clone(), read(&site.file));
+            let source = folders.read(&site.file).map(|text| Source::parse(&text));
+            files.insert(site.file.clone(), source);
             order.push_back(site.file.clone());
         }
         let source = files.get(&site.file).and_then(Option::as_ref);
@@ -141,21 +173,8 @@ fn serve(requests: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefin
     }
 }
 
-/// Reads a file; returns `None` if it is no regular file, too large, or cannot be read.
-fn read(file: &str) -> Option<Source> {
-    let file = crate::files::open(Path::new(file)).ok()?;
-    if file.metadata().ok()?.len() > MAX_FILE_BYTES {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    Some(Source::parse(&String::from_utf8_lossy(&bytes)))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn site(file: &str, line: u32) -> v1::SiteDefined {
@@ -168,7 +187,7 @@ mod tests {
         let file = dir.path().join("train.py");
         fs::write(&file, "if rank == 0:\n    dist.barrier()\n").unwrap();
         let name = file.to_str().unwrap();
-        let mut sources = Sources::new();
+        let mut sources = Sources::new(SourceFolders::of_program(&[dir.path().to_owned()]));
         for (file, line) in [(name, 2), (name, 1), ("/dev/zero", 1), ("none.py", 3)] {
             sources.request(site(file, line));
         }
@@ -193,22 +212,12 @@ mod tests {
 
     #[test]
     fn site_without_a_reader_has_no_guards() {
-        let mut sources = Sources::new();
+        let mut sources = Sources::new(SourceFolders::default());
         sources.queue = None;
         sources.request(site("train.py", 7));
         sources.request(site("train.cpp", 7));
         let take_answers = sources.take_answers();
         assert!(matches!(&take_answers[..], [Kind::SiteDefined(site)] if site.guards.is_empty()));
         assert!(sources.take_answers().is_empty());
-    }
-
-    #[test]
-    fn special_and_large_files_are_not_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let large = dir.path().join("large.py");
-        fs::File::create(&large).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
-        assert!(read(large.to_str().unwrap()).is_none());
-        assert!(read(dir.path().to_str().unwrap()).is_none());
-        assert!(read("/dev/zero").is_none());
     }
 }

@@ -17,6 +17,7 @@ use super::super::text::{self, Sources, short_path};
 use super::super::timeline::{Blocked, Event, Mark, TimedCall, Timeline, Track};
 use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::{findings, source::cause};
+use crate::source_files::SourceFolders;
 
 /// Maximum number of calls on the page …
 const MAX_CALLS: usize = 120_000;
@@ -185,11 +186,11 @@ struct Stack {
 }
 
 /// The data of all jobs.
-pub(super) fn page(jobs: &[(&Report, &Timeline)]) -> Page {
+pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Page {
     let job = |&(report, timeline): &(&Report, &Timeline)| {
         let started = report.job.started_at.unwrap_or(timeline.begins());
         let clock = Clock(started.min(timeline.begins()));
-        let mut sources = Sources::default();
+        let mut sources = Sources::below(folders);
         let (kinds, tracks) = lanes(timeline, clock);
         Job {
             id: report.job.id.clone(),
@@ -202,7 +203,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)]) -> Page {
             findings: report
                 .findings
                 .iter()
-                .map(|finding| entry(finding, report, clock, &mut sources))
+                .map(|finding| entry(finding, report, clock, folders, &mut sources))
                 .collect(),
             ranks: report.ranks.iter().map(rank_row).collect(),
             kinds,
@@ -224,7 +225,13 @@ impl Clock {
     }
 }
 
-fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources) -> Entry {
+fn entry(
+    finding: &Finding,
+    report: &Report,
+    clock: Clock,
+    folders: &SourceFolders,
+    sources: &mut Sources,
+) -> Entry {
     let side = |[who, state, place, source, call]: [String; 5]| Side {
         root: who.starts_with('▸'),
         ranks: who.trim_start_matches(['▸', ' ']).replacen("rank ", "", 1),
@@ -252,7 +259,7 @@ fn entry(finding: &Finding, report: &Report, clock: Clock, sources: &mut Sources
         root_text: rank_list(&finding.ranks.root),
         root_confidence: finding.ranks.root_confidence.to_string(),
         victims: finding.ranks.victims.clone(),
-        sides: text::rows(finding, &report.ranks).into_iter().map(side).collect(),
+        sides: text::rows(finding, &report.ranks, folders).into_iter().map(side).collect(),
         excerpts: excerpts(finding, sources),
         parameters: finding.parameters.clone(),
         why: finding.why.clone(),

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 
 use super::timeline::Timeline;
+use crate::source_files::SourceFolders;
 
 mod data;
 
@@ -31,12 +32,16 @@ const SCRIPT: [&str; 8] = [
 /// SHA-256 of the script in base64. A test updates it with `UPDATE_DOCS=1`.
 const SCRIPT_HASH: &str = include_str!("script.sha256");
 
-/// Writes one page about all jobs.
+/// Writes one page about all jobs. Source lines are read below `folders`.
 ///
 /// # Errors
 ///
 /// Fails if `out` cannot be written.
-pub fn page(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()> {
+pub fn page(
+    out: &mut dyn Write,
+    jobs: &[(&Report, &Timeline)],
+    folders: &SourceFolders,
+) -> io::Result<()> {
     let titles = jobs.iter().map(|(report, _)| {
         let verdict = report.verdict;
         format!("{verdict}: job {}", report.job.id)
@@ -50,7 +55,7 @@ pub fn page(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()
             "title" => out.write_all(escaped(&title.join(", ")).as_bytes())?,
             "hash" => out.write_all(SCRIPT_HASH.trim().as_bytes())?,
             "style" => out.write_all(STYLE.as_bytes())?,
-            "data" => write_inert(out, &data::page(jobs))?,
+            "data" => write_inert(out, &data::page(jobs, folders))?,
             "script" => SCRIPT.iter().try_for_each(|part| out.write_all(part.as_bytes()))?,
             _ => {}
         }
@@ -78,9 +83,9 @@ impl Formatter for InertFormatter {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        let fragment = super::text::plain(fragment);
+        let fragment = super::text::inert(fragment);
         let mut rest = fragment.as_str();
-        while let Some(at) = rest.find(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        while let Some(at) = rest.find(['<', '>', '&']) {
             let (before, after) = rest.split_at(at);
             writer.write_all(before.as_bytes())?;
             let mut letters = after.chars();
@@ -107,7 +112,7 @@ impl Formatter for InertFormatter {
 
 /// Escapes text for HTML.
 fn escaped(text: &str) -> String {
-    let text = super::text::plain(text);
+    let text = super::text::inert(text);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -123,7 +128,7 @@ mod tests {
 
     fn written(report: &Report, timeline: &Timeline) -> String {
         let mut out = Vec::new();
-        page(&mut out, &[(report, timeline)]).unwrap();
+        page(&mut out, &[(report, timeline)], &SourceFolders::default()).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -174,8 +179,21 @@ mod tests {
         let data = data_of(&page);
         let job = &data["jobs"][0];
         let summary = job["findings"][0]["summary"].as_str().unwrap();
-        assert_eq!(summary, format!("{MARKUP} \u{2028} \u{fffd} \u{fffd}[2J"));
+        assert_eq!(summary, format!("{MARKUP} \u{fffd} \u{fffd} \u{fffd}[2J"));
         assert_eq!(job["ranks"][0]["host"], format!("{{{{script}}}}{MARKUP}"));
+    }
+
+    #[test]
+    fn hidden_characters_and_links_of_a_job_are_inert() {
+        let mut report = testing::report();
+        report.job.id = testing::HIDDEN.into();
+        report.findings[0].summary = testing::HIDDEN.into();
+        let page = written(&report, &testing::timeline());
+        testing::assert_inert(
+            data_of(&page)["jobs"][0]["findings"][0]["summary"].as_str().unwrap(),
+        );
+        let (title, _) = page.split_once("<title>").unwrap().1.split_once("</title>").unwrap();
+        testing::assert_inert(title);
     }
 
     #[test]

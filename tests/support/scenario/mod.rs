@@ -317,7 +317,7 @@ fn shown(report: &Report, code: &str) -> Result<String, String> {
     let finding = report.findings.iter().find(|found| found.code == code);
     let finding = finding.ok_or(format!("no {code} was found"))?;
     let mut shown = Vec::new();
-    text::finding(&mut shown, finding, &report.ranks, text::Style::default())
+    text::finding(&mut shown, finding, &report.ranks, text::Style::default(), &Default::default())
         .map_err(|error| error.to_string())?;
     String::from_utf8(shown).map_err(|error| error.to_string())
 }

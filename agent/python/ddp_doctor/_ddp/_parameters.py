@@ -22,6 +22,8 @@ from . import _replicas, _uses
 
 # Maximum number of models per process that are monitored.
 _MOST_MODELS = 64
+# Last line of a list of parameters of which there may be more than the total.
+_AND_MORE = "..."
 # Maximum size of a text in the black box, and number of texts for the layout of a model.
 _MOST_BYTES = 4096
 _MOST_PIECES = 16
@@ -377,17 +379,38 @@ def _check_frozen(model, module, frame):
         _record_fact(model, _words.THAWED, len(lines), _cut(lines, _MOST_BYTES), 0, _sites.site_of(frame))
 
 
+def _unlisted(model, first):
+    """The parameters from an index on that were never marked ready, and whether others may lack a gradient, too.
+
+    The reducer keeps the time at which each was last marked. In the first backward, the others were marked in it.
+    """
+    module = model.reference()
+    times = getattr(getattr(module, "reducer", None), "get_backward_stats", None)
+    if times is None:
+        return [], True
+    unmarked = [index for index, at in enumerate(times()) if index >= first and at == 0]
+    return unmarked, model.finished > 0 or model.later > 0 or model.without is not None
+
+
 def _without_gradient(model, message, frame):
     """Records the gradients that the reducer lacks, from its message; false for other messages."""
     found = _INDICES.search(message)
     if found is None or _UNFINISHED not in message:
         return False
     indices = [int(index) for index in found.group(1).replace(",", " ").split()]
+    # PyTorch lists at most 100 indices, ascending, and continues with dots.
+    are_more = False
+    if indices and message.startswith("...", found.end()):
+        unmarked, are_more = _unlisted(model, indices[-1] + 1)
+        indices += unmarked
     if indices == model.without:
         return True
     model.without = indices
     lines = model.lines
-    named = _cut([lines[index] for index in indices if index < len(lines)], _MOST_BYTES)
+    named = [lines[index] for index in indices if index < len(lines)]
+    named = _cut(named, _MOST_BYTES - len(_AND_MORE) - 1)
+    if are_more:
+        named = named + [_AND_MORE]
     fact = _words.GRAPH_CHANGED if _STATIC in message else _words.WITHOUT_GRADIENT
     _record_fact(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
     try:

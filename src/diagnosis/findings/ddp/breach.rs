@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts;
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
-use crate::model::{Exception, Process};
+use crate::model::{Exception, ParameterCount, Process, ReducerReport};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
 use crate::source::branches;
@@ -123,11 +123,11 @@ fn show_lines(situation: &Situation<'_>, breach: &Breach, draft: &mut Draft) {
 
 /// The report of DDP's reducer on the first rank that broke the contract: its place (" at train.py:9"), and
 /// the number of parameters that it is about.
-pub(crate) fn first_report(situation: &Situation<'_>, breach: &Breach) -> (String, u64) {
+pub(crate) fn first_report(situation: &Situation<'_>, breach: &Breach) -> (String, ParameterCount) {
     let first = breach.root.first();
     let report = first.and_then(|&rank| contract::report_of(situation, breach, rank));
     let place = report.and_then(|report| report.place.as_deref());
-    (words::at(place), report.map_or(0, |report| report.total))
+    (words::at(place), report.map(ReducerReport::count).unwrap_or_default())
 }
 
 /// The exception that DDP raised in a process because of the breach.
@@ -166,16 +166,17 @@ fn parameters(situation: &Situation<'_>, breach: &Breach) -> Vec<Parameter> {
 }
 
 /// "head.weight, head.bias and 3 more": parameters that are missing on `rank`, or on any rank if it
-/// is `None`. `total` counts also those that are not listed.
-pub(crate) fn names(draft: &Draft, rank: Option<u32>, total: u64) -> String {
+/// is `None`. `count` includes those that are not listed.
+pub(crate) fn names(draft: &Draft, rank: Option<u32>, count: ParameterCount) -> String {
     let of_rank = |it: &&Parameter| rank.is_none_or(|rank| it.missing_on.contains(&rank));
     let named: Vec<&str> =
         draft.parameters.iter().filter(of_rank).map(|it| it.name.as_str()).take(NAMED).collect();
-    let more = total.saturating_sub(named.len() as u64);
+    let total = count.total.saturating_sub(named.len() as u64);
+    let more = ParameterCount { total, ..count };
     match (named.is_empty(), more) {
-        (true, 1) => "a parameter".to_owned(),
-        (true, _) => format!("{total} parameters"),
-        (false, 0) => named.join(", "),
+        (true, ParameterCount { total: 1, is_minimum: false }) => "a parameter".to_owned(),
+        (true, more) => format!("{more} parameters"),
+        (false, ParameterCount { total: 0, is_minimum: false }) => named.join(", "),
         (false, more) => format!("{} and {more} more", named.join(", ")),
     }
 }

@@ -8,10 +8,10 @@ use crate::words::Ranks;
 
 /// DD405: gradients from outside DDP's forward, or of parameters that DDP does not know.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
-    let (at, total) = breach::first_report(situation, breach);
+    let (at, count) = breach::first_report(situation, breach);
     let root = Ranks(&draft.root);
     if matches!(breach.kind, Kind::Thawed) {
-        let names = breach::names(&draft, None, total);
+        let names = breach::names(&draft, None, count);
         draft.summary = format!("the gradients of {names}{at} are not averaged on {root}");
         draft.say(
             "These parameters required no gradient when DDP wrapped the model, and have got one in three \

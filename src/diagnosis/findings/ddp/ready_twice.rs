@@ -8,7 +8,7 @@ use crate::words::Ranks;
 
 /// DD403: errors that DDP's reducer raises in the backward.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
-    let (at, total) = breach::first_report(situation, breach);
+    let (at, count) = breach::first_report(situation, breach);
     let who = Ranks(&draft.root);
     if matches!(breach.kind, Kind::ReadyTwice) {
         let named = draft.parameters.first().map_or("a parameter", |it| &it.name);
@@ -26,9 +26,9 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
              outside.",
         );
     } else {
-        let named = match total {
+        let named = match count.total {
             0 => String::new(),
-            total => format!(" ({})", breach::names(&draft, None, total)),
+            _ => format!(" ({})", breach::names(&draft, None, count)),
         };
         draft.summary = format!(
             "the graph of {who} changed in the backward{at}, although static_graph=True promised that \

@@ -3,15 +3,17 @@
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::{Breach, Situation};
+use crate::words;
 
 /// DD401: gradients missing on all ranks.
 pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
-    let (at, total) = breach::first_report(situation, breach);
-    let names = breach::names(&draft, None, total);
+    let (at, count) = breach::first_report(situation, breach);
+    let names = breach::names(&draft, None, count);
     draft.summary = format!("no rank has a gradient for {names} after the backward{at}");
-    let plural = if total == 1 { "" } else { "s" };
+    let plural = if count.total == 1 { "" } else { "s" };
+    let count = words::begin(count);
     draft.say(format!(
-        "DDP averages gradients once it has all of them. {total} parameter{plural} of the model had \
+        "DDP averages gradients once it has all of them. {count} parameter{plural} of the model had \
          none when the backward was over, the same on every rank: averaging did not complete, and DDP \
          raises at the next forward."
     ));

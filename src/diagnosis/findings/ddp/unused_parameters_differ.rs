@@ -15,7 +15,7 @@ pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft)
     let group = &situation.model.group(breach.group).info;
     let lacking = breach.root.iter().filter_map(|&rank| {
         let report = contract::report_of(situation, breach, rank)?;
-        Some((rank, breach::names(&draft, Some(rank), report.total)))
+        Some((rank, breach::names(&draft, Some(rank), report.count())))
     });
     let lacks = by_likeness(lacking, String::eq).into_iter().map(|(names, ranks)| {
         format!("{} no gradient for {names}", Ranks(&ranks).with("has", "have"))

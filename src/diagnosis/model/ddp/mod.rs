@@ -6,7 +6,7 @@ mod parameters;
 mod replicas;
 
 pub use accumulation::Accumulation;
-pub use parameters::{Parameter, ReducerReport, Replica, parse};
+pub use parameters::{Parameter, ParameterCount, ReducerReport, Replica, parse};
 pub use replicas::{Comparison, Diverged, ReplicaValues, Replicas, is_apart};
 
 pub(in crate::model) use parameters::Models;

@@ -1,6 +1,7 @@
 //! Models whose gradients a process averages with its peers, as described by the process.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub struct Replica {
 /// A fact about some parameters of a model.
 #[derive(Clone, Debug)]
 pub struct ReducerReport {
-    /// Number of parameters concerned.
+    /// Number of parameters concerned, or at least; see [`Self::count`].
     pub total: u64,
     /// Number reported with the fact; its meaning depends on the fact.
     pub number: u32,
@@ -59,6 +60,33 @@ pub struct ReducerReport {
     pub step: u64,
     /// Time of the report.
     pub at: Timestamp,
+}
+
+/// Last of the lines if more parameters than the total may be concerned: PyTorch lists the first of them.
+const AND_MORE: &str = "...";
+
+/// Number of the parameters that a fact is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterCount {
+    /// The number.
+    pub total: u64,
+    /// Whether there may be more.
+    pub is_minimum: bool,
+}
+
+impl fmt::Display for ParameterCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at_least = if self.is_minimum { "at least " } else { "" };
+        write!(f, "{at_least}{}", self.total)
+    }
+}
+
+impl ReducerReport {
+    /// Number of the parameters concerned.
+    pub fn count(&self) -> ParameterCount {
+        let is_minimum = self.lines.lines().next_back() == Some(AND_MORE);
+        ParameterCount { total: self.total, is_minimum }
+    }
 }
 
 /// A parameter, as described by a process.
@@ -216,6 +244,20 @@ mod tests {
             Parameters { model: 2, ..parameters(ParameterFact::Layout, 0, 1, "float32 8,4 a\n") };
         models.take(group, again, Timestamp(6));
         assert!(models.get(group, 1).unwrap().report(ParameterFact::WithoutGradient).is_none());
+    }
+
+    #[test]
+    fn incomplete_list_states_a_minimum() {
+        let mut models = Models::default();
+        let fact = ParameterFact::WithoutGradient;
+        for (lines, expected) in
+            [("float32 8,4 a\n", "100"), ("float32 8,4 a\n...\n", "at least 100")]
+        {
+            models.take(GroupId(0), parameters(fact, 0, 100, lines), Timestamp(5));
+            let report = models.get(GroupId(0), 1).unwrap().report(fact).unwrap();
+            assert_eq!(report.count().to_string(), expected);
+            assert_eq!(parse(&report.lines).count(), 1);
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use entries::{EntryReader, counted, ranks, text};
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
+/// Maximum number of process groups of a dump.
+const MAX_GROUPS: usize = 1 << 14;
 /// Maximum number of members of all groups of a dump.
 const MAX_MEMBERS: usize = 1 << 22;
 /// Room that a kind of calls takes, in entries.
@@ -210,7 +212,15 @@ impl Dump {
             ..Self::default()
         };
         let mut members = 0;
-        for (name, config) in root.get("pg_config").into_iter().flat_map(Node::pairs) {
+        for key in ["pg_config", "pg_status"] {
+            let count = root.get(key).map_or(0, |groups| groups.pairs().count());
+            if count > MAX_GROUPS {
+                let text = format!("it has {count} process groups, of which {MAX_GROUPS} are read");
+                dump.cut.get_or_insert(text);
+            }
+        }
+        let groups = |key| root.get(key).into_iter().flat_map(Node::pairs).take(MAX_GROUPS);
+        for (name, config) in groups("pg_config") {
             let Some(name) = name.text() else { continue };
             let config = Config {
                 description: reader.text(text(config, "desc").unwrap_or_default()),
@@ -223,7 +233,7 @@ impl Dump {
             }
             dump.groups.insert(reader.text(name), config);
         }
-        for (id, status) in root.get("pg_status").into_iter().flat_map(Node::pairs) {
+        for (id, status) in groups("pg_status") {
             let Some(id) = id.int() else { continue };
             let count = |key| counted(status.get(key)?.int()?);
             let status = Status {

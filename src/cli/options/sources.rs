@@ -1,0 +1,32 @@
+//! The option that names folders with sources.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::node::launch::rundir;
+use crate::source_files::SourceFolders;
+
+/// Where source lines may be read.
+#[derive(Clone, Debug, Default, Args)]
+pub(in super::super) struct Sources {
+    /// Also read source files below DIR, to show the lines that findings name
+    ///
+    /// Source files of a job of yours on this machine are read below the folder of its program and the working
+    /// directory. Those that other evidence names, such as that of a coordinator, a downloaded journal or a
+    /// log, are read below DIR alone, also if their paths on the machine of the job begin differently.
+    #[arg(long = "source", value_name = "DIR", value_delimiter = ':', env = "DDP_DOCTOR_SOURCE")]
+    pub(in super::super) folders: Vec<PathBuf>,
+}
+
+impl Sources {
+    /// For evidence in these paths.
+    pub(in super::super) fn of_paths(&self, paths: &[PathBuf]) -> SourceFolders {
+        rundir::source_folders(paths).and_given(&self.folders)
+    }
+
+    /// For evidence of others.
+    pub(in super::super) fn of_others(&self) -> SourceFolders {
+        SourceFolders::default().and_given(&self.folders)
+    }
+}

@@ -1,0 +1,195 @@
+//! Source files of a job that may be read. Evidence chooses the names of files, and what a report shows of
+//! them is published: so only files with the extension of a source file are read, and only below folders
+//! that the evidence did not choose.
+//!
+//! The folders of a job that runs here, or ran here in a run directory of this user, are the working
+//! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// Extensions of source files.
+const EXTENSIONS: [&str; 12] =
+    ["c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "ipynb", "py", "pyx", "rs"];
+/// Maximum size of a source file that is read, in bytes.
+const MAX_BYTES: u64 = 4 << 20;
+/// Why no source is shown.
+pub const NOT_SHOWN: &str = "source lines are not shown: the evidence is not of a run of yours on this machine; \
+                             --source DIR names the folder of its program";
+
+/// The folders below which source files are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceFolders {
+    /// Canonical paths.
+    folders: Vec<PathBuf>,
+    /// Canonical paths of the folders that the user gave. The recorded path of a file may end in a path below
+    /// them.
+    given: Vec<PathBuf>,
+}
+
+impl SourceFolders {
+    /// Folders of a job of this user on this machine.
+    #[must_use]
+    pub fn of_program(folders: &[PathBuf]) -> Self {
+        // Everything is below the root.
+        let canonical = folders.iter().filter_map(|it| it.canonicalize().ok());
+        let mut folders: Vec<PathBuf> = canonical.filter(|it| it.parent().is_some()).collect();
+        folders.sort();
+        folders.dedup();
+        Self { folders, given: Vec::new() }
+    }
+
+    /// The working directory, and the folders of source files among the words of a command.
+    #[must_use]
+    pub fn of_command<T: AsRef<OsStr>>(command: &[T], working_directory: &Path) -> Vec<PathBuf> {
+        let files = command.iter().map(|word| working_directory.join(word.as_ref()));
+        let sources = files.filter(|file| is_source(file) && file.is_file());
+        let folders =
+            sources.filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
+        let mut folders: Vec<PathBuf> = folders.chain([working_directory.to_owned()]).collect();
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
+    /// Adds folders that the user gave.
+    #[must_use]
+    pub fn and_given(mut self, folders: &[PathBuf]) -> Self {
+        self.given.extend(folders.iter().filter_map(|it| it.canonicalize().ok()));
+        self
+    }
+
+    /// Whether no file is read.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.folders.is_empty() && self.given.is_empty()
+    }
+
+    /// Reads a source file as text; `None` if that is not admitted, or it cannot be read.
+    #[must_use]
+    pub fn read(&self, file: &str) -> Option<String> {
+        let opened = self.open(Path::new(file))?;
+        if opened.metadata().ok()?.len() > MAX_BYTES {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(opened, MAX_BYTES), &mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn open(&self, file: &Path) -> Option<File> {
+        if self.is_empty() || !is_source(file) {
+            return None;
+        }
+        let all = || self.folders.iter().chain(&self.given);
+        open_below(file, all()).or_else(|| {
+            // The job had another path to the program: the longest end of it that exists is taken.
+            let parts: Vec<Component<'_>> = file.components().collect();
+            let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
+            let mut ends = ends.filter(|end| end.is_relative());
+            ends.find_map(|end| self.given.iter().find_map(|it| open_below(&it.join(&end), [it])))
+        })
+    }
+}
+
+/// Opens a regular file that is a source file below one of these folders, once all links are resolved. The
+/// file is identified before it is opened for reading, and cannot be exchanged in between.
+fn open_below<'a>(file: &Path, folders: impl IntoIterator<Item = &'a PathBuf>) -> Option<File> {
+    let found = File::options().read(true).custom_flags(libc::O_PATH).open(file).ok()?;
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let path = fs::read_link(&link).ok()?;
+    let is_below = folders.into_iter().any(|folder| path.starts_with(folder));
+    if !is_below || !is_source(&path) || !found.metadata().ok()?.is_file() {
+        return None;
+    }
+    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(link).ok()
+}
+
+/// Whether a path has the extension of a source file.
+#[must_use]
+pub fn is_source(path: &Path) -> bool {
+    path.extension().is_some_and(|it| EXTENSIONS.iter().any(|known| it == *known))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_source_files_below_the_folders_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, home) = (dir.path().join("program"), dir.path().join("home"));
+        fs::create_dir_all(program.join("lib")).unwrap();
+        fs::create_dir(&home).unwrap();
+        fs::write(program.join("lib/model.py"), "x").unwrap();
+        fs::write(program.join("credentials"), "secret").unwrap();
+        fs::write(home.join("settings.py"), "secret").unwrap();
+        fs::write(home.join("credentials"), "secret").unwrap();
+        symlink(home.join("settings.py"), program.join("link.py")).unwrap();
+        symlink(program.join("credentials"), program.join("other.py")).unwrap();
+        symlink(program.join("lib/model.py"), program.join("model.py")).unwrap();
+        symlink(&home, program.join("home")).unwrap();
+        let folders = SourceFolders::of_program(std::slice::from_ref(&program));
+        let read = |file: &str| folders.read(program.join(file).to_str().unwrap());
+        assert_eq!(read("lib/model.py").as_deref(), Some("x"));
+        assert_eq!(read("model.py").as_deref(), Some("x"));
+        for file in
+            ["credentials", "link.py", "other.py", "home/settings.py", "../home/settings.py", "lib"]
+        {
+            assert_eq!(read(file), None, "{file}");
+        }
+        assert_eq!(folders.read(home.join("settings.py").to_str().unwrap()), None);
+        assert_eq!(SourceFolders::default().read(program.join("model.py").to_str().unwrap()), None);
+        assert!(SourceFolders::of_program(&["/".into()]).is_empty());
+    }
+
+    #[test]
+    fn special_and_large_files_are_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = SourceFolders::of_program(&[dir.path().to_owned()]);
+        let large = dir.path().join("large.py");
+        File::create(&large).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        let fifo = dir.path().join("fifo.py");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        fs::create_dir(dir.path().join("folder.py")).unwrap();
+        for file in ["large.py", "fifo.py", "folder.py"] {
+            assert_eq!(folders.read(dir.path().join(file).to_str().unwrap()), None, "{file}");
+        }
+    }
+
+    #[test]
+    fn given_folder_has_the_program_of_another_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy");
+        fs::create_dir_all(copy.join("lib")).unwrap();
+        fs::write(copy.join("lib/model.py"), "model").unwrap();
+        fs::write(dir.path().join("other.py"), "other").unwrap();
+        let folders = SourceFolders::default().and_given(std::slice::from_ref(&copy));
+        assert_eq!(folders.read("/cluster/program/lib/model.py").as_deref(), Some("model"));
+        assert_eq!(folders.read("lib/model.py").as_deref(), Some("model"));
+        assert_eq!(
+            folders.read(copy.join("lib/model.py").to_str().unwrap()).as_deref(),
+            Some("model")
+        );
+        for file in ["/cluster/../other.py", "/x/lib/../../other.py", "/cluster/other.py"] {
+            assert_eq!(folders.read(file), None, "{file}");
+        }
+    }
+
+    #[test]
+    fn folders_of_a_command_are_those_of_its_sources() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(dir.join("program")).unwrap();
+        fs::write(dir.join("program/train.py"), "").unwrap();
+        let command = ["torchrun", "--nproc-per-node", "2", "program/train.py", "--lr", "none.py"];
+        let folders = SourceFolders::of_command(&command, &dir);
+        assert_eq!(folders, [dir.clone(), dir.join("program")]);
+    }
+}

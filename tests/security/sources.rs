@@ -1,0 +1,134 @@
+//! Source lines in reports: evidence chooses the files that it names, so only files of the job's program are
+//! read, and none for evidence of others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::support::evidence::{analyze, stderr, stdout};
+use crate::support::process::{program, run_to_end};
+use crate::support::scenario::Scenario;
+
+const LINE: &str = "line_of_the_program";
+const SECRET: &str = "line_of_a_secret";
+const NOT_SHOWN: &str = "source lines are not shown";
+/// Formats that show source lines.
+const FORMATS: [&str; 3] = ["text", "markdown", "html"];
+
+/// A program and the directory of a run of it, whose journal names files of the program and of the user.
+struct Job {
+    dir: TempDir,
+    program: PathBuf,
+}
+
+impl Job {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (program_folder, home) = (dir.path().join("program"), dir.path().join("home"));
+        fs::create_dir_all(program_folder.join("lib")).unwrap();
+        fs::create_dir(&home).unwrap();
+        fs::write(program_folder.join("train.py"), format!("import torch\n{LINE}()\n")).unwrap();
+        for file in ["credentials", "settings.py"] {
+            fs::write(home.join(file), format!("[default]\n{SECRET} = 1\n")).unwrap();
+        }
+        std::os::unix::fs::symlink(home.join("settings.py"), program_folder.join("lib/link.py"))
+            .unwrap();
+        let job = Self { program: program_folder, dir };
+        let mut run = program(&job.program);
+        run.args(["run", "--run-dir", "../run", "--", "true"]);
+        assert_eq!(run_to_end(run).status, Some(0));
+        job.name("train.py", &job.home("credentials"));
+        job
+    }
+
+    fn home(&self, file: &str) -> String {
+        self.dir.path().join("home").join(file).display().to_string()
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// Replaces the journal by one that names two files.
+    fn name(&self, one: &str, other: &str) {
+        let events = format!(
+            "1.0 0 all_reduce f32[8] sum @{one}:2\n1.5 1 barrier @{other}:2\n1.6 0 lost 1\n3.0 - ends\n"
+        );
+        let scenario = format!(
+            "about = \"two ranks make different calls\"\nworld = 2\nevents = \"\"\"\n{events}\"\"\"\n[[expect]]\ncode = \"DD103\"\n"
+        );
+        let scenario = Scenario::parse(&scenario).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let journal = scenario.journals(scratch.path(), 1).unwrap().remove(0);
+        fs::copy(journal, self.run_dir().join("journal.ddpj")).unwrap();
+    }
+
+    /// Output of `analyze` in the folder of the program, and on standard error.
+    #[track_caller]
+    fn analyze(&self, path: &Path, format: &str, options: &[&str]) -> (String, String) {
+        let arguments = [&[path.to_str().unwrap(), "--format", format], options].concat();
+        let output = analyze(&self.program, &arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    }
+}
+
+#[test]
+fn own_run_shows_sources_of_its_program_alone() {
+    let job = Job::new();
+    for other in [job.home("credentials"), job.home("settings.py"), "lib/link.py".into()] {
+        job.name("train.py", &other);
+        for format in FORMATS {
+            let (said, errors) = job.analyze(&job.run_dir(), format, &[]);
+            assert!(said.contains(LINE), "{format}: {said}");
+            assert!(!said.contains(SECRET), "{format}, {other}: {said}");
+            assert_eq!(errors, "", "{format}");
+        }
+    }
+    // Elsewhere the folder is known from the directory of the run.
+    let away = tempfile::tempdir().unwrap();
+    job.name(job.program.join("train.py").to_str().unwrap(), &job.home("credentials"));
+    let output = analyze(away.path(), &[job.run_dir().to_str().unwrap()]);
+    assert!(stdout(&output).contains(LINE), "{}", stdout(&output));
+}
+
+#[test]
+fn evidence_of_others_shows_sources_only_where_the_user_says() {
+    let job = Job::new();
+    let copy = job.dir.path().join("copy");
+    assert!(
+        Command::new("cp").args(["-a"]).args([&job.run_dir(), &copy]).status().unwrap().success()
+    );
+    let log = job.dir.path().join("job.log");
+    let lines = [
+        "Traceback (most recent call last):".to_owned(),
+        format!("  File \"{}\", line 2, in <module>", job.home("settings.py")),
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied".to_owned(),
+    ];
+    fs::write(&log, lines.map(|line| format!("[rank1]: {line}\n")).concat()).unwrap();
+    let journal = job.run_dir().join("journal.ddpj");
+    let group_writable = job.dir.path().join("shared");
+    for path in [&copy, &journal, &log] {
+        for format in FORMATS {
+            let (said, errors) = job.analyze(path, format, &[]);
+            assert!(!said.contains(LINE) && !said.contains(SECRET), "{format}: {said}");
+            assert_eq!(errors.matches(NOT_SHOWN).count(), 1, "{format}, {path:?}: {errors}");
+            let (said, errors) = job.analyze(path, format, &["--source", "."]);
+            assert_eq!(said.contains(LINE), *path != log, "{format}: {said}");
+            assert!(!said.contains(SECRET) && !errors.contains(NOT_SHOWN), "{format}: {said}");
+        }
+        let mut watch = program(&job.program);
+        watch.args(["watch", "--once"]).arg(path);
+        let said = run_to_end(watch).stdout;
+        assert!(!said.contains(LINE) && !said.contains(SECRET), "{said}");
+    }
+    // A run directory that others can write to may be theirs.
+    fs::rename(job.run_dir(), &group_writable).unwrap();
+    let (said, _) = job.analyze(&group_writable, "text", &[]);
+    assert!(said.contains(LINE), "{said}");
+    Command::new("chmod").arg("g+w").arg(&group_writable).status().unwrap();
+    let (said, _) = job.analyze(&group_writable, "text", &[]);
+    assert!(!said.contains(LINE), "{said}");
+}
