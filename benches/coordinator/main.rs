@@ -236,7 +236,7 @@ impl Attached {
             let report = v1::Report {
                 sent_unix_ns: Timestamp::now().0,
                 events: events.to_vec(),
-                pong: None,
+                ..v1::Report::default()
             };
             size += report.encoded_len();
             assert!(self.reports.try_send(report).is_ok(), "the queue is full");
@@ -259,6 +259,7 @@ async fn receive(
                 sent_unix_ns: now,
                 events: Vec::new(),
                 pong: Some(v1::Pong { ping_unix_ns: ping.unix_ns, received_unix_ns: now }),
+                ..v1::Report::default()
             };
             answers.try_send(pong).ok();
         } else if asked.send(kind).await.is_err() {

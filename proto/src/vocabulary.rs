@@ -424,6 +424,8 @@ words! {
         NoLibrary = 6, "no library";
         /// The process is several ranks: the calls of one of them, or of none, are captured.
         SeveralRanks = 7, "several ranks";
+        /// Events of a journal were dropped to keep it within its limit.
+        JournalCut = 8, "journal cut";
     }
 }
 

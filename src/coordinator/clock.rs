@@ -125,6 +125,7 @@ mod tests {
                 ping_unix_ns: ping.unix_ns,
                 received_unix_ns: theirs(start.0 + there),
             }),
+            ..v1::Report::default()
         };
         clock.receive(&report, Timestamp(start.0 + there + 5 * MS + back));
     }
@@ -163,7 +164,8 @@ mod tests {
 
     #[test]
     fn only_large_offset_is_corrected_before_first_exchange() {
-        let sent = |at| v1::Report { sent_unix_ns: at, events: Vec::new(), pong: None };
+        let sent =
+            |at| v1::Report { sent_unix_ns: at, events: Vec::new(), ..v1::Report::default() };
         let mut clock = Clock::default();
         clock.receive(&sent(1000 * DAY), Timestamp(1000 * DAY + 90 * MS));
         assert_eq!(clock.correction(), 0);
@@ -179,6 +181,7 @@ mod tests {
             sent_unix_ns: sent,
             events: Vec::new(),
             pong: Some(v1::Pong { ping_unix_ns: ping, received_unix_ns: received }),
+            ..v1::Report::default()
         };
         assert!(!clock.receive(&report(5, 6, 7), Timestamp(8)));
         for (received, sent) in [(0, u64::MAX), (u64::MAX, 0), (9, 5)] {

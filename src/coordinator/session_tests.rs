@@ -138,7 +138,11 @@ impl Attached {
         let permit = || Arc::clone(&room).try_acquire_owned().unwrap();
         self.session.handle(Input::Report {
             attachment: 1,
-            report: v1::Report { sent_unix_ns: NOW.get().0, events: events.collect(), pong: None },
+            report: v1::Report {
+                sent_unix_ns: NOW.get().0,
+                events: events.collect(),
+                ..v1::Report::default()
+            },
             at: NOW.get(),
             _room: [permit(), permit()],
         });

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub mod follow;
 pub mod launch;
+pub mod processes;
 pub mod sample;
 pub mod ship;
 pub mod source;

@@ -1,15 +1,16 @@
-//! System calls that the standard library lacks: signals, pidfds, `poll`.
+//! System calls that the standard library lacks: signals, `poll`, limits, interfaces.
 //!
-//! All unsafe code of the program is in this file, behind safe functions.
+//! All unsafe code of the program is in this file and in `processes.rs`, behind safe functions.
 #![expect(unsafe_code, reason = "system calls; each block states why it is sound")]
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -31,6 +32,19 @@ const FORWARDED: [i32; 9] = [
     libc::SIGCONT,
     libc::SIGWINCH,
 ];
+
+/// Whether [`ignore_file_size_signal`] replaced the default action of SIGXFSZ.
+static IGNORES_FILE_SIZE_SIGNAL: AtomicBool = AtomicBool::new(false);
+
+/// Makes a write beyond the maximum size of a file (`ulimit -f`) an error instead of the end of this
+/// process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: the call takes integers.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if before == libc::SIG_DFL {
+        IGNORES_FILE_SIZE_SIGNAL.store(true, Ordering::Relaxed);
+    }
+}
 
 /// The signal mask before this process changed it, which the command gets.
 #[derive(Clone, Copy)]
@@ -66,7 +80,7 @@ impl Signals {
         }
     }
 
-    /// Makes the command start with the previous mask.
+    /// Makes the command start with the previous mask, and the previous action of SIGXFSZ.
     pub fn restore_in(self, command: &mut Command) {
         let restore = move || {
             // SAFETY: the pointer is to a live copy of a mask from the same call; the pointer for
@@ -74,10 +88,13 @@ impl Signals {
             unsafe {
                 let none = std::ptr::null_mut();
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, none);
+                if IGNORES_FILE_SIZE_SIGNAL.load(Ordering::Relaxed) {
+                    libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+                }
             }
             Ok(())
         };
-        // SAFETY: the closure makes one async-signal-safe call, and neither allocates nor locks.
+        // SAFETY: the closure makes async-signal-safe calls only, and neither allocates nor locks.
         unsafe { command.pre_exec(restore) };
     }
 }
@@ -156,81 +173,6 @@ pub fn stop_self() {
     }
 }
 
-/// A pidfd: refers to the same process even after its pid is reused.
-#[derive(Debug)]
-pub struct PidFd(OwnedFd);
-
-impl PidFd {
-    /// Opens the process that has this pid now.
-    ///
-    /// # Errors
-    ///
-    /// If there is none, or the kernel has no pidfds (before 5.3).
-    pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: the call takes two integers; a result that is not negative is a new descriptor
-        // without another owner.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self(OwnedFd::from_raw_fd(fd as i32)))
-        }
-    }
-
-    /// Sends a signal to the process.
-    ///
-    /// # Errors
-    ///
-    /// If it is gone, or this process may not signal it.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        let null = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: a null siginfo is allowed, and means the same as with `kill`.
-        let result = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, null, 0)
-        };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// How it ended, after its parent has reaped it (Linux 6.15 and later).
-    #[must_use]
-    pub fn exit(&self) -> Option<Exit> {
-        let mut info = PidFdInfo { mask: INFO_EXIT, ..PidFdInfo::default() };
-        // SAFETY: the request number contains the size of the struct behind the pointer, and the
-        // kernel writes no more than that.
-        let result =
-            unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
-        (result == 0 && info.mask & INFO_EXIT != 0).then(|| exit_of(info.exit_code))
-    }
-
-    /// Whether the process has ended.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        poll(&[self.0.as_fd()], Duration::ZERO).is_ok_and(|ready| ready[0])
-    }
-}
-
-impl AsFd for PidFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// `struct pidfd_info` of linux/pidfd.h in its first published size.
-#[derive(Clone, Copy, Default)]
-#[repr(C)]
-struct PidFdInfo {
-    mask: u64,
-    cgroup: u64,
-    ids: [u32; 11],
-    exit_code: i32,
-}
-
-/// `PIDFD_INFO_EXIT`.
-const INFO_EXIT: u64 = 1 << 3;
-/// `_IOWR(0xFF, 11, struct pidfd_info)`.
-const GET_INFO: u64 = 3 << 30 | (size_of::<PidFdInfo>() as u64) << 16 | 0xff << 8 | 11;
-
 /// Converts a wait status.
 #[must_use]
 pub const fn exit_of(status: i32) -> Exit {
@@ -239,36 +181,6 @@ pub const fn exit_of(status: i32) -> Exit {
         Exit { code: Some((status >> 8) & 0xff), signal: None }
     } else {
         Exit { code: None, signal: Some(signal) }
-    }
-}
-
-/// Waits until a child has ended, without reaping it, so that its `/proc` entry stays; returns how
-/// it ended.
-///
-/// # Errors
-///
-/// If there is no such child.
-pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
-    loop {
-        // SAFETY: the pointer is to a live value for which zeros are valid; after success it has a
-        // status.
-        let (result, info, status) = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let flags = libc::WEXITED | libc::WNOWAIT;
-            let result = libc::waitid(libc::P_PID, pid, &raw mut info, flags);
-            (result, info, info.si_status())
-        };
-        if result == 0 {
-            return Ok(if info.si_code == libc::CLD_EXITED {
-                Exit { code: Some(status), signal: None }
-            } else {
-                Exit { code: None, signal: Some(status) }
-            });
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
     }
 }
 

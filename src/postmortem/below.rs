@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::evidence::journal;
 use crate::node::launch::rundir::Description;
 
 /// Maximum depth of subdirectories that are searched.
@@ -92,5 +93,5 @@ pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<
 }
 
 fn is_run(folder: &Path) -> bool {
-    folder.join("journal.ddpj").exists() || Description::of(folder).is_ok_and(|it| it.is_some())
+    folder.join(journal::FIRST).exists() || Description::of(folder).is_ok_and(|it| it.is_some())
 }

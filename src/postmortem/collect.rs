@@ -12,7 +12,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
 use super::kind::{FileKind, is_named_log, is_packed, kind_of};
 use super::{Progress, Remark};
-use crate::evidence::journal::{JournalError, Reader};
+use crate::evidence::journal::{self, JournalError, Reader};
 use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
@@ -52,14 +52,31 @@ pub(super) struct Collected {
 /// Index of the path through which a file was found: files of one run directory belong together.
 pub(super) type Place = usize;
 
-/// A readable journal.
+/// A readable journal, or segment of one.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     pub(super) path: PathBuf,
+    /// Number of the segment, from 1.
+    pub(super) segment: u32,
+    /// Later segments, in order.
+    pub(super) later: Vec<(u32, PathBuf)>,
     pub(super) place: Place,
     pub(super) hello: v1::Hello,
     /// Whether the run that writes it is still active.
     pub(super) goes_on: bool,
+}
+
+impl JournalFile {
+    /// Whether `other` is a later segment than those of this journal.
+    pub(super) fn is_before(&self, other: &Self) -> bool {
+        self.later.last().map_or(self.segment, |(segment, _)| *segment) < other.segment
+    }
+
+    /// The files of the journal, in order.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> {
+        let later = self.later.iter().map(|(_, path)| path.clone());
+        std::iter::once(self.path.clone()).chain(later)
+    }
 }
 
 /// A readable black box.
@@ -237,8 +254,10 @@ impl Collected {
             self.folder(&folder, place, description.as_ref(), Some(&kept));
         }
         self.folder(dir, place, description.as_ref(), None);
-        if kept.is_dir() {
-            self.folder(&kept, place, description.as_ref(), None);
+        for below in [dir.join(journal::LATER), kept] {
+            if below.is_dir() {
+                self.folder(&below, place, description.as_ref(), None);
+            }
         }
         // Beside recordings, the output of a job says nothing more.
         let mut runs = Vec::new();
@@ -382,8 +401,10 @@ impl Collected {
             return;
         }
         match first_event(path) {
-            Ok(Some(hello)) => self.journals.push(JournalFile {
+            Ok(Some((segment, hello))) => self.journals.push(JournalFile {
                 path: path.to_owned(),
+                segment,
+                later: Vec::new(),
                 place,
                 goes_on: description.is_some_and(Description::is_running_here),
                 hello,
@@ -400,7 +421,9 @@ impl Collected {
                 let text = format!("{error}: analyze it with the ddp-doctor that wrote it");
                 self.gap(path, place, text);
             }
-            Err(error @ JournalError::NotAJournal) => self.gap(path, place, error.to_string()),
+            Err(error @ (JournalError::NotAJournal | JournalError::Limit(_))) => {
+                self.gap(path, place, error.to_string())
+            }
         }
     }
 
@@ -476,12 +499,13 @@ const PACKED: &str = "this form of compression or archive is not read: unpack it
 const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";
 
-/// Hello of the journal; `None`: the journal ends before it.
-fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
+/// Number of the segment and Hello of the journal; `None`: it ends before that.
+fn first_event(path: &Path) -> Result<Option<(u32, v1::Hello)>, JournalError> {
     let mut reader = Reader::open(path)?;
     while let Some(report) = reader.read()? {
+        let segment = report.segment.map_or(1, |it| it.number);
         match report.events.into_iter().next().and_then(|it| it.kind) {
-            Some(Kind::Hello(hello)) => return Ok(Some(hello)),
+            Some(Kind::Hello(hello)) => return Ok(Some((segment, hello))),
             // An empty report is only a sign of life.
             None => {}
             Some(_) => break,

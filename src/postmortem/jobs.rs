@@ -34,10 +34,14 @@ pub(super) struct Node {
 pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut journals = found.journals;
-    journals.sort_by_key(|journal| journal.hello.started_unix_ns);
+    journals.sort_by_key(|journal| (journal.hello.started_unix_ns, journal.segment));
     for journal in journals {
-        let twin = nodes.iter().find(|node| is_same_node(&node.hello, &journal.hello));
-        match twin.and_then(|node| node.journal.as_ref()) {
+        let mut twins = nodes.iter_mut().filter(|node| is_same_node(&node.hello, &journal.hello));
+        match twins.next().and_then(|node| node.journal.as_mut()) {
+            Some(twin) if twin.is_before(&journal) => {
+                twin.goes_on |= journal.goes_on;
+                twin.later.push((journal.segment, journal.path));
+            }
             Some(twin) => remarks.push(Remark {
                 text: format!(
                     "it is of the same node and the same run as {}: left out",
@@ -152,7 +156,7 @@ fn is_one_job(earlier: &Node, later: &Node) -> bool {
     // job of that name. Only times of the same host can be compared safely.
     let same_host = a.boot_id == b.boot_id;
     let ended = || match &earlier.journal {
-        Some(journal) => end_of(&journal.path),
+        Some(journal) => journal.paths().last().and_then(|path| end_of(&path)),
         None => None,
     };
     !same_host || ended().is_none_or(|at| at >= Timestamp(b.started_unix_ns))

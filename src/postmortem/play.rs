@@ -1,8 +1,6 @@
 //! Passes the evidence of one job to the engine: first the journals, in the order of their reports;
 //! then what the black boxes contain beyond them; then what is known of the ends of processes.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +15,7 @@ use crate::diagnosis::event::OomKills;
 use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, KnownProcess};
-use crate::evidence::journal::Reader;
+use crate::evidence::journal::SegmentReader;
 use crate::evidence::settings;
 use crate::ingest::{Observer, logs};
 use crate::node::sample::proc::{self, Watched};
@@ -46,6 +44,7 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
         looked: Timestamp::default(),
         now: Timestamp::default(),
         wall: Timestamp::now(),
+        is_blind: false,
         observer,
     };
     let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
@@ -59,6 +58,7 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
         .min_by_key(|part| part.next.as_ref().map(|report| report.sent_unix_ns))
     {
         next.play_report(&mut stage, remarks);
+        stage.is_blind = parts.iter().any(|part| part.is_in_gap);
     }
     for part in &mut parts {
         part.play_boxes(&mut stage, remarks);
@@ -79,6 +79,7 @@ fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engi
         looked: Timestamp::default(),
         now: evidence.ends,
         wall: Timestamp::now(),
+        is_blind: false,
         observer,
     };
     stage.feed();
@@ -97,6 +98,9 @@ struct Stage<'a> {
     now: Timestamp,
     /// Current time of this machine.
     wall: Timestamp,
+    /// Whether the next report of a journal follows events that were dropped. Until then nothing is
+    /// evaluated: what the ranks of that node do is unknown.
+    is_blind: bool,
     observer: &'a mut dyn Observer,
 }
 
@@ -117,7 +121,9 @@ impl Stage<'_> {
     fn go_to(&mut self, at: Timestamp) {
         let at = at.max(self.now);
         let begins = self.now == Timestamp::default();
-        if !begins && at.since(self.looked) >= LOOK_EVERY {
+        if self.is_blind {
+            self.looked = at;
+        } else if !begins && at.since(self.looked) >= LOOK_EVERY {
             self.look();
             let from = self.now;
             while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
@@ -144,8 +150,12 @@ impl Stage<'_> {
 struct Part {
     node: Node,
     decoder: Decoder,
-    reader: Option<Reader<BufReader<File>>>,
+    reader: Option<SegmentReader>,
     next: Option<v1::Report>,
+    /// Whether `next` follows events that were dropped.
+    is_in_gap: bool,
+    /// Number of unreadable parts of the journal that were reported.
+    reported: usize,
     /// Until when the node was followed; `None`: it was not.
     watched: Option<Timestamp>,
     /// Whether the journal contains the end of the job.
@@ -160,15 +170,20 @@ impl Part {
             decoder: Decoder::new(number),
             reader: None,
             next: None,
+            is_in_gap: false,
+            reported: 0,
             watched: None,
             ended: false,
             read_whole: Vec::new(),
             node,
         };
-        if let Some(path) = part.path() {
-            match Reader::open(&path) {
+        if let Some(journal) = &part.node.journal {
+            match SegmentReader::open(journal.paths()) {
                 Ok(reader) => part.reader = Some(reader),
-                Err(error) => remarks.push(Remark { path, text: error.to_string() }),
+                Err(error) => {
+                    let path = journal.path.clone();
+                    remarks.push(Remark { path, text: error.to_string() });
+                }
             }
         }
         part.read_next(remarks);
@@ -194,14 +209,21 @@ impl Part {
         let Some(reader) = &mut self.reader else {
             return;
         };
+        self.is_in_gap = reader.is_before_gap();
         let read = reader.read();
-        let mut trouble = reader.skipped().map(ToString::to_string);
+        let skipped = reader.skipped().iter().skip(self.reported);
+        let mut trouble: Vec<(PathBuf, String)> =
+            skipped.map(|(path, skipped)| (path.clone(), skipped.to_string())).collect();
+        self.reported += trouble.len();
         self.next = read.unwrap_or_else(|error| {
-            trouble = Some(error.to_string());
+            trouble.extend(self.node.journal.iter().map(|it| (it.path.clone(), error.to_string())));
             None
         });
         // A journal that is being written may end in an incomplete frame.
-        if let Some((text, path)) = trouble.filter(|_| !self.goes_on()).zip(self.path()) {
+        if self.goes_on() {
+            return;
+        }
+        for (path, text) in trouble {
             self.node.gaps.push(text.clone());
             remarks.push(Remark { path, text });
         }
@@ -307,7 +329,11 @@ impl Part {
 
     fn apply(&mut self, kinds: Vec<Kind>, stage: &mut Stage<'_>) {
         let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-        let report = v1::Report { sent_unix_ns: stage.now.0, events: events.collect(), pong: None };
+        let report = v1::Report {
+            sent_unix_ns: stage.now.0,
+            events: events.collect(),
+            ..v1::Report::default()
+        };
         self.decoder.decode(report, &mut stage.events);
         stage.feed();
     }

@@ -269,6 +269,19 @@ impl Live {
         drop(self.out.write_all(bytes).and_then(|()| self.out.flush()));
     }
 
+    /// Also writes the report to this file from now on, and now.
+    pub fn add_file(&mut self, path: PathBuf) {
+        self.files.push(ReportFile::new(path));
+        self.write_files();
+    }
+
+    /// Prints the whole report, whatever the amount of output: there is no other copy of it.
+    pub fn print_report(&mut self) {
+        let mut text = b"\n".to_vec();
+        drop(text::report(&mut text, &self.assembler.report(), self.style, true, &self.sources));
+        self.write(&text);
+    }
+
     /// Marks the diagnosis as incomplete.
     pub fn mark_incomplete(&mut self) {
         self.assembler.mark_incomplete();

@@ -42,7 +42,7 @@ async fn attach_with(
     let report = v1::Report {
         sent_unix_ns: 1,
         events: events.map(|kind| v1::Event { kind }).collect(),
-        pong: None,
+        ..v1::Report::default()
     };
     reports.send(report).await.unwrap();
     let mut client = AgentServiceClient::new(channel);

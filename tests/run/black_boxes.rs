@@ -50,8 +50,8 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
     // Its own /dev/shm, since the next run of this user would move the boxes.
     let script = format!(
         "mount -t tmpfs none /dev/shm
-        mkdir full && mount -t tmpfs -o size=8k none full
-        {PROGRAM} run --run-dir full/run -- {} 4
+        mkdir full && mount -t tmpfs -o size=2m none full
+        {PROGRAM} run --run-dir full/run -- sh -c 'head -c 4m /dev/zero >full/fill; exec {} 4'
         status=$?; find /dev/shm -name '*.box' >left; exit $status",
         training()
     );

@@ -279,7 +279,12 @@ fn shell_sees_run_stopped_from_the_terminal() {
 fn job_runs_without_a_run_directory() {
     let dir = dir();
     fs::write(dir.path().join("ddp-doctor-runs"), "in the way").unwrap();
-    let output = run(&dir, &["sh", "-c", "exit 6"]);
+    let output = program(dir.path())
+        .args(["run", "--", "sh", "-c", "exit 6"])
+        .env("HOME", dir.path())
+        .env("TMPDIR", dir.path().join("ddp-doctor-runs"))
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(6));
     let said = stderr(&output);
     assert_eq!(said.matches("cannot create a run directory").count(), 1, "{said}");

@@ -50,8 +50,9 @@ fn directory_with_an_odd_name() {
 
 #[test]
 fn read_only_directory() {
-    let (stderr, report) =
-        assert_same_result_of(r#"mkdir ro; mount -t tmpfs -o ro none ro; cd ro; $run "$@""#);
+    let (stderr, report) = assert_same_result_of(
+        r#"export HOME=$PWD; mkdir ro; mount -t tmpfs -o ro none ro; cd ro; $run "$@""#,
+    );
     is_healthy(&report, 4);
     assert_eq!(stderr.matches("cannot create a run directory").count(), 1);
 }

@@ -108,7 +108,7 @@ fn killed(job: &str, host: &str) -> v1::Report {
     v1::Report {
         sent_unix_ns: 3,
         events: vec![event(hello(job, host)), event(joined), event(ended)],
-        pong: None,
+        ..v1::Report::default()
     }
 }
 
@@ -225,7 +225,7 @@ fn false_and_giant_fields_stay_within_their_job() {
             let mut peer = Peer::begin(&coordinator, ATTACH).await;
             let hello = event(hello(&format!("false-{number}"), "liar"));
             let events = [vec![hello], events].concat();
-            let report = v1::Report { sent_unix_ns: 3, events, pong: None };
+            let report = v1::Report { sent_unix_ns: 3, events, ..v1::Report::default() };
             peer.send(whole(&report)).await;
             peers.push(peer);
         }

@@ -434,8 +434,11 @@ fn journal(dir: &Path, events: Vec<Kind>) -> PathBuf {
     let path = dir.join("journal.ddpj");
     let mut writer = Journal::create(&path).unwrap();
     for events in events.chunks(1000) {
-        let report =
-            v1::Report { sent_unix_ns: 2_000_000_000, events: events.to_vec(), pong: None };
+        let report = v1::Report {
+            sent_unix_ns: 2_000_000_000,
+            events: events.to_vec(),
+            ..v1::Report::default()
+        };
         writer.append(&report).unwrap();
     }
     path

@@ -64,6 +64,7 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/src/gpu.rs",
         "agent/src/nccl/mod.rs",
         "agent/src/sys.rs",
+        "src/node/processes.rs",
         "src/node/sys.rs",
         "tests/doubles/cuda/src/abi.rs",
         "tests/doubles/cuda/src/pointers.rs",

@@ -71,10 +71,23 @@ pub(crate) fn flood() -> &'static str {
     FLOOD.get_or_init(|| compile("tests/support/programs/flood.c")).path()
 }
 
+/// Two ranks that make the number of calls given by the first argument. Then rank 1 exits and rank 0 waits for it; with
+/// another argument, both exit.
+pub(crate) fn rotate() -> &'static str {
+    static ROTATE: OnceLock<Compiled> = OnceLock::new();
+    ROTATE.get_or_init(|| compile_with("tests/support/programs/rotate.c", &["-pthread"])).path()
+}
+
 /// A rank of a job on several hosts, which sums a number over TCP.
 pub(crate) fn sum() -> &'static str {
     static SUM: OnceLock<Compiled> = OnceLock::new();
     SUM.get_or_init(|| compile("tests/support/programs/sum.c")).path()
+}
+
+/// A program that executes a command without pidfds. Its first argument is the error number of the system calls.
+pub(crate) fn without_pidfds() -> &'static str {
+    static WITHOUT_PIDFDS: OnceLock<Compiled> = OnceLock::new();
+    WITHOUT_PIDFDS.get_or_init(|| compile("tests/support/programs/without_pidfds.c")).path()
 }
 
 /// A library that sets the clock of the processes that preload it ahead, by `CLOCK_AHEAD` seconds.

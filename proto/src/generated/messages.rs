@@ -523,6 +523,8 @@ pub enum NoteKind {
     NoLibrary = 6,
     /// The process is several ranks: the calls of one of them, or of none, are captured.
     SeveralRanks = 7,
+    /// Events of a journal were dropped to keep it within its limit.
+    JournalCut = 8,
 }
 impl NoteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -539,6 +541,7 @@ impl NoteKind {
             Self::Unreadable => "NOTE_KIND_UNREADABLE",
             Self::NoLibrary => "NOTE_KIND_NO_LIBRARY",
             Self::SeveralRanks => "NOTE_KIND_SEVERAL_RANKS",
+            Self::JournalCut => "NOTE_KIND_JOURNAL_CUT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -552,6 +555,7 @@ impl NoteKind {
             "NOTE_KIND_UNREADABLE" => Some(Self::Unreadable),
             "NOTE_KIND_NO_LIBRARY" => Some(Self::NoLibrary),
             "NOTE_KIND_SEVERAL_RANKS" => Some(Self::SeveralRanks),
+            "NOTE_KIND_JOURNAL_CUT" => Some(Self::JournalCut),
             _ => None,
         }
     }
@@ -726,6 +730,19 @@ pub struct Report {
     /// Answer to a Ping.
     #[prost(message, optional, tag = "10")]
     pub pong: ::core::option::Option<Pong>,
+    /// In a journal: the report repeats events of earlier segments, at the beginning of this one.
+    #[prost(message, optional, tag = "11")]
+    pub segment: ::core::option::Option<Segment>,
+}
+/// A part of a journal that can be read without the parts before it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Segment {
+    /// From 2: the first one repeats nothing.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Number of events in the segments before it, without those that they repeat.
+    #[prost(uint64, tag = "2")]
+    pub events_before: u64,
 }
 /// One observation of the node.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -14,6 +14,7 @@ use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
+use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 use crate::transport::Credentials;
@@ -62,6 +63,7 @@ impl ShowDemo {
             command,
             job: None,
             run_dir: None,
+            journal_size: DEFAULT_LIMIT,
             report: None,
             coordinator: None,
             kill: Some(KillAfter::new(Some(KILL_AFTER), &Timing::default())),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::options::{Global, Sources, Stacks, seconds};
+use crate::cli::options::{Global, Sources, Stacks, seconds, size};
 use crate::diagnosis::timing::TimeScale;
+use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::ship::reporter::{Options, report};
 use crate::transport::Credentials;
 
@@ -26,6 +27,9 @@ pub(in super::super) struct Reporter {
     /// Keep black boxes and journal in this directory [default: keep nothing]
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
+    /// Maximum size of the journal, such as 512M; its oldest part is dropped [default: 1G]
+    #[arg(long, value_name = "SIZE", value_parser = size, env = "DDP_DOCTOR_JOURNAL_SIZE")]
+    journal_size: Option<u64>,
     /// Report an unproven stall after this many seconds [default: 60]
     ///
     /// A stall that cannot resolve is reported at once. At a line where ranks have waited before, the
@@ -51,6 +55,7 @@ impl Reporter {
             coordinator: self.coordinator,
             credentials: Credentials { can_ask: false, ..global.credentials() },
             run_dir: self.run_dir,
+            journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
             stacks: self.stacks.into(),

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::options::{Global, Monitoring, Sources, Stacks, seconds, stderr_is_terminal};
+use crate::cli::options::{Global, Monitoring, Sources, Stacks, seconds, size, stderr_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::sample::environment;
+use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::timing::Timing;
 use crate::transport::Credentials;
 
@@ -42,6 +43,11 @@ pub(in super::super) struct Run {
     /// Directory for the report and the evidence [default: ddp-doctor-runs/<job>-<time>]
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
+    /// Maximum size of the journal, such as 512M; its oldest part is dropped [default: 1G]
+    ///
+    /// The start of the job, calls under way, settings and exceptions are kept.
+    #[arg(long, value_name = "SIZE", value_parser = size, env = "DDP_DOCTOR_JOURNAL_SIZE")]
+    journal_size: Option<u64>,
     /// Also write the JSON report to FILE, updated at every change
     #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
     report: Option<PathBuf>,
@@ -141,6 +147,7 @@ impl Run {
             command,
             job: self.job,
             run_dir: self.run_dir,
+            journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
             report: self.report,
             coordinator: self.coordinator,
             credentials: Credentials { can_ask: false, ..global.credentials() },

@@ -17,7 +17,7 @@ mod values;
 pub(super) use monitoring::Monitoring;
 pub(super) use sources::Sources;
 pub(super) use stacks::Stacks;
-pub(super) use values::{address, seconds};
+pub(super) use values::{address, seconds, size};
 
 /// Options of every command.
 #[derive(Clone, Debug, Args)]

@@ -1,4 +1,4 @@
-//! Values of options: addresses and durations.
+//! Values of options: addresses, durations and sizes.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -22,9 +22,40 @@ pub(in super::super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Smallest size of a journal, in bytes: room for eight segments that repeat the definitions of some ranks.
+const MIN_SIZE: u64 = 256 << 10;
+
+/// Parses a size such as `512M` or `1G`, with binary units; without a unit, in bytes.
+pub(in super::super) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err("not a size such as 512M or 1G".into()),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_error| "not a size such as 512M or 1G".to_owned())?;
+    let size = number.checked_mul(1 << shift).ok_or("too large")?;
+    if size < MIN_SIZE { Err("less than 256K".into()) } else { Ok(size) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(size("1G"), Ok(1 << 30));
+        assert_eq!(size("512M"), Ok(512 << 20));
+        assert_eq!(size("300k"), Ok(300 << 10));
+        assert_eq!(size("1048576"), Ok(1 << 20));
+        for wrong in ["", "G", "-1G", "1.5G", "1X", "10K", "99999999999T"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn host_names_are_resolved() {

@@ -18,8 +18,12 @@ async fn live(
         while let Some(request) = requests.recv().await {
             if let Some(request::Kind::Ping(ping)) = request.kind {
                 let pong = v1::Pong { ping_unix_ns: ping.unix_ns, received_unix_ns: there() };
-                let report =
-                    v1::Report { sent_unix_ns: there(), events: Vec::new(), pong: Some(pong) };
+                let report = v1::Report {
+                    sent_unix_ns: there(),
+                    events: Vec::new(),
+                    pong: Some(pong),
+                    ..v1::Report::default()
+                };
                 if answers.send(report).await.is_err() {
                     return;
                 }

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
     let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
-    v1::Report { sent_unix_ns: now(), events, pong: None }
+    v1::Report { sent_unix_ns: now(), events, ..v1::Report::default() }
 }
 
 fn now() -> u64 {

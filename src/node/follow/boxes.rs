@@ -173,7 +173,6 @@ impl BoxDir {
 
     /// Copies all boxes to the directory for kept boxes. Later changes of the boxes are not kept.
     ///
-    ///
     /// # Errors
     ///
     /// If there is no such directory, or not enough space in it.
@@ -183,6 +182,21 @@ impl BoxDir {
             for file in boxes_in(&self.path)? {
                 copy(&file, keep)?;
             }
+        }
+        self.snapshot = true;
+        Ok(())
+    }
+
+    /// As [`Self::snapshot`], into another directory, whether or not the boxes are in shared memory.
+    ///
+    /// # Errors
+    ///
+    /// If the directory does not have enough space.
+    pub fn snapshot_into(&mut self, dir: &Path) -> io::Result<()> {
+        let keep = dir.join("boxes");
+        private_dir(&keep)?;
+        for file in boxes_in(&self.path)? {
+            copy(&file, &keep)?;
         }
         self.snapshot = true;
         Ok(())

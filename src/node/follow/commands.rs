@@ -2,6 +2,7 @@
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
@@ -44,7 +45,12 @@ pub enum Command {
     /// The whole job was asked to end, with this signal.
     Interrupted(i32),
     /// Write all evidence to the disk, and answer.
-    Secure(Sender<Secured>),
+    Secure {
+        /// Directory for the black boxes instead of the run directory.
+        into: Option<PathBuf>,
+        /// Receives the answer.
+        answer: Sender<Secured>,
+    },
     /// The command is about to be ended: later events are a consequence and no evidence.
     Close {
         /// Exit status to report.

@@ -29,6 +29,7 @@ use crate::node::sys;
 use crate::node::timing::Timing;
 use crate::source_files::SourceFolders;
 
+mod adopted;
 pub mod boxes;
 mod commands;
 pub mod digest;
@@ -209,6 +210,7 @@ impl Follower {
                 }
                 if is_due(&mut next_scan, SCAN_INTERVAL, now) {
                     self.scan(now);
+                    self.reap_adopted();
                     self.out.heartbeat(&self.timing);
                 }
                 if is_due(&mut next_memory, self.timing.memory_interval, now) {
@@ -288,13 +290,8 @@ impl Follower {
                         signal,
                     }));
                 }
-                Ok(Command::Secure(answer)) => {
-                    let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
-                    let descendants = self.descendants.as_ref();
-                    let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
-                    // The receiver may have timed out.
-                    drop(answer.send(Secured { on_disk, descendants }));
-                }
+                // The receiver may have timed out.
+                Ok(Command::Secure { into, answer }) => drop(answer.send(self.secure(into))),
                 Ok(Command::Close { status, done }) => {
                     self.poll();
                     self.end_job(status);
@@ -305,6 +302,18 @@ impl Follower {
                 Err(TryRecvError::Empty) => return false,
             }
         }
+    }
+
+    /// Writes all evidence to the disk: black boxes into another directory if one is named.
+    fn secure(&mut self, into: Option<PathBuf>) -> Secured {
+        let on_disk = match into {
+            None => self.boxes.snapshot().is_ok() && self.out.sync(),
+            // The journal stays where it is.
+            Some(dir) => self.boxes.snapshot_into(&dir).is_ok(),
+        };
+        let descendants = self.descendants.as_ref();
+        let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
+        Secured { on_disk, descendants }
     }
 
     /// Polls the boxes, and handles ended processes.

@@ -79,6 +79,11 @@ impl StartedRanks {
         followed.filter_map(|it| it.fd().map(AsFd::as_fd))
     }
 
+    /// Pids of those that have neither joined nor ended.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.started.iter().filter_map(Started::followed).map(Watched::pid)
+    }
+
     /// Whether one of the processes has ended since the last [`Self::poll`].
     #[must_use]
     pub fn any_ended(&self) -> bool {

@@ -85,6 +85,12 @@ impl Descendants {
         Self { root, activation, known: HashMap::new(), ranks: Vec::new() }
     }
 
+    /// Pid of the root process.
+    #[must_use]
+    pub const fn root(&self) -> u32 {
+        self.root
+    }
+
     /// Takes the processes that will become ranks and were found since the last call.
     pub fn take_ranks(&mut self) -> Vec<ToBeRank> {
         std::mem::take(&mut self.ranks)
@@ -381,7 +387,7 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            crate::node::sys::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
+            crate::node::processes::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
         }
     }
 }

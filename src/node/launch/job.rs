@@ -39,12 +39,14 @@ use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::launch::secrets::{self, TokenFile};
 use crate::node::launch::shell_status;
+use crate::node::processes;
 use crate::node::sample::environment::{self, Environment, NcclLoading};
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
-use crate::node::ship::outbox::{Journal, Outbox};
+use crate::node::ship::journal::Journal;
+use crate::node::ship::outbox::Outbox;
 use crate::node::stacks::taker::{Taker, When};
-use crate::node::sys::{self, DescriptorLimit, PidFd, Reserve, Signals};
+use crate::node::sys::{self, DescriptorLimit, Reserve, Signals};
 use crate::node::timing::Timing;
 use crate::private;
 use crate::report::live::{Live, Verbosity};
@@ -72,6 +74,8 @@ pub struct Options {
     pub job: Option<String>,
     /// Directory of evidence and report; `None`: a new directory below the working directory.
     pub run_dir: Option<PathBuf>,
+    /// Maximum size of the journal, in bytes.
+    pub journal_size: u64,
     /// Additional path of the report.
     pub report: Option<PathBuf>,
     /// Address of a coordinator; `None`: one in this process, or in that of another node.
@@ -141,8 +145,14 @@ pub fn run(options: Options) -> Outcome {
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
     let shared_memory = Path::new(private::SHARED_MEMORY);
-    let run_dir =
-        RunDir::make(shared_memory, options.run_dir, &job, started, boxes::writer_is_alive);
+    sys::ignore_file_size_signal();
+    let run_dir = RunDir::make_somewhere(
+        shared_memory,
+        options.run_dir,
+        &job,
+        started,
+        boxes::writer_is_alive,
+    );
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
     files.extend(run_dir.as_ref().ok().map(|dir| dir.path.join("report.json")));
     let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
@@ -169,6 +179,9 @@ pub fn run(options: Options) -> Outcome {
         ));
     }
     chosen.notices.iter().for_each(|line| live.print_line(line));
+    if let Err(error) = processes::pidfds() {
+        live.print_line(&adopt_orphans(&error));
+    }
     let address = chosen.address;
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
@@ -197,7 +210,7 @@ pub fn run(options: Options) -> Outcome {
     let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
     Signals::take_over().restore_in(&mut start);
     descriptors.restore_in(&mut start);
-    let mut child = match start.spawn() {
+    let child = match start.spawn() {
         Ok(child) => child,
         Err(error) => {
             live.print_line(&format!("{}: {error}", options.command[0].display()));
@@ -237,6 +250,7 @@ pub fn run(options: Options) -> Outcome {
         hello,
         boxes: boxes.ok(),
         run_dir: run_dir.as_deref(),
+        journal_size: options.journal_size,
         activation: environment.as_ref().and_then(Environment::activation),
         coordinator: chosen.coordinator,
         monitoring: options.monitoring,
@@ -247,14 +261,27 @@ pub fn run(options: Options) -> Outcome {
         sources,
         timing: Timing::default().scaled(options.time_scale),
     });
-    let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
+    let exit = processes::wait_without_reaping(child.id()).unwrap_or_default();
     drop(reserve);
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
     let ended = monitor.end(command_status, run_dir.as_deref());
     // Reaped last: until then its exit status is in `/proc`.
-    drop(child.wait());
+    processes::reap_child(child.id());
     let status = if ended.killed { KILLED_STATUS } else { command_status as u8 };
     Outcome { status, report: ended.report }
+}
+
+/// Prepares this process for a system without pidfds; returns a line for the user. As the subreaper of the
+/// job, it can kill processes of the job by pid, and no process loses its last parent while it runs.
+fn adopt_orphans(missing: &io::Error) -> String {
+    let adopted = match processes::become_subreaper() {
+        Ok(()) => "",
+        Err(_) => ", and --on-hang kill does not reach ranks that outlive their launcher",
+    };
+    format!(
+        "this system has no pidfds ({missing}; Linux 5.3 or later has them): signals are sent by process \
+         id, and the end of a rank is seen up to 50 ms later{adopted}"
+    )
 }
 
 /// Replaces this process by the command. Returns only on failure, with the exit status.
@@ -328,6 +355,7 @@ struct MonitorParts<'a> {
     hello: v1::Hello,
     boxes: Option<BoxDir>,
     run_dir: Option<&'a Path>,
+    journal_size: u64,
     activation: Option<PathBuf>,
     coordinator: Coordinator,
     monitoring: monitoring::Options,
@@ -363,11 +391,12 @@ impl Monitor {
         let (follower, commands) = Commander::new();
 
         let journal = parts.run_dir.and_then(|dir| {
-            let journal = Journal::create(&dir.join("journal.ddpj"), log.clone());
+            let journal = Journal::create(dir, parts.journal_size, log.clone());
             journal.map_err(|error| log.print(&error.to_string())).ok()
         });
         let descendants = Descendants::new(parts.child, parts.activation);
         let job = parts.hello.job.clone();
+        let run_name = names::run_dir(&job, Timestamp(parts.hello.started_unix_ns));
         let following = parts.boxes.and_then(|boxes| {
             let out = Outbox::new(journal);
             let stacks = Taker::new(parts.stacks);
@@ -376,12 +405,9 @@ impl Monitor {
             spawn("ddp-follow", &log, move || it.run())
         });
 
-        let child = PidFd::open(parts.child).ok();
-        let commander = follower.clone();
+        let (child, commander) = (parts.child, follower.clone());
         // This thread runs until the process exits.
-        drop(spawn("ddp-signals", &log, move || {
-            forward_signals(child.as_ref(), &commander);
-        }));
+        drop(spawn("ddp-signals", &log, move || forward_signals(child, &commander)));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
         let runtime = builder.build();
@@ -397,7 +423,7 @@ impl Monitor {
         if let Some(notifier) = monitoring.notifier() {
             live.notify(notifier);
         }
-        let it = Screen::new(live, parts.child, parts.kill, follower.clone());
+        let it = Screen::new(live, parts.child, parts.kill, follower.clone(), run_name);
         let showing = spawn("ddp-screen", &log, move || it.run(&messages));
 
         let (stop_serving, stop) = oneshot::channel();
@@ -512,7 +538,7 @@ fn spawn<T: Send + 'static>(
 
 /// Forwards signals that were sent to this process alone. Stops with the job, and reports when the
 /// job is continued.
-fn forward_signals(child: Option<&PidFd>, follower: &Commander) {
+fn forward_signals(child: u32, follower: &Commander) {
     loop {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
@@ -520,11 +546,9 @@ fn forward_signals(child: Option<&PidFd>, follower: &Commander) {
         if let libc::SIGINT | libc::SIGQUIT | libc::SIGTERM | libc::SIGHUP = arrived.signal {
             follower.send(follow::Command::Interrupted(arrived.signal));
         }
-        if arrived.by_process
-            && let Some(child) = child
-        {
+        if arrived.by_process {
             // An error means that the command has ended.
-            drop(child.signal(arrived.signal));
+            drop(processes::signal_child(child, arrived.signal));
         }
         match arrived.signal {
             libc::SIGTSTP => sys::stop_self(),

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
 
 use crate::node::launch::descendants;
+use crate::node::processes::{self, PidFd};
 use crate::node::sample::proc;
-use crate::node::sys::PidFd;
 use crate::node::timing::Timing;
+
+/// Time limit for killing the processes of a job without pidfds, and the interval of attempts.
+const MAX_KILL: Duration = Duration::from_secs(5);
+const KILL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Time for which a finding has to persist before the job is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,12 @@ impl HangTimer {
     }
 }
 
+/// Whether a hang is proved.
+#[must_use]
+pub fn is_proved(findings: &[Finding]) -> bool {
+    findings.iter().any(|it| is_hang(it) && it.confidence == Confidence::Proved)
+}
+
 fn is_hang(finding: &Finding) -> bool {
     finding.effect == Effect::Blocks
         && finding.severity >= Severity::Error
@@ -105,6 +115,9 @@ impl TerminatedJob {
 
     /// Kills every process that is alive. A process that reuses one of the pids is not affected.
     pub fn kill(mut self) {
+        if processes::pidfds().is_err() {
+            return kill_children();
+        }
         self.processes.extend(descendants::below(self.root));
         self.processes.sort_unstable();
         self.processes.dedup();
@@ -116,6 +129,24 @@ impl TerminatedJob {
                 drop(fd.signal(libc::SIGKILL));
             }
         }
+    }
+}
+
+/// Kills every process below this one, where there are no pidfds. Only children are killed: the
+/// children of a killed one become children of this process, which is the subreaper of the job.
+fn kill_children() {
+    let started = Instant::now();
+    while started.elapsed() < MAX_KILL {
+        let mut children = proc::children(std::process::id());
+        children.retain(|&pid| processes::is_living_child(pid));
+        if children.is_empty() {
+            return;
+        }
+        for pid in children {
+            // An error means that it has been reaped by now.
+            drop(processes::signal_child(pid, libc::SIGKILL));
+        }
+        std::thread::sleep(KILL_INTERVAL);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::node::timing::Timing;
 
 pub mod coordinator;
 pub mod descendants;
+pub mod fallback;
 pub mod job;
 pub mod kill;
 pub mod meeting;

@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::report::Timestamp;
 use serde::Deserialize;
 
+use crate::evidence::journal;
 use crate::files;
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names::DirectoryIdentity;
 use crate::node::follow::{boxes, names};
+use crate::node::launch::fallback;
 use crate::node::sample::proc;
 use crate::node::sys;
 use crate::private;
@@ -24,7 +26,8 @@ use crate::source_files::SourceFolders;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
-const FILES: [&str; 4] = ["boxes", "journal.ddpj", "report.json", names::DESCRIPTION];
+const FILES: [&str; 5] =
+    ["boxes", journal::FIRST, journal::LATER, "report.json", names::DESCRIPTION];
 /// Maximum number of earlier runs kept in the directory.
 const MAX_EARLIER_RUNS: u32 = 10_000;
 /// Maximum size of a description, in bytes.
@@ -40,6 +43,41 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// As [`Self::make`]; if that fails, creates a directory elsewhere, which the notice names.
+    ///
+    /// # Errors
+    ///
+    /// The error of [`Self::make`], if no other directory can be used either.
+    pub fn make_somewhere(
+        shared_memory: &Path,
+        requested: Option<PathBuf>,
+        job: &str,
+        started: Timestamp,
+        is_own: impl FnMut(&Path) -> bool,
+    ) -> io::Result<Self> {
+        let place = requested.clone().unwrap_or_else(|| PathBuf::from(names::RUNS));
+        let error = match Self::make(shared_memory, requested, job, started, is_own) {
+            Ok(made) => match fallback::has_room(&made.path) {
+                Ok(()) => return Ok(made),
+                Err(error) => {
+                    // It stays if an earlier run used it.
+                    drop(fs::remove_dir(&made.path));
+                    error
+                }
+            },
+            Err(error) => error,
+        };
+        let Ok(path) = fallback::make(&names::run_dir(job, started)) else {
+            return Err(error);
+        };
+        let notice = format!(
+            "cannot create a run directory in {}: {error}; the evidence is kept in {}",
+            place.display(),
+            path.display()
+        );
+        Ok(Self { path, notice: Some(notice) })
+    }
+
     /// Creates the requested directory, or one below the working directory if none was requested. Ranks
     /// may have created boxes in it already: `is_own` decides whether one belongs to this run.
     ///
@@ -237,7 +275,8 @@ mod tests {
     /// Creates the files of a run.
     fn create_files(dir: &Path, job: &str, pid: u32, host: &str) {
         fs::create_dir_all(dir.join("boxes")).unwrap();
-        for name in ["boxes/1.2.c10d.box", "journal.ddpj", "report.json"] {
+        fs::create_dir_all(dir.join("journal")).unwrap();
+        for name in ["boxes/1.2.c10d.box", "journal.ddpj", "journal/000002.ddpj", "report.json"] {
             fs::write(dir.join(name), job).unwrap();
         }
         let start_ticks = proc::Stat::of(pid).map_or(1, |stat| stat.start_ticks);

@@ -8,9 +8,10 @@ use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::viewer::Update;
 
 use crate::node::follow::{self, Commander, Secured};
+use crate::node::launch::fallback;
 use crate::node::launch::job::KILLED_STATUS;
-use crate::node::launch::kill::{HangTimer, KillAfter, TerminatedJob};
-use crate::node::sys::PidFd;
+use crate::node::launch::kill::{self, HangTimer, KillAfter, TerminatedJob};
+use crate::node::processes;
 use crate::report::live::Live;
 
 /// Time from SIGTERM for the job to SIGKILL.
@@ -59,13 +60,26 @@ pub struct Screen {
     /// A job that was asked to end, and the time when it is killed.
     terminated: Option<(TerminatedJob, Instant)>,
     killed: bool,
+    /// Name of a directory for evidence that cannot be stored in the run directory.
+    run_name: String,
+    /// The report in such a directory.
+    saved: Option<PathBuf>,
 }
 
 impl Screen {
-    /// Creates a screen for the command with pid `child`. With `kill`, a hanging job is ended.
+    /// Creates a screen for the command with pid `child`. With `kill`, a hanging job is ended. If its
+    /// evidence cannot be stored in the run directory, it is stored elsewhere under `run_name`.
     #[must_use]
-    pub fn new(live: Live, child: u32, kill: Option<KillAfter>, follower: Commander) -> Self {
+    pub fn new(
+        live: Live,
+        child: u32,
+        kill: Option<KillAfter>,
+        follower: Commander,
+        run_name: String,
+    ) -> Self {
         Self {
+            run_name,
+            saved: None,
             live,
             child,
             timer: kill.map(HangTimer::new),
@@ -118,26 +132,22 @@ impl Screen {
     fn end_job(&mut self) {
         self.timer = None;
         self.live.print();
-        let (answer, secured) = channel();
-        let asked = self.follower.send(follow::Command::Secure(answer));
-        let secured = asked.then(|| secured.recv_timeout(MAX_SYNC).ok()).flatten();
-        let Some(Secured { on_disk: true, descendants }) = secured else {
+        let Some(descendants) = self.secure() else {
             self.live.print_line(
                 "the job hangs but is not killed: its evidence could not be written to disk",
             );
             return;
         };
-        let Ok(child) = PidFd::open(self.child) else {
-            return;
-        };
-        if child.has_ended() {
+        if !processes::is_living_child(self.child) {
             return;
         }
         // The reaction of the ranks to the signal is no part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
         let asked = self.follower.send(follow::Command::Close { status, done });
-        if !asked || closed.recv_timeout(MAX_SYNC).is_err() || child.signal(libc::SIGTERM).is_err()
+        if !asked
+            || closed.recv_timeout(MAX_SYNC).is_err()
+            || processes::signal_child(self.child, libc::SIGTERM).is_err()
         {
             return;
         }
@@ -145,6 +155,39 @@ impl Screen {
         self.live.print_line("the job hangs and is killed (--on-hang kill)");
         self.terminated =
             Some((TerminatedJob::new(self.child, descendants), Instant::now() + TERM_GRACE));
+    }
+
+    /// Stores the evidence; returns the processes of the job, or `None` if it must not be ended. Evidence of a
+    /// proved hang that cannot be stored anywhere is printed.
+    fn secure(&mut self) -> Option<Vec<(u32, u64)>> {
+        let secured = self.request_secured(None)?;
+        if secured.on_disk {
+            return Some(secured.descendants);
+        }
+        if let Ok(dir) = fallback::make(&self.run_name)
+            && self.request_secured(Some(dir.clone())).is_some_and(|it| it.on_disk)
+        {
+            self.live.print_line(&format!(
+                "the run directory cannot be written: black boxes and report are in {}",
+                dir.display()
+            ));
+            let report = dir.join("report.json");
+            self.live.add_file(report.clone());
+            self.saved = Some(report);
+            return Some(secured.descendants);
+        }
+        if !kill::is_proved(self.live.findings()) {
+            return None;
+        }
+        self.live.print_line("the evidence cannot be written to disk: this is the whole report");
+        self.live.print_report();
+        Some(secured.descendants)
+    }
+
+    fn request_secured(&self, into: Option<PathBuf>) -> Option<Secured> {
+        let (answer, secured) = channel();
+        let asked = self.follower.send(follow::Command::Secure { into, answer });
+        asked.then(|| secured.recv_timeout(MAX_SYNC).ok()).flatten()
     }
 
     fn kill_terminated(&mut self) {
@@ -172,7 +215,7 @@ impl Screen {
             128.. => format!("the job was terminated by signal {}", status - 128),
             _ => format!("the job exited with status {status}"),
         };
-        let place = match report {
+        let place = match self.saved.clone().or(report) {
             Some(path) if self.live.is_written(&path) => format!(" · {}", path.display()),
             Some(_) => " · the last report could not be written".to_owned(),
             None => String::new(),

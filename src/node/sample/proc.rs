@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
-use crate::node::sys::{self, PidFd};
+use crate::node::processes::PidFd;
+use crate::node::sys;
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +197,14 @@ pub fn boot_id() -> String {
 pub fn all() -> io::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Pids of the children of a process.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut children = all().unwrap_or_default();
+    children.retain(|&it| Stat::of(it).is_ok_and(|stat| stat.parent == pid));
+    children
 }
 
 /// Arguments of a process; empty if they cannot be read.

@@ -2,5 +2,6 @@
 //! which `run` did not start.
 
 pub mod attach;
+pub mod journal;
 pub mod outbox;
 pub mod reporter;

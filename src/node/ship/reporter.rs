@@ -28,7 +28,8 @@ use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rundir::RunDir;
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
-use crate::node::ship::outbox::{Journal, Outbox};
+use crate::node::ship::journal::Journal;
+use crate::node::ship::outbox::Outbox;
 use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
 use crate::node::{UserLog, source, sys};
@@ -67,6 +68,8 @@ pub struct Options {
     /// Directory of the evidence; `None`: none is kept, and boxes are removed once the coordinator has
     /// accepted the end of the job.
     pub run_dir: Option<PathBuf>,
+    /// Maximum size of its journal, in bytes.
+    pub journal_size: u64,
     /// Duration after which an unproven stall is reported; `None`: the default.
     pub stall_after: Option<Duration>,
     /// Factor of all other durations that delay a conclusion.
@@ -85,6 +88,7 @@ pub struct Options {
 /// logged beside the boxes.
 pub fn report(options: Options) -> anyhow::Result<()> {
     exit_on_sigterm()?;
+    sys::ignore_file_size_signal();
     let directory = options.black_box.parent().context("not a black box")?;
     let first = Reader::open_own(&options.black_box)?;
     // The launch has one lock, even if its boxes are in several directories.
@@ -192,7 +196,7 @@ fn follow(
         if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator), &sources) {
             log.print(&format!("run.json cannot be written: {error}"));
         }
-        let journal = Journal::create(&dir.join("journal.ddpj"), log.clone());
+        let journal = Journal::create(dir, options.journal_size, log.clone());
         journal.map_err(|error| log.print(&error.to_string())).ok()
     });
     let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_deref(), following) {

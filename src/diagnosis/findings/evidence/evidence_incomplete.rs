@@ -118,6 +118,11 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
              and about those that wait for them, cannot be made.",
             "Run one process per device to have all of them recorded.",
         ),
+        NoteKind::JournalCut => (
+            "Calls that were under way, settings and exceptions are kept. Findings about what was over by then \
+             cannot be made.",
+            "Raise --journal-size to keep more.",
+        ),
         _ => (&*concerned, "Start every rank under ddp-doctor run."),
     };
     (draft.why, draft.next) = (vec![why.into()], vec![next.into()]);

@@ -14,7 +14,7 @@ mod sites;
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
     let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
-    v1::Report { sent_unix_ns: 1, events, pong: None }
+    v1::Report { sent_unix_ns: 1, events, ..v1::Report::default() }
 }
 
 fn joined() -> Kind {

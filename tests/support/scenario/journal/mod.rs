@@ -28,8 +28,11 @@ impl Scenario {
                 let mut encoder = Encoder::default();
                 let mut write = |at: Timestamp, kinds: Vec<Kind>| {
                     let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-                    let report =
-                        v1::Report { sent_unix_ns: at.0, events: events.collect(), pong: None };
+                    let report = v1::Report {
+                        sent_unix_ns: at.0,
+                        events: events.collect(),
+                        ..v1::Report::default()
+                    };
                     writer.append(&report).map_err(|error| error.to_string())
                 };
                 write(Timestamp(START), vec![self.hello(node)])?;

@@ -6,7 +6,7 @@
 //! …
 //! ```
 //!
-//! The file is append-only. A process killed during a write leaves at most an incomplete frame at
+//! Files are append-only, and a journal may be several of them ([`segments`]). A process killed during a write leaves at most an incomplete frame at
 //! the end: the reader returns the complete frames and reports what it skipped.
 
 use std::fs::{File, OpenOptions};
@@ -16,6 +16,12 @@ use std::path::Path;
 
 use ddp_doctor_proto::v1::Report;
 use prost::Message;
+
+mod kept;
+pub mod segments;
+
+pub use kept::Kept;
+pub use segments::{FIRST, LATER, SegmentReader, Segments};
 
 /// First bytes of every journal.
 const MAGIC: [u8; 4] = *b"DDPJ";
@@ -40,6 +46,9 @@ pub enum JournalError {
     /// The journal has a later format version.
     #[error("the journal has format version {0}; this program reads up to {VERSION}")]
     Version(u32),
+    /// The limit of the journal, in MiB, has no room for what every segment repeats.
+    #[error("its limit of {0} MiB has no room for the definitions of its processes")]
+    Limit(u64),
 }
 
 /// Appends reports to a journal.
@@ -87,9 +96,19 @@ impl Writer {
         let crc = crc32fast::hash(&self.frame[FRAME_HEADER..]);
         self.frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
         self.frame[4..8].copy_from_slice(&crc.to_le_bytes());
-        self.file.write_all(&self.frame)?;
+        if let Err(error) = self.file.write_all(&self.frame) {
+            // If this fails too, the reader skips the incomplete frame.
+            drop(self.file.set_len(self.written));
+            return Err(error.into());
+        }
         self.written += self.frame.len() as u64;
         Ok(())
+    }
+
+    /// Size of the file in bytes.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        self.written
     }
 
     /// Size of the journal in bytes after this report is appended.
@@ -253,6 +272,7 @@ mod tests {
                     event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137 })),
                 ],
                 pong: None,
+                segment: None,
             },
             Report { sent_unix_ns: 6, ..Report::default() },
             Report { sent_unix_ns: 7, ..Report::default() },
