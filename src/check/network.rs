@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Facts, Interface};
-use crate::diagnosis::findings::startup::interfaces::{VARIABLES, Variable};
+use crate::diagnosis::evidence::backends::{self, InterfaceVariable};
 
 /// Names of interfaces that NCCL prefers.
 const PREFERRED: &str = "ib";
@@ -23,20 +23,23 @@ pub enum Backend {
 }
 
 impl Backend {
+    fn properties(self) -> &'static backends::Backend {
+        match self {
+            Self::Gloo => &backends::GLOO,
+            Self::Nccl => &backends::NCCL,
+        }
+    }
+
     /// Its name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gloo => "Gloo",
-            Self::Nccl => "NCCL",
-        }
+    pub fn name(self) -> &'static str {
+        self.properties().label
     }
 
     /// The variable by which users choose its interface.
     #[must_use]
-    pub fn variable(self) -> Option<&'static Variable> {
-        let name = self.name().to_ascii_lowercase();
-        VARIABLES.iter().find(|it| it.backend == name)
+    pub fn variable(self) -> Option<&'static InterfaceVariable> {
+        self.properties().interface.as_ref()
     }
 }
 

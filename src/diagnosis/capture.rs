@@ -123,7 +123,7 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
 /// Whether a process may stand although none of its calls is incomplete: its devices may wait for
 /// each other, and it may go on after the end of its program.
 pub fn may_stand_unseen(model: &Model, process: &Process) -> bool {
-    let on_device = process.groups().filter(|&id| model.group(id).is_stream());
+    let on_device = process.groups().filter(|&id| model.group(id).backend.is_on_stream);
     process.left_in_order().is_some() || on_device.count() > 1
 }
 

@@ -9,6 +9,7 @@ use ddp_doctor_proto::report::Confidence;
 use ddp_doctor_proto::vocabulary::Direction;
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
+use crate::evidence::backends::Backend;
 use crate::evidence::event::Call;
 
 /// The first disagreement of two calls, in the order in which findings are named.
@@ -132,9 +133,11 @@ pub fn size(call: &Call) -> Option<u64> {
     }
 }
 
-/// Whether all pieces must have the same size: on Gloo, and in direct calls of NCCL.
+/// Whether all pieces must have the same size: by the backend, and in direct calls of NCCL.
 fn is_even(call: &Call) -> bool {
-    call.group.as_ref().is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
+    call.group.as_ref().is_some_and(|group| {
+        group.key.layer == "nccl" || Backend::of_group(&group.backend).has_equal_pieces
+    })
 }
 
 /// Whether the dtype is meaningful: that of a barrier depends on its transport.

@@ -1,7 +1,9 @@
 //! Errors in the communication between ranks, by the texts of exceptions.
 
-/// Layers whose names only their own errors contain.
-const LAYERS: [&str; 5] = ["gloo", "NCCL", "ProcessGroup", "TCPStore", "recvValue failed"];
+use crate::evidence::backends;
+
+/// Layers beside the backends whose names only their own errors contain.
+const LAYERS: [&str; 3] = ["ProcessGroup", "TCPStore", "recvValue failed"];
 /// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
 /// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
 const CLASSES: [&str; 7] = [
@@ -20,7 +22,7 @@ const MONITORED: [&str; 2] =
 
 /// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
 pub fn is_from_transport(text: &str) -> bool {
-    contains(text, &LAYERS) || is_due_to_others(text)
+    names_layer(text) || is_due_to_others(text)
 }
 
 /// Whether an exception of PyTorch is due to another process: it was lost, or a wait for it ended.
@@ -65,7 +67,12 @@ pub fn is_loss_of_peer(text: &str) -> bool {
 }
 
 fn is_pytorchs(text: &str) -> bool {
-    contains(text, &LAYERS) || contains(text, &CLASSES)
+    names_layer(text) || contains(text, &CLASSES)
+}
+
+fn names_layer(text: &str) -> bool {
+    let mut backends = backends::ALL.iter().filter_map(|it| it.error_name);
+    backends.any(|it| text.contains(it)) || contains(text, &LAYERS)
 }
 
 fn contains(text: &str, parts: &[&str]) -> bool {

@@ -3,9 +3,10 @@
 use ddp_doctor_proto::report::{CallSignature, Fact, SplitFact};
 
 use crate::evidence::align;
+use crate::evidence::backends::{Backend, Matching};
 use crate::evidence::event::Call;
 use crate::evidence::splits::Misfit;
-use crate::model::{Exception, Join, Matching, Transport};
+use crate::model::{Exception, Join};
 
 /// Signature of a call, for a certificate.
 pub(crate) fn signature(call: &Call) -> CallSignature {
@@ -17,7 +18,7 @@ pub(crate) fn signature(call: &Call) -> CallSignature {
         root: call.root.or(call.peer),
         tag: call.tag.filter(|_| {
             let group = call.group.as_ref();
-            group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
+            group.is_some_and(|group| Backend::of_group(&group.backend).matching == Matching::ByTag)
         }),
     }
 }

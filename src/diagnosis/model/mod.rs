@@ -29,8 +29,7 @@ pub use ddp::{
 pub use gaps::Gaps;
 pub use group::{
     Averaged, Buckets, Clash, CreationRequest, Creations, Crossing, Crossings, Group, Join,
-    JoinedCall, KEPT_AFTER, Lone, Matching, Meeting, MeetingPoint, Member, Request, Traffic,
-    Transport, Wait,
+    JoinedCall, KEPT_AFTER, Lone, Meeting, MeetingPoint, Member, Request, Traffic, Wait,
 };
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};

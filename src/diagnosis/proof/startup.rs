@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ddp_doctor_proto::report::{JoinFact, SettingFact, Timestamp};
 
-use crate::evidence::backends::is_nccl;
+use crate::evidence::backends::{Backend, InterfaceVariable};
 use crate::proof::{Rejection, differ, ensure};
 
 /// Two processes that expect each other, with contradicting descriptions of the world.
@@ -72,38 +72,44 @@ pub(crate) fn never_meet(a: &str, b: &str) -> bool {
         backends.get(device).or(backends.get("")).cloned()
     };
     let shares_none = |device: &&str| match (of(&a, device), of(&b, device)) {
-        // PyTorch chooses which implementation such a name selects.
-        (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
+        // PyTorch chooses which implementation a name selects.
+        (Some(a), Some(b)) => a != b && !is_one_backend(&a, &b),
         _ => true,
     };
     !a.is_empty() && !b.is_empty() && a.keys().chain(b.keys()).all(shares_none)
 }
 
-/// Whether the interfaces that the variable names are not up with an address: any of them for Gloo,
-/// all of them for NCCL.
+fn is_one_backend(a: &str, b: &str) -> bool {
+    let a = Backend::of_group(a);
+    a.is_known() && a == Backend::of_group(b)
+}
+
+/// Whether the interfaces that the variable names are not up with an address: any of them, or all of them where
+/// prefixes are enough.
 pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
+    let Some(variable) = InterfaceVariable::by_name(variable) else { return false };
     let usable = seen.iter().filter_map(|interface| {
         let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
         let has = |fact: &str| facts.split(',').any(|known| known == fact);
         (has("up") && (has("ipv4") || has("ipv6"))).then_some(name)
     });
     let usable: Vec<&str> = usable.collect();
-    let plain = match variable {
-        "NCCL_SOCKET_IFNAME" => value.trim_start_matches(['^', '=']),
-        _ => value,
+    if seen.is_empty() || value.trim().is_empty() {
+        return false;
+    }
+    let names = |value: &str| -> Vec<String> {
+        let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+        names.map(str::to_owned).collect()
     };
-    let names = plain.split(',').map(str::trim);
-    let mut names = names.filter(|name| !name.is_empty());
-    let is_prefix_of_any = |name: &str| usable.iter().any(|it| it.starts_with(name));
-    match (variable, value.as_bytes().first()) {
-        _ if seen.is_empty() || value.trim().is_empty() => false,
-        ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.contains(&name)),
-        ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.contains(&name)),
-        ("NCCL_SOCKET_IFNAME", Some(b'^')) => {
-            usable.iter().all(|it| names.clone().any(|name| it.starts_with(name)))
-        }
-        ("NCCL_SOCKET_IFNAME", _) => names.all(|name| !is_prefix_of_any(name)),
-        _ => false,
+    if !variable.by_prefix {
+        return names(value).iter().any(|name| !usable.contains(&name.as_str()));
+    }
+    let plain = names(value.trim_start_matches(['^', '=']));
+    let mut plain = plain.iter().map(String::as_str);
+    match value.as_bytes().first() {
+        Some(b'=') => plain.all(|name| !usable.contains(&name)),
+        Some(b'^') => usable.iter().all(|it| plain.clone().any(|name| it.starts_with(name))),
+        _ => plain.all(|name| !usable.iter().any(|it| it.starts_with(name))),
     }
 }
 

@@ -222,7 +222,7 @@ impl Situation<'_> {
             Some(Target::Join(its, at)) if its == group.id => at,
             _ => return false,
         };
-        let behind = group.is_stream() && at > joined.call.seq;
+        let behind = group.backend.is_on_stream && at > joined.call.seq;
         if at != joined.call.seq && !behind {
             return false;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::evidence::backends::Completion;
 use crate::evidence::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
@@ -375,17 +376,16 @@ impl Situation<'_> {
     }
 
     fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
-        let transport = group.traffic.transport;
         let process = self.model.member(group.id, lone.rank)?;
         let missing = partners(self.model, group.id, &lone)?;
         let since = lone.since();
         // A send may complete early, and a message that was not recorded may have arrived.
-        let must_wait = lone.sure && (lone.side == Side::Receive || transport.sends_wait);
+        let must_wait = lone.sure && (lone.side == Side::Receive || group.backend.sends_wait);
         let mut failed = match lone.joined.wait {
             // The device has completed it.
             Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
             Wait::Over(at) if must_wait => {
-                transport.waits_complete && self.model.is_before_shutdown(at)
+                group.backend.completion == Completion::AtWait && self.model.is_before_shutdown(at)
             }
             Wait::Over(_) => return None,
             _ if must_wait || lasts(self.model, &lone, since, self.now) => false,

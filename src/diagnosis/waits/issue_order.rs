@@ -45,7 +45,10 @@ pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Opti
     let on_device = |it: &&Encounter| {
         let group = model.group(it.group);
         let is_of_c10d = &*group.info.key.layer == "c10d" && it.call.lower_call.is_none();
-        it.seq > 0 && it.direction() == Direction::Symmetric && group.is_stream() && is_of_c10d
+        it.seq > 0
+            && it.direction() == Direction::Symmetric
+            && group.backend.is_on_stream
+            && is_of_c10d
     };
     let all: Vec<&Encounter> = model.arrivals.latest().take(LATEST).filter(on_device).collect();
     let groups: BTreeSet<_> = all.iter().map(|it| it.group).collect();

@@ -9,7 +9,7 @@
 //! which shows in the stacks (`devices.rs`).
 //!
 //! Whether a sender must wait depends on the backend and on message sizes
-//! ([`crate::model::Transport`]). A wait for a send counts as blocked at once if the backend's
+//! ([`crate::evidence::backends`]). A wait for a send counts as blocked at once if the backend's
 //! sends wait, otherwise after some time; it is not *certain* and proves nothing. The same holds
 //! for a receive from any source, and for messages between ranks with lost records.
 //!
@@ -378,7 +378,7 @@ fn for_message(
     let ranks = [blocked.rank].into_iter().chain(blocked.needs.iter().copied());
     let mut processes = ranks.filter_map(|rank| model.member(group, rank));
     let is_known = is_sure && processes.all(|process| process.lost == 0);
-    let blocks = receives || model.group(group).traffic.transport.sends_wait;
+    let blocks = receives || model.group(group).backend.sends_wait;
     let believed = (is_known && blocks) || has_lasted;
     believed.then_some(Blocked { since, certain: is_known && receives, ..blocked })
 }

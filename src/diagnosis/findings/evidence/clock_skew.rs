@@ -12,6 +12,7 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact, Timestamp};
 
+use crate::evidence::backends::Completion;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::model::Model;
 use crate::situation::Situation;
@@ -62,7 +63,7 @@ fn from_causality(model: &Model) -> Option<Skew> {
     let mut found: Option<Skew> = None;
     for group in model.groups() {
         // A wait for a device does not wait for the collective.
-        let complete = group.traffic.transport.waits_complete;
+        let complete = group.backend.completion == Completion::AtWait;
         let Some(early) = group.ended_early.as_ref().filter(|_| complete) else { continue };
         let host = |rank| model.member(group.id, rank).map(|process| &process.host);
         let (Some(behind), Some(ahead)) = (host(early.ended), host(early.came)) else { continue };

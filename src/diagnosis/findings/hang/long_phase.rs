@@ -19,11 +19,6 @@ use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::stacks;
 use crate::words::{self, Ranks};
 
-/// PyTorch's default timeout of a group (`torch.distributed.constants`).
-const DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// PyTorch's default timeout of a group on NCCL.
-const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
-
 /// DD206: waits for long work that may exceed the group's timeout.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
     let Origin { why: Absence::LongPhase, ranks: busy } = from else { return None };
@@ -103,8 +98,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
 /// (the default of its backend)".
 fn limit(group: &Group, waiting: &[u32]) -> (Duration, String) {
     let configured = waiting.iter().filter_map(|rank| group.members.get(rank)?.timeout).min();
-    let default = if group.info.backend.contains("nccl") { DEFAULT_NCCL } else { DEFAULT };
-    let length = configured.unwrap_or(default);
+    let length = configured.unwrap_or(group.backend.default_timeout);
     let source = if configured.is_none() { " (the default of its backend)" } else { "" };
     (length, format!("{}{source}", words::seconds(length)))
 }

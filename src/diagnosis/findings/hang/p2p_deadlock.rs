@@ -207,5 +207,5 @@ fn is(wait: &Blocked, side: Side) -> bool {
 /// Whether no send of these waits ends before its receive was made.
 fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
     let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
-    sends.all(|wait| situation.model.group(wait.group).traffic.transport.sends_wait)
+    sends.all(|wait| situation.model.group(wait.group).backend.sends_wait)
 }

@@ -68,7 +68,7 @@ fn other_size(
         words::group(&group.info),
         if group.traffic.lane(send).is_some() { " and by their tag" } else { "" },
     ));
-    draft.say(if group.traffic.transport.sends_wait {
+    draft.say(if group.backend.sends_wait {
         "Gloo aborts the process of a receiver whose tensor is too small for the message."
     } else {
         "If the sizes differ, the message arrives incompletely, or its transfer never ends."
@@ -155,7 +155,7 @@ fn tags_proof(
     let certain = [receiver, sender].iter().all(|wait| wait.recorded && wait.only_thread)
         && receive.sure
         && send.sure
-        && situation.model.group(group).traffic.transport.sends_wait
+        && situation.model.group(group).backend.sends_wait
         && situation.model.has_all_records(group, [send.rank, receive.rank]);
     certain.then(|| Certificate {
         kind: CertificateKind::Contradiction,

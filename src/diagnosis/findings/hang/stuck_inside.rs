@@ -3,6 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 
+use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::rank_calls;
@@ -270,11 +271,11 @@ fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
     let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let interface = match backend {
-        _ if backend.contains("nccl") => " (NCCL_SOCKET_IFNAME, NCCL_IB_HCA)",
-        _ if backend.contains("gloo") => " (GLOO_SOCKET_IFNAME)",
-        _ => "",
-    };
+    // A collective that is stuck although all entered is rather one on devices.
+    let mut backends: Vec<&Backend> = Backend::named_in(backend).collect();
+    backends.sort_by_key(|it| it.completion == Completion::AtWait);
+    let variables = backends.iter().map(|it| it.network_variables).find(|it| !it.is_empty());
+    let interface = variables.map(|it| format!(" ({it})")).unwrap_or_default();
     // Evidence that other programs recorded may contain neither process ids nor hosts, and of processes
     // of a log there are no more connections.
     let present = members.iter().find(|process| !process.is_from_text());
@@ -293,10 +294,7 @@ fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
     draft.advise(format!(
         "{connections}Check that the interface that is used{interface} reaches every host{hosts}.",
     ));
-    if backend.contains("nccl") {
-        draft.advise(
-            "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
-             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET.",
-        );
+    if let Some(advice) = backends.iter().find_map(|it| it.fault_advice) {
+        draft.advise(advice);
     }
 }

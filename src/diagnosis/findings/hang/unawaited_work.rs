@@ -14,6 +14,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
+use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::ThreadId;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OWN_GROUPS;
@@ -46,7 +47,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// Whether every rank that makes such a call gets a result that is complete only after a wait. On a
 /// device, a later call or a synchronisation of the stream may wait for it instead.
 fn is_lost_without(unawaited: &Unawaited) -> bool {
-    matches!(&*unawaited.group.backend, "gloo" | "cpu:gloo")
+    Backend::of_group(&unawaited.group.backend).completion == Completion::AtWait
         && unawaited.op.direction() == Direction::Symmetric
         && !unawaited.op.is_barrier()
 }

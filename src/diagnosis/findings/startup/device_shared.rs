@@ -19,7 +19,7 @@ const LISTED: usize = 8;
 /// DD307: a GPU that several ranks use.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let worlds = settings::worlds_that_share(situation.model);
-    let worlds = worlds.iter().filter(|peers| peers.uses_nccl);
+    let worlds = worlds.iter().filter(|peers| peers.use_nccl());
     worlds
         .flat_map(|peers| {
             let sharers = peers.sharers().into_iter();

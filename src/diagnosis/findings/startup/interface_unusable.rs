@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact};
 
+use crate::evidence::backends::{Backend, Connects};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::interfaces::{self, Interface, Unusable};
 use crate::findings::startup::joining::describe_joiners;
@@ -64,15 +65,12 @@ fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<Setting> {
     let settings = &joiner.process.settings;
     let Some(seen) = settings.get(SEEN) else { return Vec::new() };
     let seen = interfaces::parse(seen);
-    let backend = &joiner.init.backend;
-    let uses =
-        |name: &str| backend.contains(name) || backend.is_empty() || &**backend == "undefined";
-    interfaces::VARIABLES
-        .iter()
-        .filter(|variable| uses(variable.backend))
-        // If Gloo has returned, it could use its interface; NCCL connects later.
-        .filter(|variable| variable.backend == "nccl" || joiner.process.is_joining())
-        .filter_map(|variable| {
+    Backend::requested_by(&joiner.init.backend, |_| true)
+        .into_iter()
+        // A backend that connected when the world was initialised could use its interface.
+        .filter(|it| it.connects == Connects::AtFirstCall || joiner.process.is_joining())
+        .filter_map(|it| {
+            let variable = it.interface.as_ref()?;
             let value = settings.get(format!("env.{}", variable.name).as_str())?;
             let why = interfaces::unusable(variable, value, &seen, several_hosts)?;
             Some((variable.name, Arc::clone(value), why))

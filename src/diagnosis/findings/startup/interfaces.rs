@@ -2,23 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// An environment variable that selects interfaces.
-#[derive(Debug)]
-pub struct Variable {
-    /// Name of the variable.
-    pub name: &'static str,
-    /// Backend that reads it.
-    pub backend: &'static str,
-    /// Prefixes of names are enough, and names may be excluded or exact: "eth,ens", "^docker",
-    /// "=eth0".
-    by_prefix: bool,
-}
-
-/// The known variables.
-pub const VARIABLES: &[Variable] = &[
-    Variable { name: "GLOO_SOCKET_IFNAME", backend: "gloo", by_prefix: false },
-    Variable { name: "NCCL_SOCKET_IFNAME", backend: "nccl", by_prefix: true },
-];
+use crate::evidence::backends::InterfaceVariable;
 
 /// An interface as seen by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,27 +30,6 @@ pub enum Unusable {
     Loopback,
 }
 
-impl Variable {
-    /// Whether this value of the variable selects an interface of this name.
-    pub fn selects(&self, value: &str, interface: &str) -> bool {
-        if !self.by_prefix {
-            return value.split(',').any(|name| name.trim() == interface);
-        }
-        let (leave_out, rest) = match value.strip_prefix('^') {
-            Some(rest) => (true, rest),
-            None => (false, value),
-        };
-        let (exact, rest) = match rest.strip_prefix('=') {
-            Some(rest) => (true, rest),
-            None => (false, rest),
-        };
-        let mut names = rest.split(',').map(str::trim);
-        let is_named =
-            names.any(|name| if exact { interface == name } else { interface.starts_with(name) });
-        is_named != leave_out
-    }
-}
-
 /// Parses "lo=up,loopback,ipv4 eth0=up,ipv4".
 pub(crate) fn parse(said: &str) -> Vec<Interface> {
     let interfaces = said.split_whitespace().filter_map(|word| {
@@ -84,7 +47,7 @@ pub(crate) fn parse(said: &str) -> Vec<Interface> {
 
 /// Why the selected interfaces cannot be used; `None`: they can, or this is unknown.
 pub fn unusable(
-    variable: &Variable,
+    variable: &InterfaceVariable,
     value: &str,
     seen: &[Interface],
     several_hosts: bool,
@@ -139,14 +102,18 @@ impl Display for Interface {
 mod tests {
     use super::*;
 
+    fn variable(name: &str) -> &'static InterfaceVariable {
+        InterfaceVariable::by_name(name).expect("a known variable")
+    }
+
     const SEEN: &str = "lo=up,loopback,ipv4,ipv6 eth0=up,ipv4 eth1=ipv4 docker0=up";
 
     fn gloo(value: &str) -> Option<Unusable> {
-        unusable(&VARIABLES[0], value, &parse(SEEN), false)
+        unusable(variable("GLOO_SOCKET_IFNAME"), value, &parse(SEEN), false)
     }
 
     fn nccl(value: &str) -> Option<Unusable> {
-        unusable(&VARIABLES[1], value, &parse(SEEN), false)
+        unusable(variable("NCCL_SOCKET_IFNAME"), value, &parse(SEEN), false)
     }
 
     #[test]
@@ -173,13 +140,13 @@ mod tests {
 
     #[test]
     fn loopback_is_unusable_between_hosts() {
-        let of = |value: &str| unusable(&VARIABLES[0], value, &parse(SEEN), true);
+        let of = |value: &str| unusable(variable("GLOO_SOCKET_IFNAME"), value, &parse(SEEN), true);
         assert_eq!(of("lo"), Some(Unusable::Loopback));
         assert_eq!(of("eth0"), None);
     }
 
     #[test]
     fn unknown_interfaces_are_not_missing() {
-        assert_eq!(unusable(&VARIABLES[0], "eth7", &[], false), None);
+        assert_eq!(unusable(variable("GLOO_SOCKET_IFNAME"), "eth7", &[], false), None);
     }
 }

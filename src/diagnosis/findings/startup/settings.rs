@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, SettingFact, Timestamp};
 
+use crate::evidence::backends::{self, Backend, NCCL};
 use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
 use crate::situation::startup::Joiner;
@@ -19,10 +20,8 @@ const MOST_VARIABLES: usize = 128;
 pub(crate) struct Peers<'a> {
     /// The processes by rank.
     pub ranks: BTreeMap<u32, &'a Process>,
-    /// Whether they communicate by NCCL.
-    pub uses_nccl: bool,
-    /// Whether they communicate by Gloo.
-    uses_gloo: bool,
+    /// The backends by which they may communicate.
+    backends: Vec<&'static Backend>,
     /// Ranks grouped by equal reports of everything that is compared, with the process that
     /// reported first.
     alike: Vec<(&'a Process, Vec<u32>)>,
@@ -81,32 +80,29 @@ fn peers(model: &Model) -> Vec<Peers<'_>> {
 
 impl<'a> Peers<'a> {
     fn of(ranks: BTreeMap<u32, &'a Process>) -> Self {
-        let uses = |name: &str, by_default: bool| {
-            ranks.values().any(|process| {
-                let backend = process.init.as_ref().map(|init| &*init.backend);
-                match backend {
-                    Some("" | "undefined") => by_default,
-                    Some(backend) => backend.contains(name),
-                    // Without a recorded initialisation, the layer shows the backend.
-                    None => name == "nccl" && &*process.layer == "nccl",
-                }
-            })
-        };
         let has_cuda = ranks.values().any(|process| {
             let settings = &process.settings;
             settings.contains_key("torch.cuda") || settings.contains_key(GPU)
         });
-        Self {
-            uses_nccl: uses("nccl", has_cuda),
-            uses_gloo: uses("gloo", true),
-            alike: alike(&ranks),
-            ranks,
-        }
+        let has_device = |kind: &str| kind != "cuda" || has_cuda;
+        let used = |process: &&Process| match &process.init {
+            Some(init) => Backend::requested_by(&init.backend, has_device),
+            // Without a recorded initialisation, the layer shows the backend.
+            None if &*process.layer == "nccl" => vec![&NCCL],
+            None => Vec::new(),
+        };
+        Self { backends: ranks.values().flat_map(used).collect(), alike: alike(&ranks), ranks }
+    }
+
+    /// Whether they communicate by NCCL, or RCCL.
+    pub(crate) fn use_nccl(&self) -> bool {
+        self.backends.iter().any(|it| it.variable_part == NCCL.variable_part)
     }
 
     /// Versions that differ.
     pub(crate) fn versions(&self) -> Option<Skew<'a>> {
-        let heeded = VERSIONS.iter().filter(|(.., nccl)| self.uses_nccl || !nccl);
+        let uses_nccl = self.use_nccl();
+        let heeded = VERSIONS.iter().filter(|(.., nccl)| uses_nccl || !nccl);
         let names: Vec<(&str, &str)> = heeded.map(|&(name, label, _)| (name, label)).collect();
         self.skew(&names, |process, name| {
             process.settings.get(name).map(|version| Some(&**version))
@@ -141,9 +137,8 @@ impl<'a> Peers<'a> {
 
     /// Whether a backend in use reads the variable.
     fn heeds(&self, name: &str) -> bool {
-        let is_gloos = name.contains("GLOO");
-        let is_nccls = name.contains("NCCL");
-        (!is_gloos && !is_nccls) || (is_gloos && self.uses_gloo) || (is_nccls && self.uses_nccl)
+        let is_its = |it: &&Backend| it.variable_part.is_some_and(|part| name.contains(part));
+        !backends::ALL.iter().any(is_its) || self.backends.iter().any(is_its)
     }
 
     /// The difference in these settings, given by name and name for users. `of`: the value of a

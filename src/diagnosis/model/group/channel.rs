@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::evidence::backends::{Backend, Completion, Matching};
 use crate::evidence::event::{Call, CallId};
-use crate::model::group::{Matching, Transport};
 use crate::model::ids::{Post, Side};
 use crate::model::{JoinedCall, Wait, keep_latest};
 
@@ -32,7 +32,7 @@ const KEPT_CLASHES: usize = 64;
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Properties of the backend.
-    pub transport: Transport,
+    pub backend: &'static Backend,
     /// The first pair of each channel whose sizes do not fit, by sender and receiver.
     clashes: BTreeMap<(u32, u32), Clash>,
     channels: BTreeMap<(u32, u32), Channel>,
@@ -153,8 +153,8 @@ pub(in crate::model) struct Met {
 }
 
 impl Traffic {
-    pub(in crate::model) fn new(backend: &str) -> Self {
-        Self { transport: Transport::of(backend), ..Self::default() }
+    pub(in crate::model) fn new(backend: &'static Backend) -> Self {
+        Self { backend, ..Self::default() }
     }
 
     /// The call at this place if it has no partner.
@@ -229,7 +229,7 @@ impl Traffic {
 
     /// The tag of a call, if tags distinguish messages.
     pub fn lane(&self, call: &Call) -> Option<i32> {
-        call.tag.filter(|_| self.transport.matching == Matching::ByTag)
+        call.tag.filter(|_| self.backend.matching == Matching::ByTag)
     }
 
     /// Whether two calls have the same tag and the same data.
@@ -244,6 +244,9 @@ impl Traffic {
         call: &Arc<Call>,
     ) -> Option<(Post, Option<[Met; 2]>)> {
         self.counts.entry(rank).or_default().seen += 1;
+        if self.backend.completion == Completion::AtOnce {
+            return None;
+        }
         let side = if call.op == Op::Send { Side::Send } else { Side::Receive };
         let post = Post { side, rank, peer: call.peer, lane: self.lane(call), call: call.id };
         if let (Side::Send, Some(peer)) = (side, call.peer) {
@@ -266,7 +269,7 @@ impl Traffic {
         channel.forget(way, &self.left);
         channel.follow(side, call.seq, self.left.contains_key(&rank));
         // Without a tag it may belong to any lane.
-        channel.blurred |= self.transport.matching != Matching::InOrder && call.tag.is_none();
+        channel.blurred |= self.backend.matching != Matching::InOrder && call.tag.is_none();
         let met = channel.post(side, post.lane, call);
         if channel.open() > 0 {
             self.open.insert(way);
@@ -278,11 +281,11 @@ impl Traffic {
                 Side::Send => (call, &partner),
                 Side::Receive => (&partner, call),
             };
-            if self.transport.matching == Matching::Unknown && send.tag != receive.tag {
+            if self.backend.matching == Matching::Unknown && send.tag != receive.tag {
                 channel.blurred = true;
             }
             let known = self.clashes.contains_key(&way) || self.clashes.len() >= KEPT_CLASHES;
-            if !known && !fits(self.transport.matching, send, receive) {
+            if !known && !fits(self.backend.matching, send, receive) {
                 let (send, receive) = (Arc::clone(send), Arc::clone(receive));
                 self.clashes.insert(way, Clash { send, receive, nth });
             }

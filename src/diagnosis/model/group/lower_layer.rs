@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::evidence::backends::Completion;
 use crate::evidence::event::{Call, LowerCall};
 use crate::model::group::Group;
 use crate::model::{Join, JoinedCall, Wait};
@@ -65,8 +66,7 @@ impl Group {
 
     /// Whether a layer below may report on calls of the group.
     pub(in crate::model) fn has_lower_calls(&self) -> bool {
-        &*self.info.key.layer == "c10d"
-            && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
+        &*self.info.key.layer == "c10d" && self.backend.completion != Completion::AtWait
     }
 }
 

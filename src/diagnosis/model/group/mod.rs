@@ -8,7 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::backends;
+use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
 use crate::model::arrivals::Encounter;
 use crate::model::ddp::Replicas;
@@ -22,13 +22,11 @@ mod creation;
 mod crossings;
 mod join;
 mod lower_layer;
-mod transport;
 
 pub use channel::{Clash, Lone, Traffic};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use crossings::{Crossing, Crossings};
 pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
-pub use transport::{Matching, Transport};
 
 pub(in crate::model) use channel::Met;
 
@@ -56,6 +54,8 @@ pub struct Group {
     pub world: World,
     /// Description of the group, equal on all members.
     pub info: Arc<GroupInfo>,
+    /// Properties of its backend.
+    pub backend: &'static Backend,
     /// Its creation was recorded for a member, and so will be for all of them.
     pub making_seen: bool,
     /// Observed members, by global rank.
@@ -141,11 +141,13 @@ impl Group {
         ranks.sort_unstable();
         ranks.dedup();
         let ranks: Arc<[u32]> = ranks.into();
+        let backend = Backend::of_group(&info.backend);
         Self {
             id,
             world,
-            traffic: Traffic::new(&info.backend),
+            traffic: Traffic::new(backend),
             info,
+            backend,
             members: ByRank::new(Arc::clone(&ranks)),
             ranks,
             ..Self::default()
@@ -156,7 +158,8 @@ impl Group {
     /// not know all of it.
     pub(super) fn describe(&mut self, info: &Arc<GroupInfo>) {
         if self.info.backend.is_empty() && !info.backend.is_empty() {
-            self.traffic = Traffic::new(&info.backend);
+            self.backend = Backend::of_group(&info.backend);
+            self.traffic = Traffic::new(self.backend);
             self.info = Arc::clone(info);
         }
     }
@@ -170,18 +173,11 @@ impl Group {
     /// collectives on a device only order streams, except for barriers; NCCL itself blocks only
     /// while a communicator is created.
     pub fn holds_threads(&self, op: Op) -> bool {
-        let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
-            "c10d" => on_host || op.is_barrier(),
+            "c10d" => self.backend.completion == Completion::AtWait || op.is_barrier(),
             "nccl" => op.creates_group(),
             _ => true,
         }
-    }
-
-    /// Whether a call begins only after the rank's earlier calls complete, as on an NCCL
-    /// communicator.
-    pub fn is_stream(&self) -> bool {
-        backends::is_on_nccl(&self.info.backend)
     }
 
     /// The join at a sequence number, if it is open or part of a divergence.
@@ -251,6 +247,9 @@ impl Group {
         member.issued = member.issued.max(call.seq);
         let position = turns.position(*member.thread.get_or_insert(call.thread));
         let seq = call.seq;
+        if self.backend.completion == Completion::AtOnce {
+            return Vec::new();
+        }
         if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
             return Vec::new();
         }

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Dump, State};
+use crate::diagnosis::evidence::backends::{Backend, Completion};
 
 /// Whether calls of a backend are executed by threads of the host.
 pub(in super::super) fn is_on_host(backend: &str) -> bool {
-    matches!(backend, "gloo" | "mpi")
+    Backend::of_group(backend).completion == Completion::AtWait
 }
 
 /// Backends that never record that a call is complete: hooks record a call and retire it at once.

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
+use crate::diagnosis::evidence::backends::{GLOO, NCCL};
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::job::{Job, LAUNCH, Topic, Wait};
 use crate::ingest::process;
@@ -97,7 +98,7 @@ pub(super) fn add_devices(job: &mut Job) {
     let at = job.begins();
     for (rank, device) in used.collect::<Vec<_>>() {
         let process = process(rank);
-        let settings = [("init.backend", "nccl".into()), ("gpu", device)];
+        let settings = [("init.backend", NCCL.name().into()), ("gpu", device)];
         for (name, value) in settings {
             let setting = Event::Setting { process, name: name.into(), value, at };
             job.events.push((at, setting));
@@ -118,7 +119,7 @@ fn barriers(job: &mut Job) {
         members.push(rank);
         members.sort_unstable();
         members.dedup();
-        let group = Arc::new(unnamed_group("gloo", members.clone(), false));
+        let group = Arc::new(unnamed_group(GLOO.name(), members.clone(), false));
         for member in members {
             if !job.ranks.contains_key(&member) {
                 continue;

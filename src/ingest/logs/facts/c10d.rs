@@ -6,6 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::{Facts, GroupName, Statement, Subject};
+use crate::diagnosis::evidence::backends;
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 use crate::ingest::logs::lines::{Label, Line, bracketed_rank};
 use crate::ingest::logs::scan::{
@@ -26,9 +27,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
     let who = who(line);
     let mut found = Vec::new();
-    if let Some(work) = after(text, "operation timeout: WorkNCCL(") {
-        found.extend(timed_out(work));
-    }
+    found.extend(after(text, "operation timeout: Work").and_then(of_class).and_then(timed_out));
     found.extend(progress(text));
     found.extend(stuck(text));
     found.extend(desync(text));
@@ -44,6 +43,12 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         who.rank = who.rank.or(who.label.rank);
         facts.add(who, at, what);
     }
+}
+
+/// What follows the parenthesis of "NCCL(": text after the name of a backend's class.
+fn of_class(text: &str) -> Option<&str> {
+    let mut classes = backends::ALL.iter().filter_map(|it| it.class);
+    classes.find_map(|class| text.strip_prefix(class)?.strip_prefix('('))
 }
 
 /// The process that a line of PyTorch is about.
