@@ -38,7 +38,7 @@ static LINKS: &[Link] = &[
     // On NCCL, ranks go on after calls that do not match, until one of them has no more.
     Link {
         effects: &[&DD101, &DD102],
-        causes: &[&DD103, &DD109],
+        causes: &[&DD103, &DD104, &DD105, &DD106, &DD107, &DD108, &DD109, &DD117],
         place: earlier_divergence,
         if_found: true,
     },

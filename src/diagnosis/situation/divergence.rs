@@ -63,7 +63,11 @@ impl<'a> Situation<'a> {
         } else {
             Origin::of(Absence::Diverged(group.id, seq))
         };
-        let nature = match order::permutation(group, seq) {
+        let acts = |rank, thread| {
+            let process = self.model.member(group.id, rank);
+            process.and_then(|it| it.threads.get(&thread)).is_some_and(|it| it.of_the_program)
+        };
+        let nature = match order::permutation(group, seq, &acts) {
             Some(permutation) => Nature::Order(permutation),
             // Ranks whose calls differ only in their data reached the same call.
             None if mismatch != Mismatch::Op => Nature::Mismatch,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Where;
 
 use crate::evidence::align::{Mismatch, compare};
-use crate::evidence::event::Call;
+use crate::evidence::event::{Call, ThreadId};
 use crate::model::history::WINDOW;
 use crate::model::{Group, Join, KEPT_AFTER};
 
@@ -27,7 +27,14 @@ pub struct Permutation {
 /// Both orders must be recorded: as calls or, if the calls block, by the same lines in crossed
 /// order earlier. Only calls of one step count: across steps, calls may as well have been left out. A
 /// thread of a rank may be a step behind another one.
-pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
+///
+/// DDP's calls on a device are issued by a thread of autograd, for which the thread that called backward waits:
+/// they belong to the step of the others. `acts` says whether a thread of a rank is one of the program.
+pub fn permutation(
+    group: &Group,
+    seq: u64,
+    acts: &dyn Fn(u32, ThreadId) -> bool,
+) -> Option<Permutation> {
     let join = group.join(seq)?;
     let classes = join.classes();
     let [first, rest @ ..] = &classes[..] else { return None };
@@ -35,7 +42,7 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
     let others: Vec<u32> = rest.iter().filter_map(|class| class.first().copied()).collect();
     (2..=LONGEST)
         .find(|&length| {
-            others.iter().all(|&other| is_permuted(group, seq, length, reference, other))
+            others.iter().all(|&other| is_permuted(group, (seq, length), [reference, other], acts))
                 // Calls that were left out would shift everything that follows.
                 && group.join(seq + length).is_none_or(|join| join.mismatch.is_none())
         })
@@ -50,14 +57,22 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
 
 /// Whether two ranks made the same calls at these places in a different order, each thread within
 /// one step.
-fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
+fn is_permuted(
+    group: &Group,
+    (seq, length): (u64, u64),
+    [a, b]: [u32; 2],
+    acts: &dyn Fn(u32, ThreadId) -> bool,
+) -> bool {
     let calls = |rank: u32| -> Option<Vec<&Call>> {
         let calls = (seq..seq + length)
             .map(|seq| Some(&*group.join(seq)?.calls.get(&rank)?.call))
             .collect::<Option<Vec<&Call>>>()?;
         let one_step = calls.iter().all(|call| {
-            let mut others = calls.iter().filter(|other| other.thread == call.thread);
-            others.all(|other| other.step == call.step)
+            let is_one = |other: &Call| {
+                let threads = [call.thread, other.thread];
+                threads[0] == threads[1] || threads.iter().any(|it| !acts(rank, *it))
+            };
+            calls.iter().filter(|other| is_one(other)).all(|other| other.step == call.step)
         });
         // Without step marks, recurring calls may as well have been left out.
         let distinct = |(i, call): (usize, &&Call)| {

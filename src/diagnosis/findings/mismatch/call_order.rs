@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{CauseKind, Confidence, Effect, Severity};
 
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{self, Met};
-use crate::model::Join;
+use crate::model::{Join, JoinedCall};
 use crate::situation::{Divergence, Nature, Situation};
 use crate::source::cause;
 use crate::waits::order::{Permutation, runs_on};
@@ -25,16 +25,21 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     swapped.collect()
 }
 
-/// Whether every rank issues the swapped calls from several threads.
+/// Whether every rank issues the swapped calls from several threads of the program. A thread that issues DDP's
+/// calls alone is one of autograd's: the thread that called backward waits for it.
 fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Permutation) -> bool {
     let (group, seq) = (divergence.group, divergence.seq);
     let joins = (seq..seq + permutation.length).map(|seq| situation.join(group, seq));
     let Some(joins) = joins.collect::<Option<Vec<&Join>>>() else { return false };
     permutation.seen
         && joins[0].calls.iter().all(|(rank, first)| {
-            let others = joins[1..].iter().filter_map(|join| join.calls.get(rank));
-            let mut threads = others.map(|joined| joined.call.thread);
-            threads.any(|thread| thread != first.call.thread)
+            let Some(process) = situation.model.member(group, *rank) else { return false };
+            let acts = |joined: &JoinedCall| {
+                process.threads.get(&joined.call.thread).is_some_and(|it| it.of_the_program)
+            };
+            let mut others = joins[1..].iter().filter_map(|join| join.calls.get(rank));
+            let is_other = |joined: &JoinedCall| joined.call.thread != first.call.thread;
+            acts(first) && others.any(|joined| is_other(joined) && acts(joined))
         })
 }
 

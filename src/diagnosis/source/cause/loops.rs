@@ -7,7 +7,7 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::evidence::event::Guard;
-use crate::model::{Ending, Process};
+use crate::model::{Ending, Join, Process};
 use crate::source::guards;
 use crate::words;
 
@@ -64,8 +64,13 @@ impl Sides<'_> {
     pub(super) fn all_left(&self) -> bool {
         let model = self.situation.model;
         let group = self.place.map(|(group, _)| model.group(group));
+        let call = |process: &Process| self.diverged()?.calls.get(&process.rank?);
         !self.odd.is_empty()
             && self.odd.iter().all(|process| {
+                // Where calls return at once, ranks that disagree may leave before their peers arrive.
+                if call(process).is_some() {
+                    return false;
+                }
                 let ended = model.ending_of(process) != Ending::None;
                 let ended = process.end.map(|end| end.at).filter(|_| ended);
                 let left = process.rank.zip(group).is_some_and(|(rank, group)| {
@@ -80,8 +85,8 @@ impl Sides<'_> {
     pub(super) fn left_loop(&self) -> Option<Reading> {
         let ended = |short: &[&Process], long: &[&Process]| {
             let (short, long) = (*short.first()?, *long.first()?);
-            let (after, within) = (last_line(short)?, last_line(long)?);
-            let times = |process: &Process| process.places.calls(within);
+            let (after, within) = (&self.line_at(short)?, &self.line_at(long)?);
+            let times = |process: &Process| self.calls_at(process, within);
             let (fewer, more) = (times(short), times(long));
             let is_seen = is_read(short, after) && is_read(long, within);
             // Calls of one line that differ are no matter of their number.
@@ -89,12 +94,12 @@ impl Sides<'_> {
             if meet_there || after == within || !(1..more).contains(&fewer) || !is_seen {
                 return None;
             }
-            let (kind, shown) = match caught(short, long, after, within) {
+            let (kind, shown) = match self.caught(short, long, after, within) {
                 Some(shown) => (CauseKind::SwallowedException, Some(shown)),
-                None if long.places.contains(after) => return None,
+                None if self.calls_at(long, after) > 0 => return None,
                 // It has been there before, and the other one never: that is its role, and no way out of
                 // the loop.
-                None if short.places.calls(after) > 1 => return None,
+                None if self.calls_at(short, after) > 1 => return None,
                 None => match loop_around(long, within) {
                     // They have run as many steps, and made calls in some of them.
                     (CauseKind::UnevenInputs, None) if long.step > 0 && long.step == short.step => {
@@ -115,23 +120,59 @@ impl Sides<'_> {
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }
-}
 
-/// The `try` around the line `within` that goes on after an exception, if it explains that `short` has
-/// gone on to the line `after`: that line is outside of it, or `long` has been there before and now
-/// repeats `within`.
-fn caught<'a>(
-    short: &Process,
-    long: &'a Process,
-    after: &Arc<Where>,
-    within: &Arc<Where>,
-) -> Option<(Arc<Where>, &'a Guard)> {
-    let mut around = guards::around(long, within);
-    let found = around.find(|(_, guard)| guard.form == GuardForm::Catches)?;
-    let is_outside = guards::around(short, after).all(|(_, guard)| guard != found.1);
-    let mut latest = long.recent_lines.iter().rev().take(2);
-    let repeats = long.places.contains(after) && latest.all(|(_, line)| line == within);
-    (is_outside || repeats).then_some(found)
+    /// The calls that met where the ranks diverged.
+    fn diverged(&self) -> Option<&Join> {
+        let (group, seq) = self.place?;
+        self.situation.join(group, seq)
+    }
+
+    /// The line that a process had reached when the ranks diverged. Where calls return at once, it may have
+    /// made more calls since.
+    fn line_at(&self, process: &Process) -> Option<Arc<Where>> {
+        let call = self.diverged().and_then(|join| join.calls.get(&process.rank?));
+        call.and_then(|it| it.call.place.clone()).or_else(|| last_line(process).cloned())
+    }
+
+    /// Number of calls that a process had made at a line when the ranks diverged.
+    fn calls_at(&self, process: &Process, line: &Where) -> u64 {
+        let all = process.places.calls(line);
+        let (Some((group, seq)), Some(rank)) = (self.place, process.rank) else { return all };
+        let joins = &self.situation.model.group(group).joins;
+        let later = joins.range(seq + 1..).filter(|(_, join)| {
+            let call = join.calls.get(&rank);
+            call.and_then(|it| it.call.place.as_deref()).is_some_and(|it| it == line)
+        });
+        all.saturating_sub(later.count() as u64)
+    }
+
+    /// The `try` around the line `within` that goes on after an exception, if it explains that `short` has
+    /// gone on to the line `after`: that line is outside of it, or `long` has been there before and now
+    /// repeats `within`.
+    fn caught<'a>(
+        &self,
+        short: &Process,
+        long: &'a Process,
+        after: &Arc<Where>,
+        within: &Arc<Where>,
+    ) -> Option<(Arc<Where>, &'a Guard)> {
+        let mut around = guards::around(long, within);
+        let found = around.find(|(_, guard)| guard.form == GuardForm::Catches)?;
+        let is_outside = guards::around(short, after).all(|(_, guard)| guard != found.1);
+        let repeats = self.calls_at(long, after) > 0 && self.repeats(long, within);
+        (is_outside || repeats).then_some(found)
+    }
+
+    /// Whether the latest two calls of a process were made at this line, when the ranks diverged.
+    fn repeats(&self, process: &Process, line: &Arc<Where>) -> bool {
+        let lines = process.recent_lines.iter().rev().map(|(_, it)| it);
+        let later = self.place.zip(process.rank).map_or(0, |((group, seq), rank)| {
+            let joins = self.situation.model.group(group).joins.range(seq + 1..);
+            joins.filter(|(_, join)| join.calls.contains_key(&rank)).count()
+        });
+        let mut latest = lines.skip(later).take(2);
+        latest.all(|it| it == line)
+    }
 }
 
 /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
