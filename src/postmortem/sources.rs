@@ -81,16 +81,21 @@ fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Vec<Log> {
         return logs;
     }
     let statements = Statements::of(&logs);
-    let offsets = dumps.iter_mut().filter_map(|job| {
-        let offset = job.offset_of(&statements)?;
-        Some((job, offset))
-    });
-    let mut offsets: Vec<_> = offsets.collect();
-    let [(job, offset)] = &mut offsets[..] else {
-        return logs;
-    };
-    job.add_logs(logs, *offset);
-    Vec::new()
+    let offsets = dumps.iter().enumerate();
+    let offsets = offsets.filter_map(|(at, job)| Some((at, job.offset_of(&statements)?)));
+    let offsets: Vec<(usize, i64)> = offsets.collect();
+    if let [(at, offset)] = offsets[..] {
+        dumps[at].add_logs(logs, offset);
+        return Vec::new();
+    }
+    // Files that are given together are of one job if they do not contradict each other.
+    if let ([], [job]) = (&offsets[..], dumps)
+        && let Some(offset) = job.possible_offset_of(&logs, &statements)
+    {
+        job.add_logs(logs, offset);
+        return Vec::new();
+    }
+    logs
 }
 
 impl Source {

@@ -295,3 +295,38 @@ fn dumps_are_shown_as_one_limited_update() {
     assert_eq!(finding.confidence, Confidence::Suspected);
     assert!(update.ranks.iter().any(|it| it.rank == 2), "{:?}", update.ranks);
 }
+
+/// A failure as torchrun lists it.
+fn killed(rank: u32, pid: u32) -> String {
+    format!(
+        "Root Cause (first observed failure):\n[0]:\n  host      : node-a\n  rank      : {rank} (local_rank: {rank})\n  \
+         exitcode  : -9 (pid: {pid})\n  error_file: <N/A>\n"
+    )
+}
+
+#[test]
+fn log_that_contradicts_nothing_is_of_the_job_of_the_dumps() {
+    let dated = exception(2, &label(41, 0));
+    let in_another_zone = exception(2, &label(41, 9));
+    let undated = dated.split_once('\n').unwrap().1.to_owned();
+    for log in [dated, in_another_zone, undated] {
+        for ranks in [&[0, 1, 3][..], &[0, 1, 2, 3]] {
+            let dir = tempfile::tempdir().unwrap();
+            write_dumps(dir.path(), ranks, 2);
+            let analysis = analyze(&dir, &log);
+            assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{ranks:?} {log}");
+            assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 3], 2);
+    assert_eq!(found(&analyze(&dir, &killed(2, 4100))), [("DD201".into(), vec![2])]);
+}
+
+#[test]
+fn log_of_more_ranks_than_the_dumps_is_of_another_job() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 3], 2);
+    let analysis = analyze(&dir, &killed(7, 4100));
+    assert_eq!(analysis.reports.len(), 2, "{:?}", analysis.remarks);
+}

@@ -226,6 +226,7 @@ pub static MPI: Backend = Backend {
     matching: Matching::ByTag,
     connects: Connects::AtCreation,
     class: Some("MPI"),
+    error_name: Some("MPI_ERR"),
     ..CLAIMS_NOTHING
 };
 

@@ -3,7 +3,7 @@
 use crate::evidence::backends;
 
 /// Layers beside the backends whose names only their own errors contain.
-const LAYERS: [&str; 3] = ["ProcessGroup", "TCPStore", "recvValue failed"];
+const LAYERS: [&str; 5] = ["ProcessGroup", "TCPStore", "recvValue failed", "oneCCL", "EI000"];
 /// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
 /// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
 const CLASSES: [&str; 7] = [
@@ -32,7 +32,18 @@ pub fn is_due_to_others(text: &str) -> bool {
 
 /// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
 fn is_end_of_wait(text: &str) -> bool {
-    const ENDS: [&str; 3] = ["Timed out waiting", "Socket Timeout", "communicator was aborted"];
+    const ENDS: [&str; 9] = [
+        "Timed out waiting",
+        "Socket Timeout",
+        "communicator was aborted",
+        // HCCL: a notification, or the connection to a peer, did not come.
+        "Notify register times out",
+        "EI0006",
+        "HCCL_E_TIMEOUT",
+        "UCC_ERR_TIMED_OUT",
+        "oneCCL: timeout",
+        "MPI_ERR_PROC_FAILED",
+    ];
     contains(text, &ENDS) && is_pytorchs(text) || contains(text, &MONITORED)
 }
 
@@ -108,6 +119,8 @@ mod tests {
             "RuntimeError: NCCL communicator was aborted on rank 1.",
             "RuntimeError: Timed out waiting 30000ms for recv operation to complete",
             "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 10000 ms",
+            "RuntimeError: HCCL error in wait: EI0002: The wait execution of the Notify register times out.",
+            "RuntimeError: UCC_ERR_TIMED_OUT in a collective of XCCL",
         ] {
             assert!(is_from_transport(text), "{text}");
         }

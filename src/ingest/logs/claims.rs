@@ -39,6 +39,11 @@ fn limit(report: &mut Report, first: Option<Timestamp>) {
     if first.is_none() {
         report.job.ended_at = None;
     }
+    // Nodes of ranks that the text does not place are not counted.
+    let placed = report.ranks.iter().filter(|it| !it.host.is_empty()).count() as u64;
+    if report.job.world_size.is_some_and(|size| placed < u64::from(size)) {
+        report.job.nodes = 0;
+    }
     for finding in &mut report.findings {
         if !catalogue::is_gap(&finding.code) {
             finding.certificate = None;

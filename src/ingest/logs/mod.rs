@@ -60,8 +60,14 @@ impl Log {
         facts.any(|fact| fact.what == Statement::Finished)
     }
 
+    /// Whether some of its lines have a time.
+    pub(crate) fn is_dated(&self) -> bool {
+        self.facts.first.0 > 0
+    }
+
     /// Adds nanoseconds to all of its times.
     pub(crate) fn shift(&mut self, by: i64) {
+        self.written.0 = self.written.0.saturating_add_signed(by);
         let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
         let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.at);
         for at in facts.chain(stacks).chain([&mut self.facts.first, &mut self.facts.last]) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Exit, Fact, Severity};
+use ddp_doctor_proto::report::{CallState, Confidence, Exit, Fact, RankCall, Severity};
 use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use crate::evidence::align::by_likeness;
@@ -36,7 +36,14 @@ pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
 pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && is_undecided_text(situation));
-    notes.map(|note| of_note(situation, note, Vec::new())).collect()
+    let mut drafts: Vec<Draft> = notes.map(|note| of_note(situation, note, Vec::new())).collect();
+    // They take the place of a finding about the ends of ranks.
+    if let Some(first) = drafts.first_mut() {
+        let ranks: Vec<u32> = situation.model.ranks.keys().copied().collect();
+        let rows = last_rows(situation, &ranks).into_iter();
+        first.per_rank = rows.filter(|it| it.state == CallState::Waiting).collect();
+    }
+    drafts
 }
 
 /// Whether the job has ended without any recorded call. Until its end ranks may still report.
@@ -250,6 +257,10 @@ fn how_they_ended(situation: &Situation<'_>) -> String {
 /// end with waits, too. Without another finding the job cannot be judged.
 pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
+    // A text that states something decides no more by this.
+    if is_text(situation) && model.notes.iter().any(|note| note.rank.is_none()) {
+        return None;
+    }
     let unwatched_since = |rank: u32| {
         let process = model.process_of(rank)?;
         let ends_it = |it: &Exception| {
@@ -269,27 +280,7 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&names),
         number(&names, "it was", "they were")
     );
-    draft.per_rank = names
-        .iter()
-        .filter_map(|&rank| {
-            let process = model.process_of(rank)?;
-            let last = process.last_call.as_ref();
-            if last.is_none() && process.is_from_text() {
-                return None;
-            }
-            let inside = last.and_then(|call| match process.target(call.id) {
-                Some(Target::Join(group, seq)) => {
-                    let calls = rank_calls(situation, group, seq);
-                    calls.into_iter().find(|call| call.rank == rank)
-                }
-                Some(Target::Message(..)) => Some(made_call(situation, rank, process, call)),
-                None => {
-                    process.is_inside_a_call().then(|| made_call(situation, rank, process, call))
-                }
-            });
-            Some(inside.unwrap_or_else(|| last_call(rank, process)))
-        })
-        .collect();
+    draft.per_rank = last_rows(situation, &names);
     draft.say(
         "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
          watches it: there was none, or it ended before the rank.",
@@ -303,6 +294,27 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     }
     draft.root = names;
     Some(missing(situation, draft, None, None, "how ranks ended"))
+}
+
+/// Rows of the last calls of these ranks.
+fn last_rows(situation: &Situation<'_>, names: &[u32]) -> Vec<RankCall> {
+    let rows = names.iter().filter_map(|&rank| {
+        let process = situation.model.process_of(rank)?;
+        let last = process.last_call.as_ref();
+        if last.is_none() && process.is_from_text() {
+            return None;
+        }
+        let inside = last.and_then(|call| match process.target(call.id) {
+            Some(Target::Join(group, seq)) => {
+                let calls = rank_calls(situation, group, seq);
+                calls.into_iter().find(|call| call.rank == rank)
+            }
+            Some(Target::Message(..)) => Some(made_call(situation, rank, process, call)),
+            None => process.is_inside_a_call().then(|| made_call(situation, rank, process, call)),
+        });
+        Some(inside.unwrap_or_else(|| last_call(rank, process)))
+    });
+    rows.collect()
 }
 
 fn missing(

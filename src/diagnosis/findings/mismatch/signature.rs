@@ -68,16 +68,18 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
 pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
     let Met { divergence, join } = met;
     let about = sentences(divergence.mismatch)?;
-    let seq = divergence.seq;
     let (mut draft, classes) = parted(situation, met, code);
     let of_group = words::of_group(&situation.model.group(divergence.group).info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
         let call = &join.calls.get(&rank)?.call;
         Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
     });
-    draft.summary = format!("{} meet as #{seq}{of_group}: {sides}", about.what);
+    let numbered = join.calls.values().next().and_then(|it| it.call.stated_seq());
+    let as_number = numbered.map_or_else(String::new, |seq| format!(" as #{seq}"));
+    draft.summary = format!("{} meet{as_number}{of_group}: {sides}", about.what);
+    let call = numbered.map_or_else(|| "A call".to_owned(), |seq| format!("Call #{seq}"));
     let mut why = vec![format!(
-        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+        "{call} of a group is one collective for all its ranks, matched by order alone. {}",
         (about.why)(join)
     )];
     let differences = all_differences(join);

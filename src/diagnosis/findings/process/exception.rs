@@ -16,10 +16,14 @@ use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
-const KNOWN: [(&str, &str); 6] = [
+const KNOWN: [(&str, &str); 10] = [
     ("uncorrectable ECC error", FAULTY_DEVICE),
     ("uncorrectable NVLink error", FAULTY_DEVICE),
     ("GPU has fallen off the bus", FAULTY_DEVICE),
+    ("HW Exception by GPU node", FAULTY_AMD_DEVICE),
+    ("Memory access fault by GPU node", FAULTY_AMD_DEVICE),
+    ("Error while creating shared memory segment", FULL_SHARED_MEMORY),
+    ("Error: failed to extend /dev/shm", FULL_SHARED_MEMORY),
     ("DataLoader worker (pid", LOST_WORKER),
     ("insufficient shared memory (shm)", LOST_WORKER),
     (
@@ -30,6 +34,8 @@ const KNOWN: [(&str, &str); 6] = [
 ];
 const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \
                              line of the program causes this error.";
+const FAULTY_AMD_DEVICE: &str = "Check the device (dmesg, rocm-smi --showrasinfo), and run the job without it. An                                  access beyond a tensor in a kernel of the program causes the same error.";
+const FULL_SHARED_MEMORY: &str = "Make room in /dev/shm: NCCL connects the ranks of a host through it (df -h /dev/shm;                                   docker run --shm-size, or --ipc=host).";
 const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
                            /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
                            memory left (dmesg).";

@@ -1,6 +1,8 @@
 //! Logs that other tools wrote of a job: whether they are of the job of the dumps, and by how much their clocks
 //! differ.
 
+use ddp_doctor_proto::Op;
+
 use super::Job;
 use crate::ingest::flight_recorder::dump::Entry;
 use crate::ingest::logs::{GivenUp, Log, Statements};
@@ -34,12 +36,55 @@ impl Job {
         (is_same_world && overlaps).then_some(0)
     }
 
+    /// The time to add to the times of logs, in nanoseconds, if they may be of this job. `None`: they
+    /// contradict the dumps in their ranks, in a wait, or in their times.
+    pub(crate) fn possible_offset_of(&self, logs: &[Log], stated: &Statements) -> Option<i64> {
+        let size = self.world_size();
+        let is_other_world = stated.world_size().is_some_and(|it| it != size);
+        if is_other_world || stated.ranks().any(|rank| rank >= size) {
+            return None;
+        }
+        let is_dated = logs.iter().any(Log::is_dated);
+        if stated.given_up().any(|it| self.contradicts(&it, is_dated)) {
+            return None;
+        }
+        let (first, last) = self.period();
+        if !is_dated || last == 0 {
+            // They have the time of their files, which may be copies.
+            return i64::try_from(last).ok()?.checked_sub(i64::try_from(stated.period().1.0).ok()?);
+        }
+        let (begins, ends) = stated.period();
+        let overlaps = |zone: &i64| {
+            let [begins, ends] = [begins, ends].map(|at| at.0.saturating_add_signed(*zone));
+            begins <= last.saturating_add(MAX_WAIT) && ends >= first
+        };
+        let zones = (-56..=48).map(|quarters: i64| quarters * ZONES);
+        zones.filter(overlaps).min_by_key(|zone| zone.abs())
+    }
+
+    /// Whether the dump of a rank shows that it did not give up this wait; `is_dated`: or not at that time.
+    fn contradicts(&self, wait: &GivenUp, is_dated: bool) -> bool {
+        let Some(dump) = self.ranks.get(&wait.rank) else { return false };
+        let is_of_group = |entry: &&Entry| {
+            let is_group = wait.group.is_empty() || *entry.group.name == *wait.group;
+            is_group && !entry.is_message
+        };
+        let of_group = dump.entries.iter().filter(is_of_group);
+        // A device executes the collectives of a group in order.
+        if of_group.clone().any(|entry| entry.is_complete() && entry.seq > wait.seq) {
+            return true;
+        }
+        let mut same = of_group.filter(|entry| entry.seq == wait.seq).peekable();
+        let differs = |entry: &Entry| entry.is_complete() || !agree(entry.op, wait.op);
+        same.peek().is_some() && (is_dated || same.all(differs))
+    }
+
     fn offset_of_wait(&self, wait: &GivenUp) -> Option<i64> {
         let entries = self.ranks.get(&wait.rank)?.entries.iter();
         let is_it = |entry: &&Entry| {
             let is_group = wait.group.is_empty() || *entry.group.name == *wait.group;
             let is_open = !entry.is_complete() && !entry.is_message;
-            is_group && is_open && entry.seq == wait.seq && entry.op == wait.op
+            is_group && is_open && entry.seq == wait.seq && agree(entry.op, wait.op)
         };
         let created = entries.rev().find(is_it)?.created;
         let difference = i64::try_from(created).ok()? - i64::try_from(wait.since.0).ok()?;
@@ -56,4 +101,9 @@ impl Job {
         self.gave_up |= Statements::of(&logs).given_up().next().is_some();
         self.logs.extend(logs);
     }
+}
+
+/// Whether two operations may be one.
+fn agree(one: Op, other: Op) -> bool {
+    one == other || one == Op::Unspecified || other == Op::Unspecified
 }

@@ -290,7 +290,8 @@ pub(super) fn add_compared_calls(job: &mut Job) -> bool {
     if ranks.len() < 2 {
         return false;
     }
-    let info = Arc::new(unnamed_group("", ranks, true));
+    let is_numbered = runs.values().all(|it| it.seq > 0);
+    let info = Arc::new(unnamed_group("", ranks, is_numbered));
     let mut calls = Vec::new();
     for (&rank, waiting) in &runs {
         join(job, rank, &info, waiting.since);
@@ -298,6 +299,7 @@ pub(super) fn add_compared_calls(job: &mut Job) -> bool {
         let first = runs.values().map(|it| it.since).min().unwrap_or_default();
         let waiting = Waiting {
             since: before(first, Duration::from_millis(1)),
+            seq: waiting.seq.max(1),
             // The shapes of all pieces must be equal.
             whole: waiting.numel,
             ..waiting.clone()

@@ -10,7 +10,7 @@ use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
 use crate::diagnosis::evidence::backends::{GLOO, NCCL};
 use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::job::{Job, LAUNCH, Topic, Wait};
+use crate::ingest::logs::job::{Barrier, Job, LAUNCH, Topic, Wait};
 use crate::ingest::process;
 
 /// Where ranks meet, if the text does not say it.
@@ -114,12 +114,13 @@ pub(super) fn add_devices(job: &mut Job) {
 /// Adds the waits in monitored barriers.
 fn barriers(job: &mut Job) {
     let barriers = std::mem::take(&mut job.joins.barriers);
-    for (&rank, (missing, wait)) in &barriers {
+    for (&rank, Barrier { op, missing, wait }) in &barriers {
         let mut members = missing.clone();
         members.push(rank);
         members.sort_unstable();
         members.dedup();
-        let group = Arc::new(unnamed_group(GLOO.name(), members.clone(), false));
+        let backend = if *op == Op::MonitoredBarrier { GLOO.name() } else { "" };
+        let group = Arc::new(unnamed_group(backend, members.clone(), false));
         for member in members {
             if !job.ranks.contains_key(&member) {
                 continue;
@@ -131,7 +132,7 @@ fn barriers(job: &mut Job) {
         let call = Call {
             group: Some(Arc::clone(&group)),
             place: raised.map(Arc::new),
-            ..call(Op::MonitoredBarrier, wait.since, 1)
+            ..call(*op, wait.since, 1)
         };
         let issued = Event::Issued { process: process(rank), call: Arc::new(call) };
         job.events.push((wait.since, issued));

@@ -19,6 +19,8 @@ const MAX_NAME: usize = 128;
 const MAX_LIST: usize = 4096;
 /// Name of the key under which ranks meet in a store, before its number.
 const BARRIER_KEY: &str = "store_based_barrier_key:";
+/// Sequence numbers from here on cannot be.
+const MAX_SEQ: u64 = 1 << 40;
 /// An element count that c10d prints for a call without one.
 const NO_COUNT: u64 = u64::MAX;
 
@@ -106,13 +108,17 @@ fn progress(text: &str) -> Option<Statement> {
     let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
         .iter()
         .find_map(|key| number_after(before, key));
-    Some(Statement::Progress { enqueued: counter(status)?, completed: counter(completed)?, failed })
+    // The counters of PyTorch 2.3 may be what lay in memory. All before the failed call are complete.
+    let completed = counter(completed).or(failed.map(|it| it.saturating_sub(1)))?;
+    let enqueued = counter(status).or(failed)?;
+    Some(Statement::Progress { enqueued, completed, failed })
 }
 
 /// The sequence number at the beginning of `text`. PyTorch's counters are -1 before the first
 /// collective, which is 0 here.
 fn counter(text: &str) -> Option<u64> {
-    number(text).or_else(|| text.starts_with("-1").then_some(0))
+    let number = number(text).filter(|&it| it < MAX_SEQ);
+    number.or_else(|| text.starts_with("-1").then_some(0))
 }
 
 fn stuck(text: &str) -> Option<Statement> {
@@ -165,7 +171,7 @@ fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
             continue;
         };
         // The second print is not always complete: both are of one call of the group.
-        let own = number_after(print, "SequenceNumber=").unwrap_or(0).max(1);
+        let own = number_after(print, "SequenceNumber=").unwrap_or(0);
         let seq = *seq.get_or_insert(own);
         let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
         let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
@@ -285,7 +291,8 @@ fn barrier(text: &str) -> Option<Statement> {
     let list = before.rsplit("Rank").next()?.trim_start_matches('s');
     let ranks = list.split(',').take(MAX_LIST);
     let ranks: Option<Vec<u32>> = ranks.map(|it| rank(it.trim())).collect();
-    Some(Statement::MissesAtBarrier { ranks: ranks?, waited_ms: number(rest).unwrap_or(0) })
+    let (op, waited_ms) = (Op::MonitoredBarrier, number(rest).unwrap_or(0));
+    Some(Statement::Misses { op, ranks: ranks?, waited_ms })
 }
 
 /// Errors of DDP that name parameters.

@@ -16,6 +16,7 @@ use crate::ingest::stack_text::frame_bytes;
 
 mod c10d;
 mod container_prefixes;
+mod dialects;
 mod failed_call;
 mod launcher;
 mod nccl;
@@ -149,8 +150,8 @@ pub(super) enum Statement {
     Clients { expected: u32, joined: u32, waited_ms: u64 },
     /// It waited for the address of this rank.
     MissesAddress { of: u32, waited_ms: u64 },
-    /// It waited in a monitored barrier for these ranks.
-    MissesAtBarrier { ranks: Vec<u32>, waited_ms: u64 },
+    /// It waited in this call for these ranks.
+    Misses { op: Op, ranks: Vec<u32>, waited_ms: u64 },
     /// What DDP reported about its model: the number of parameters concerned, and a line for each that is named.
     OfModel { fact: ParameterFact, total: u64, lines: Arc<str> },
     /// It uses this device of its host.
@@ -174,7 +175,7 @@ impl Statement {
             Self::LostStore { server } => server.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::OfModel { lines, .. } => lines.len(),
-            Self::MissesAtBarrier { ranks, .. } => ranks.len() * 4,
+            Self::Misses { ranks, .. } => ranks.len() * 4,
             Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
             _ => 0,
         }

@@ -7,6 +7,7 @@ use std::path::Path;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::container_prefixes::Prefixes;
+use super::dialects::Dialects;
 use super::failed_call::{self, FailedCall};
 use super::traceback::{self, Traceback};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
@@ -79,6 +80,7 @@ struct Stream {
     traceback: Traceback,
     report: launcher::Report,
     failed_call: FailedCall,
+    dialects: Dialects,
     dump: Dump,
     dumped_at: Timestamp,
 }
@@ -239,6 +241,7 @@ impl Stream {
         launcher::slurm(line, at, facts);
         launcher::process(line, at, facts);
         stated_rank::read(line, at, facts);
+        self.dialects.read(line, at, facts);
         self.failed_call.read(line, at, facts);
         self.traceback.read(line, at, facts);
     }

@@ -34,6 +34,15 @@ const QUOTES: &str = "Worker failed with error '";
 const ASYNC: &str = "raised the following async exception: ";
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
+/// Exceptions that count without a traceback: no program prints them in the course of its work.
+const BARE: [&str; 5] = [
+    "CUDA out of memory",
+    "HIP out of memory",
+    "Expected to have finished reduction in the prior iteration",
+    "The client socket has timed out",
+    "NCCL error in:",
+];
+
 /// The traceback that a process is printing.
 #[derive(Debug, Default)]
 pub(super) struct Traceback {
@@ -118,7 +127,7 @@ impl Traceback {
         if let Some(thrown) = thrown {
             // The watchdog reports its timeouts separately.
             self.finish(line.label, facts);
-            if !thrown.contains("Watchdog caught collective operation timeout") {
+            if !is_timeout_of_watchdog(thrown) {
                 self.is_thrown = true;
                 self.of_rank = c10d::rank_in_world(text);
                 self.begin_message(thrown, at, facts);
@@ -130,10 +139,11 @@ impl Traceback {
         }
         let is_complete = self.lines == MAX_LINES;
         if self.text.is_empty() || is_complete {
-            let is_alone = line.is_own_rank && is_exception(text) && is_error(text);
-            if is_alone {
+            let is_alone = is_exception(text) && is_error(text);
+            let is_bare = !line.is_own_rank && BARE.iter().any(|it| text.contains(it));
+            if is_alone && (line.is_own_rank || is_bare) {
                 self.finish(line.label, facts);
-                self.is_own_rank = true;
+                self.is_own_rank = line.is_own_rank;
                 self.begin_message(text, at, facts);
                 return true;
             }
@@ -216,7 +226,9 @@ impl Traceback {
         known.iter().any(|it| self.text.contains(it))
             && line.time.is_none()
             && self.text.len() < MAX_TEXT
-            && !line.text.contains("NCCL INFO")
+            && !line.text.contains(" NCCL INFO ")
+            && !line.text.contains(" NCCL WARN ")
+            && !begins_another_message(line.text)
             && !line.text.contains("torch.distributed.")
             && !line.text.starts_with("Exception raised from")
     }
@@ -318,6 +330,13 @@ fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
     pid.is_some()
 }
 
+/// Whether a watchdog reports its timeout, also in a line that is cut off: "[Rank 6] Watchdog cau".
+fn is_timeout_of_watchdog(thrown: &str) -> bool {
+    const TIMEOUT: &str = "Watchdog caught collective operation timeout";
+    let message = thrown.rsplit_once("] ").map_or(thrown, |(_, message)| message).trim();
+    thrown.contains(TIMEOUT) || TIMEOUT.starts_with(message) || message.ends_with("Rank")
+}
+
 /// The index in "-- Process 1 terminated with the following error:".
 fn spawned(text: &str) -> Option<u32> {
     let index = text.strip_prefix("-- Process ")?;
@@ -350,6 +369,16 @@ fn is_progress(line: &Line<'_>) -> bool {
     // A bar is also drawn when its process ends.
     let is_line = !text.starts_with(char::is_whitespace) && !text.contains("%|");
     is_line && (is_dated || STEPS.into_iter().any(counts))
+}
+
+/// Whether a line has the head of a log message, so that it continues none.
+fn begins_another_message(text: &str) -> bool {
+    const LEVELS: [&str; 6] = ["DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "FATAL"];
+    let words = text.split([' ', ':', ']', '[', '|']).filter(|it| !it.is_empty()).take(4);
+    let has_level = words.into_iter().any(|it| LEVELS.contains(&it.trim_end_matches("ING")));
+    // Gloo's errors begin with the place in its source: "[../third_party/gloo/…".
+    let begins_bracketed = text.strip_prefix('[').is_some_and(|it| !it.starts_with(['.', '/']));
+    begins_bracketed || has_level
 }
 
 /// Whether a line begins a traceback in a box of the library Rich.

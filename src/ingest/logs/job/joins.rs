@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
 
 use super::before;
 use crate::diagnosis::words::Ranks;
@@ -31,13 +33,21 @@ pub(in super::super) struct Joins {
     /// Ranks whose address did not appear.
     pub(in super::super) addresses: BTreeSet<u32>,
     /// Barriers, by the rank that waited in them.
-    pub(in super::super) barriers: BTreeMap<u32, (Vec<u32>, Wait)>,
+    pub(in super::super) barriers: BTreeMap<u32, Barrier>,
     /// Ranks whose watchdog was blocked, and for how long.
     stuck: BTreeMap<u32, Option<u64>>,
     /// Ranks that lost their connection to the store, and its address.
     without_store: BTreeSet<u32>,
     store: Option<Arc<str>>,
     notes: Vec<String>,
+}
+
+/// A call in which a rank waited for others that it names.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Barrier {
+    pub(in super::super) op: Op,
+    pub(in super::super) missing: Vec<u32>,
+    pub(in super::super) wait: Wait,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +58,16 @@ pub(in super::super) struct Wait {
 
 /// Whether an exception states what a fact of this module states.
 pub(super) fn is_about_a_wait(text: &str) -> bool {
-    ["store based barrier", "waiting for clients", "wait timeout after", "monitoredBarrier"]
-        .iter()
-        .any(|it| text.contains(it))
+    [
+        "store based barrier",
+        "waiting for clients",
+        "wait timeout after",
+        "monitoredBarrier",
+        "from remote rank [",
+        "timed out task names: ",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
 }
 
 /// For how long the wait that a fact states lasted.
@@ -59,7 +76,7 @@ pub(in super::super) const fn waited_ms(what: &Statement) -> u64 {
         Statement::Joins { waited_ms, .. }
         | Statement::Clients { waited_ms, .. }
         | Statement::MissesAddress { waited_ms, .. }
-        | Statement::MissesAtBarrier { waited_ms, .. } => *waited_ms,
+        | Statement::Misses { waited_ms, .. } => *waited_ms,
         _ => 0,
     }
 }
@@ -84,11 +101,32 @@ impl Joins {
                 self.addresses.insert(*of);
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
-            Statement::MissesAtBarrier { ranks, .. } => {
-                // Only the first rank of a group names others.
-                let first = rank.filter(|it| !ranks.contains(it));
-                self.barriers.extend(first.map(|it| (it, (ranks.clone(), wait))));
-            }
+            Statement::Misses { op, ranks, .. } => match rank {
+                // Of a monitored barrier, only the first rank of a group names others.
+                // Which rank is its root is unknown.
+                _ if op.direction() != Direction::Symmetric => {
+                    let call = op.name().unwrap_or("a call");
+                    self.notes.push(format!(
+                        "{} had not reached {call}, for which other ranks waited\nFind out where {} instead: \
+                         add the logs.",
+                        Ranks(ranks),
+                        Ranks(ranks).with("was", "were"),
+                    ));
+                }
+                Some(rank) if !ranks.contains(&rank) => {
+                    let new = Barrier { op: *op, missing: Vec::new(), wait };
+                    let known = self.barriers.entry(rank).or_insert(new);
+                    if known.op == *op {
+                        known.missing.extend(ranks);
+                    }
+                }
+                None if *op != Op::MonitoredBarrier => self.notes.push(format!(
+                    "{} had not reached {op}, for which a rank waited that the text does not identify\nFind out \
+                     where that was: add its log.",
+                    Ranks(ranks)
+                )),
+                _ => {}
+            },
             Statement::WatchdogStuck { seconds } => {
                 self.notes.push(format!(
                     "the watchdog of a rank that the text does not identify was blocked{}",
@@ -137,13 +175,13 @@ impl Joins {
 
     /// Ranks that others name because they did not reach a barrier.
     pub(super) fn missing_at_barriers(&self) -> BTreeSet<u32> {
-        let missing = self.barriers.values().flat_map(|(missing, _)| missing);
+        let missing = self.barriers.values().flat_map(|it| &it.missing);
         missing.copied().collect()
     }
 
     /// When this rank gave up waiting for others.
     pub(in super::super) fn gave_up(&self, rank: u32) -> Option<Timestamp> {
-        let at_barrier = self.barriers.get(&rank).map(|(_, wait)| wait);
+        let at_barrier = self.barriers.get(&rank).map(|it| &it.wait);
         let waits = self.waiting.get(&rank).into_iter().chain(at_barrier);
         let waits = waits.filter(|it| !it.lasted.is_zero());
         waits.map(|it| it.since.plus(it.lasted)).max()
@@ -151,7 +189,7 @@ impl Joins {
 
     /// Timeouts that the text states.
     pub(in super::super) fn timeouts(&self) -> impl Iterator<Item = Duration> {
-        let barriers = self.barriers.values().map(|(_, wait)| wait);
+        let barriers = self.barriers.values().map(|it| &it.wait);
         let waits = self.waiting.values().chain(barriers);
         waits.map(|it| it.lasted).filter(|it| !it.is_zero())
     }

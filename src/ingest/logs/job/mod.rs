@@ -31,7 +31,7 @@ mod stack_place;
 mod unidentified_processes;
 
 pub(super) use clock::{EARLIER, before};
-pub(super) use joins::{LAUNCH, Wait};
+pub(super) use joins::{Barrier, LAUNCH, Wait};
 pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting};
 pub(super) use stack_place::{in_collective, place_of};
 
@@ -276,7 +276,7 @@ impl Job {
             Statement::Joins { .. }
             | Statement::Clients { .. }
             | Statement::MissesAddress { .. }
-            | Statement::MissesAtBarrier { .. } => {
+            | Statement::Misses { .. } => {
                 self.joins.take(Some(number), what, at);
                 let waited_ms = joins::waited_ms(what);
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));

@@ -205,8 +205,14 @@ pub(in super::super) struct Raised {
 impl Raised {
     /// Whether it says that something is wrong with other ranks than this one.
     pub(in super::super) fn is_of_others(&self, rank: u32) -> bool {
-        const OTHERS: [&str; 5] =
-            [SAME_MODEL, MISMATCH, "DistStoreError", "store based barrier", "monitoredBarrier"];
+        const OTHERS: [&str; 6] = [
+            SAME_MODEL,
+            MISMATCH,
+            "DistStoreError",
+            "store based barrier",
+            "monitoredBarrier",
+            "from remote rank [",
+        ];
         let failed = after(&self.text, CHECKPOINT);
         let failed = failed.map(|it| until(it, &[']']).split(','));
         let mut failed = failed.into_iter().flatten().map(|it| it.trim().parse());

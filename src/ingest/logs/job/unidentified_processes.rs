@@ -215,7 +215,11 @@ impl Job {
     /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
     /// failed, or because the job was cancelled, say nothing.
     pub(super) fn note_unidentified_ends(&mut self) {
-        let ends = std::mem::take(&mut self.unidentified_ends);
+        let mut ends = std::mem::take(&mut self.unidentified_ends);
+        // A watchdog aborts its process after it has given up a call.
+        let has_given_up =
+            self.given_up.is_some() || self.notes.iter().any(|(topic, _)| *topic == Topic::Waits);
+        ends.retain(|(_, how)| !has_given_up || how.signal != Some(ABRT));
         let is_explained =
             self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
         // One process that exited as an exception ends it, and one rank that raised one, are the same.

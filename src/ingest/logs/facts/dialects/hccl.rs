@@ -1,0 +1,33 @@
+//! HCCL, of Ascend devices: a wait for a notification, or for the socket of a peer, that timed out.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::{of_rank, op_in};
+use crate::ingest::logs::facts::{Facts, Statement};
+use crate::ingest::logs::lines::{Line, bracketed_rank};
+use crate::ingest::logs::scan::{after, number_after, rank, until};
+
+/// What states such a timeout: its codes, and the task that waits.
+const TIMEOUTS: [&str; 3] = ["EI0002", "EI0006", "taskType[Notify Wait]"];
+/// What precedes the rank that did not come, in brackets.
+const MISSING: [&str; 4] = ["remote rank [", "remote rank:[", "remote rank[", "remoteRank["];
+/// What precedes the rank that waited.
+const OWN: [&str; 3] = ["local rank [", "local rank[", "localRank["];
+/// Shortest wait: the text may state none.
+const MIN_WAIT_MS: u64 = 1;
+
+/// Reads one line.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    let text = line.text;
+    if !TIMEOUTS.iter().any(|it| text.contains(it)) {
+        return;
+    }
+    let bracketed = |keys: &[&str]| keys.iter().find_map(|key| rank(after(text, key)?));
+    let Some(missing) = bracketed(&MISSING) else { return };
+    let own = bracketed(&OWN).or_else(|| bracketed_rank(text));
+    let tag = after(text, "tag[").map_or("", |it| until(it, &[']']));
+    let seconds = number_after(text, "timeout[").or_else(|| number_after(text, "timeout:"));
+    let waited_ms = seconds.map_or(MIN_WAIT_MS, |it| it.saturating_mul(1000));
+    let what = Statement::Misses { op: op_in(tag), ranks: vec![missing], waited_ms };
+    facts.add(of_rank(line, own), at, what);
+}

@@ -1,0 +1,62 @@
+//! Horovod: its check for stalled tensors, which the coordinator prints: rank 0.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::{of_rank, op_in};
+use crate::ingest::logs::facts::{Facts, Statement};
+use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::scan::{after, number, rank, until};
+
+/// What precedes the seconds in the first line of a report.
+const STALLED: &str = "waiting for remainder of ranks for more than ";
+/// Heads of a list with a line for each missing rank: "3: [tensor, …]".
+const HEADS: [&str; 2] = ["Missing ranks:", "Stalled ranks:"];
+/// Lists within the line of a tensor.
+const MISSING: &str = "[missing ranks: ";
+const READY: &str = "[ready ranks: ";
+/// The rank that reports.
+const COORDINATOR: u32 = 0;
+/// Maximum number of ranks of a list.
+const MAX_LIST: usize = 4096;
+
+/// A report that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Stalled {
+    /// How long the tensors were waited for; `None`: no report is being read.
+    waited_ms: Option<u64>,
+    is_list: bool,
+}
+
+impl Stalled {
+    /// Reads one line of a process.
+    pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+        let text = line.text;
+        if let Some(seconds) = after(text, STALLED).and_then(number) {
+            *self = Self { waited_ms: Some(seconds.saturating_mul(1000)), is_list: false };
+        }
+        let Some(waited_ms) = self.waited_ms else { return };
+        if HEADS.contains(&text.trim()) {
+            self.is_list = true;
+        } else if let Some(list) = after(text, MISSING) {
+            let ready = after(text, READY).map_or_else(Vec::new, ranks);
+            let op = op_in(until(text, &['[']));
+            let what = Statement::Misses { op, ranks: ranks(list), waited_ms };
+            facts.add(of_rank(line, ready.first().copied().or(Some(COORDINATOR))), at, what);
+        } else if self.is_list {
+            let Some((own, names)) = text.trim().split_once(": [") else {
+                *self = Self::default();
+                return;
+            };
+            if let Some(missing) = rank(own).filter(|_| own.bytes().all(|it| it.is_ascii_digit())) {
+                let what = Statement::Misses { op: op_in(names), ranks: vec![missing], waited_ms };
+                facts.add(of_rank(line, Some(COORDINATOR)), at, what);
+            }
+        }
+    }
+}
+
+/// "1, 3]".
+fn ranks(list: &str) -> Vec<u32> {
+    let ranks = until(list, &[']']).split(',').take(MAX_LIST);
+    ranks.filter_map(|it| rank(it.trim())).collect()
+}

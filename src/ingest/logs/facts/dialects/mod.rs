@@ -1,0 +1,54 @@
+//! Lines of other stacks than PyTorch and NCCL that state which rank is missing, or which device failed: one
+//! file per dialect, with its words as data.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
+
+use super::{Facts, Subject};
+use crate::ingest::logs::lines::Line;
+
+mod devices;
+mod hccl;
+mod horovod;
+mod jax;
+
+/// What the dialects remember of the lines of one process.
+#[derive(Debug, Default)]
+pub(super) struct Dialects {
+    horovod: horovod::Stalled,
+    jax: jax::Tasks,
+}
+
+impl Dialects {
+    /// Reads one line of a process.
+    pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+        hccl::read(line, at, facts);
+        devices::read(line, at, facts);
+        self.horovod.read(line, at, facts);
+        self.jax.read(line, at, facts);
+    }
+}
+
+/// Parts of names of operations, in lower case.
+const OPS: [(&str, Op); 8] = [
+    ("allreduce", Op::AllReduce),
+    ("allgather", Op::AllGather),
+    ("reducescatter", Op::ReduceScatter),
+    ("reduce_scatter", Op::ReduceScatter),
+    ("alltoall", Op::AllToAll),
+    ("broadcast", Op::Broadcast),
+    ("barrier", Op::Barrier),
+    ("all_reduce", Op::AllReduce),
+];
+
+/// The operation that a name contains: "HorovodAllreduce_grads_0", "`AllReduce_10.0.0.7`".
+fn op_in(name: &str) -> Op {
+    let lower = name.to_ascii_lowercase();
+    let mut ops = OPS.iter();
+    ops.find(|(part, _)| lower.contains(part)).map_or(Op::Unspecified, |(_, op)| *op)
+}
+
+/// The process of a line, as this rank if the text names it.
+fn of_rank(line: &Line<'_>, rank: Option<u32>) -> Subject {
+    Subject { rank, ..line.label.into() }
+}
