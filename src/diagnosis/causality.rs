@@ -4,8 +4,8 @@
 //! from times and ranks are found by [`crate::judge`].
 
 use ddp_doctor_proto::catalogue::{
-    Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD116,
-    DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
+    Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD112,
+    DD113, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
@@ -44,8 +44,8 @@ static LINKS: &[Link] = &[
     },
     // A rank whose device waits blocks where it needs a result.
     Link {
-        effects: &[&DD101, &DD116, &DD204, &DD205],
-        causes: &[&DD111],
+        effects: &[&DD101, &DD113, &DD116, &DD204, &DD205],
+        causes: &[&DD111, &DD112],
         place: device_cycle,
         if_found: true,
     },

@@ -14,11 +14,18 @@ use crate::waits::{Blocked, device, issue_order};
 pub struct DeviceCycle {
     /// What each rank's device is in; each needs the rank of the next.
     pub waits: Vec<Blocked>,
+    /// Other ranks that stand still and belong to a group in which one of the cycle waits for a collective.
+    pub victims: Vec<u32>,
     /// Time from which the ranks had waited long enough.
     pub evidence_at: Timestamp,
 }
 
 impl DeviceCycle {
+    /// Whether a rank waits for a message.
+    pub fn has_message(&self) -> bool {
+        self.waits.iter().any(|wait| wait.call.op.is_point_to_point())
+    }
+
     /// The ranks of the cycle, ascending.
     pub fn ranks(&self) -> Vec<u32> {
         let mut ranks: Vec<u32> = self.waits.iter().map(|wait| wait.rank).collect();
@@ -42,7 +49,13 @@ pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
         .collect();
     let waits = issue_order::cycle(situation.model, &standing)?;
     let since = waits.iter().filter_map(|wait| Some(of(&wait.rank)?.last_at)).max()?;
-    Some(DeviceCycle { waits, evidence_at: since.plus(limit) })
+    let is_victim = |rank: &u32| {
+        let mut collectives = waits.iter().filter(|it| it.call.op.is_collective());
+        !waits.iter().any(|it| it.rank == *rank)
+            && collectives.any(|it| situation.model.group(it.group).members.contains_key(rank))
+    };
+    let victims = standing.keys().copied().filter(is_victim).collect();
+    Some(DeviceCycle { waits, victims, evidence_at: since.plus(limit) })
 }
 
 /// Whether a process with one thread has recorded nothing for at least `limit`, and waits: in a call

@@ -87,6 +87,9 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let stands = on_device && join.calls.iter().any(has_standing);
     for (&rank, joined) in join.calls.iter() {
         let process = situation.model.member(group.id, rank)?;
+        if device::is_behind_open_call(situation.model, process, rank, &joined.call) {
+            return None;
+        }
         let given_up = || situation.timed_out_at(group, rank, joined);
         // Waits while exiting do not count.
         let lives = !process.has_ended() && !process.is_leaving();

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, Stacks};
-use crate::model::{Group, JoinedCall, Model, Process};
+use crate::model::{Group, JoinedCall, Model, Process, Side};
 use crate::stacks::{self, IDLE, What, is_in_driver};
 use crate::timing::Timing;
 
@@ -56,6 +57,29 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     } else {
         Progress::Behind
     }
+}
+
+/// Whether the device of a process is in an earlier call that it waits for, and that another rank has not made: it
+/// has not begun this one.
+pub fn is_behind_open_call(model: &Model, process: &Process, rank: u32, call: &Call) -> bool {
+    process.groups().map(|id| model.group(id)).filter(|it| it.backend.is_on_stream).any(|group| {
+        let from = group.first_open().unwrap_or(u64::MAX);
+        let mut joins = group.joins.range(from..);
+        let is_earlier = |it: &JoinedCall| {
+            let op = it.call.op;
+            it.call.id < call.id
+                && it.is_awaited()
+                && op.direction() == Direction::Symmetric
+                && !group.holds_threads(op)
+        };
+        let mut lones = group.traffic.open().filter(|lone| lone.rank == rank);
+        joins.any(|(&seq, join)| {
+            join.calls.get(&rank).is_some_and(is_earlier) && !model.missing(group, seq).is_empty()
+        }) || lones.any(|lone| {
+            let is_awaited = lone.sure && lone.side == Side::Receive && lone.is_awaited();
+            is_awaited && lone.joined.call.id < call.id
+        })
+    })
 }
 
 /// Since when a process has only waited for its device, according to two captures after its latest

@@ -2,22 +2,32 @@
 //!
 //! c10d's calls on NCCL return at once, and all that a thread enqueues after a synchronous call, or
 //! after the wait for an asynchronous one, begins only once that call is complete. So if two ranks
-//! use two groups in opposite orders, each device is in a call that the other one has not begun,
-//! although every rank has made every call. `streams.rs` finds this in NCCL's calls, which name
-//! their streams. In c10d's calls alone it is an assumption that a thread stays on one stream, so
-//! only ranks that no longer go on are considered.
+//! use two groups in opposite orders, or both receive from each other before they send, each device
+//! is in a call that the other one has not begun, although every rank has made every call. The same
+//! holds if a rank has run ahead of a call that another rank has not made and makes no more, since it
+//! waits for the first one. `streams.rs` finds this in NCCL's calls, which name their streams. In
+//! c10d's calls alone it is an assumption that a thread stays on one stream, so only ranks that no
+//! longer go on are considered.
+//!
+//! A send may be complete before its receive, so only the receive of a message keeps later calls
+//! waiting.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::model::{Came, Encounter, GroupId, Model};
+use crate::evidence::event::Call;
+use crate::model::{Came, Encounter, Group, GroupId, JoinedCall, Model, Wait};
 use crate::waits::Blocked;
 
 /// Maximum number of the latest collectives that are considered.
 const LATEST: usize = 16_384;
+
+/// Time of a call that was not made.
+const NEVER: Timestamp = Timestamp(u64::MAX);
 
 /// A collective that a rank has made before another one.
 #[derive(Clone, Copy)]
@@ -36,33 +46,50 @@ struct InFront {
     waited: Timestamp,
 }
 
+/// A collective or a message whose calls, made or to be made, wait for each other.
+struct Place<'a> {
+    group: GroupId,
+    call: &'a Call,
+    /// Sequence number; 0: a message.
+    seq: u64,
+    came: Vec<Came>,
+}
+
+impl Place<'_> {
+    /// When the last of its calls was made.
+    fn made_at(&self) -> Option<Timestamp> {
+        self.came.iter().map(|it| it.at).filter(|&at| at != NEVER).max()
+    }
+
+    /// The rank that comes first: of a message, its sender.
+    fn sender(&self) -> Option<u32> {
+        self.came.first().map(|it| it.rank)
+    }
+
+    /// Whether the call of a rank keeps its later calls waiting.
+    fn holds(&self, rank: u32) -> bool {
+        self.seq > 0 || self.sender() != Some(rank)
+    }
+}
+
 /// A cycle of ranks that stand still; each wait needs the rank of the next. `standing` holds the
 /// groups of these ranks: calls of earlier attempts are in others.
 pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Option<Vec<Blocked>> {
     if standing.len() < 2 {
         return None;
     }
-    let on_device = |it: &&Encounter| {
-        let group = model.group(it.group);
-        let is_of_c10d = &*group.info.key.layer == "c10d" && it.call.lower_call.is_none();
-        it.seq > 0
-            && it.direction() == Direction::Symmetric
-            && group.backend.is_on_stream
-            && is_of_c10d
-    };
-    let all: Vec<&Encounter> = model.arrivals.latest().take(LATEST).filter(on_device).collect();
-    let groups: BTreeSet<_> = all.iter().map(|it| it.group).collect();
-    if groups.len() < 2 {
-        return None;
-    }
+    let mut all = met(model);
+    all.extend(model.groups().filter_map(|group| open(model, group, standing)));
+    // Whatever the order in which evidence arrives.
+    all.sort_by_key(|place| Reverse((place.made_at(), place.group, place.seq, place.sender())));
     let mut by_rank: BTreeMap<u32, Vec<(usize, Came)>> = BTreeMap::new();
-    for (at, encounter) in all.iter().enumerate() {
-        let is_of_now = |came: &Came| {
+    for (at, place) in all.iter().enumerate() {
+        let is_of_now = |came: &&Came| {
             let groups = standing.get(&came.rank);
-            groups.is_some_and(|groups| groups.contains(&encounter.group))
+            groups.is_some_and(|groups| groups.contains(&place.group))
         };
-        for came in encounter.came.iter().filter(is_of_now) {
-            by_rank.entry(came.rank).or_default().push((at, came));
+        for came in place.came.iter().filter(is_of_now) {
+            by_rank.entry(came.rank).or_default().push((at, *came));
         }
     }
     let mut before: Vec<Vec<Before>> = vec![Vec::new(); all.len()];
@@ -75,14 +102,72 @@ pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Opti
         return None;
     }
     let next = path.iter().cycle().skip(1);
-    let waits = path.iter().zip(next).map(|(it, next)| wait(model, all[it.at], it.rank, next.rank));
+    let waits =
+        path.iter().zip(next).map(|(it, next)| wait(model, &all[it.at], it.rank, next.rank));
     waits.collect()
+}
+
+/// Whether calls of a group are c10d's and are on streams that do not show in the records.
+fn is_on_unknown_stream(group: &Group, call: &Call) -> bool {
+    &*group.info.key.layer == "c10d" && call.lower_call.is_none() && group.backend.is_on_stream
+}
+
+/// The latest collectives and messages that all of their ranks have made.
+fn met(model: &Model) -> Vec<Place<'_>> {
+    let is_relevant = |it: &&Encounter| {
+        is_on_unknown_stream(model.group(it.group), &it.call)
+            && (it.seq == 0 || it.direction() == Direction::Symmetric)
+    };
+    let latest = model.arrivals.latest().take(LATEST).filter(is_relevant);
+    let places = latest.map(|it| Place {
+        group: it.group,
+        call: &it.call,
+        seq: it.seq,
+        came: it.came.iter().collect(),
+    });
+    places.collect()
+}
+
+/// The first collective of a group that ranks wait for on their devices, and that others have not
+/// made. These make no further call before they have waited for all their earlier ones.
+fn open<'a>(
+    model: &'a Model,
+    group: &'a Group,
+    standing: &BTreeMap<u32, BTreeSet<GroupId>>,
+) -> Option<Place<'a>> {
+    let seq = group.first_open().filter(|_| group.diverged.is_none() && group.is_fully_seen())?;
+    let join = group.join(seq)?;
+    let (_, first) = join.all().next()?;
+    let is_waited_for = |(_, it): (u32, &JoinedCall)| {
+        it.is_awaited() && !group.holds_threads(it.call.op) && it.returned.is_some()
+    };
+    let is_relevant = is_on_unknown_stream(group, &first.call)
+        && first.call.op.direction() == Direction::Symmetric
+        && join.all().all(is_waited_for);
+    let missing = model.missing(group, seq);
+    let stands = |rank: &u32| standing.get(rank).is_some_and(|it| it.contains(&group.id));
+    if !is_relevant || !missing.iter().all(stands) {
+        return None;
+    }
+    let made = join.all().map(|(rank, joined)| Came {
+        waits: match joined.wait {
+            Wait::Since(at) | Wait::Over(at) => Some(at),
+            Wait::NotSeen => None,
+        },
+        ..Came::new(rank, &joined.call)
+    });
+    let not_made = missing.iter().map(|&rank| Came {
+        at: NEVER,
+        is_async: true,
+        ..Came::new(rank, &first.call)
+    });
+    Some(Place { group: group.id, call: &first.call, seq, came: made.chain(not_made).collect() })
 }
 
 /// Adds what each call of a rank has to wait for.
 fn order(
     model: &Model,
-    all: &[&Encounter],
+    all: &[Place<'_>],
     rank: u32,
     calls: &mut [(usize, Came)],
     before: &mut [Vec<Before>],
@@ -100,6 +185,9 @@ fn order(
         // Calls that were awaited before the latest of these are already in front of that one.
         let latest = in_front.iter().filter(awaited).map(|it| it.issued).max();
         in_front.retain(|it| latest.is_none_or(|latest| it.issued >= latest || it.waited > latest));
+        if !all[at].holds(rank) {
+            continue;
+        }
         // On a device, a wait is over as soon as it is enqueued.
         let waited = came.waits.or(came.until).filter(|_| came.is_async || came.hidden);
         let waited = waited.or((!came.is_async && !came.hidden).then_some(came.at));
@@ -147,13 +235,22 @@ fn closed(before: &[Vec<Before>]) -> Option<Vec<Before>> {
     Some(cycle)
 }
 
-/// The wait of a rank in a collective that another rank has not begun.
-fn wait(model: &Model, encounter: &Encounter, rank: u32, on: u32) -> Option<Blocked> {
-    let came = encounter.came.iter().find(|it| it.rank == rank)?;
-    let mut meetings = model.group(encounter.group).history.recent();
-    let meeting = meetings.find(|it| it.seq == encounter.seq);
-    let mut call = (*encounter.call).clone();
-    (call.seq, call.at) = (encounter.seq, came.at);
-    call.place = meeting.and_then(|it| it.place_of(rank)).cloned();
-    Some(Blocked::new(rank, (encounter.group, encounter.seq), &Arc::new(call), [on]))
+/// The wait of a rank in a call whose counterpart another rank has not begun.
+fn wait(model: &Model, place: &Place<'_>, rank: u32, on: u32) -> Option<Blocked> {
+    let came = place.came.iter().find(|it| it.rank == rank)?;
+    let group = model.group(place.group);
+    if let Some(receive) = group.traffic.received_at(rank, came.at).filter(|_| place.seq == 0) {
+        return Some(Blocked::new(rank, (place.group, receive.seq), receive, [on]));
+    }
+    let mut call = place.call.clone();
+    (call.seq, call.at) = (place.seq, came.at);
+    call.place = match group.join(place.seq).and_then(|join| join.calls.get(&rank)) {
+        Some(joined) => joined.call.place.clone(),
+        None => {
+            let mut meetings = group.history.recent();
+            let meeting = meetings.find(|it| it.seq == place.seq);
+            meeting.and_then(|it| it.place_of(rank)).cloned()
+        }
+    };
+    Some(Blocked::new(rank, (place.group, place.seq), &Arc::new(call), [on]))
 }

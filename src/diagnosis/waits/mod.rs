@@ -36,6 +36,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::align::Signature;
+use crate::evidence::backends::Connects;
 use crate::evidence::event::{Call, ThreadId};
 use crate::model::{
     Doing, Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
@@ -249,6 +250,7 @@ impl Examined<'_> {
         let mut found = Vec::new();
         for (&id, thread) in &process.threads {
             let mut until = ended;
+            let held = thread.held_in(process.seen_until(now), &model.timing);
             let (target, since, recorded) = match &thread.doing {
                 Doing::Call(call) => (process.target(call.id), call.at, true),
                 Doing::Wait(target, since, _) => (*target, *since, true),
@@ -259,7 +261,6 @@ impl Examined<'_> {
                 }
                 Doing::Nothing => {
                     let last = thread.last_call.as_ref();
-                    let held = thread.held_in(process.seen_until(now), &model.timing);
                     let silent = |call: &Call| {
                         call.hidden
                             && call.at == thread.last_at
@@ -273,7 +274,8 @@ impl Examined<'_> {
             };
             let found_here = match target {
                 Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
-                Some(Target::Message(group, post)) if recorded => {
+                // The first message of two ranks may create their communicator inside of the call.
+                Some(Target::Message(group, post)) if recorded || held.is_some() => {
                     let lone = model.group(group).traffic.lone(&post);
                     let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
                     alone.or_else(|| self.blocked_in_launch(&thread.doing))
@@ -356,12 +358,20 @@ pub(super) fn waits_for_any(
 ) -> bool {
     let op = joined.call.op;
     let Some(process) = model.member(group.id, rank) else { return false };
+    // The first collective creates the communicator, for which each member needs all others.
+    let connects = group.backend.connects == Connects::AtFirstCall
+        && joined.call.seq == 1
+        && joined.returned.is_none()
+        && process.is_inside(&joined.call);
     let (since, until) = match joined.wait {
+        _ if connects => (joined.call.at, process.seen_until(now)),
         Wait::Since(at) => (at, process.seen_until(now)),
         Wait::Over(at) if joined.failed => (joined.call.at, at),
         Wait::Over(_) | Wait::NotSeen => return false,
     };
-    op.is_rooted() && group.holds_threads(op) && until.since(since) >= model.timing.uncertain_wait
+    op.is_rooted()
+        && (connects || group.holds_threads(op))
+        && until.since(since) >= model.timing.uncertain_wait
 }
 
 /// The wait for the partner of a point-to-point call.

@@ -8,11 +8,9 @@ use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
 use crate::situation::creations;
 use crate::situation::{Omission, Situation};
+use crate::source::cause;
 use crate::waits::{Blocked, streams};
-use crate::words::Ranks;
-
-/// In place of an index in `Waits::cycles`: the cycle is one of streams or devices.
-const NO_CYCLE: usize = usize::MAX;
+use crate::words::{self, Ranks};
 
 /// DD111: cycles of waits that lead through several groups.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -36,7 +34,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
     let cycles = streams::cycles(situation.model);
     let drafts = cycles.iter().filter_map(|cycle| {
-        let mut draft = cycle::draft(situation, NO_CYCLE, cycle, &catalogue::DD111)?;
+        let mut draft = cycle::draft(situation, cycle::NOT_OF_THREADS, cycle, &catalogue::DD111)?;
         draft.confidence = Confidence::Supported;
         draft.root_confidence = Confidence::Supported;
         draft.summary = format!(
@@ -62,33 +60,60 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// A cycle among devices, according to the order of c10d's calls.
 fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
-    let found = situation.device_cycle.as_ref()?;
+    let found = situation.device_cycle.as_ref().filter(|it| !it.has_message())?;
     let cycle = &found.waits[..];
-    let mut draft = cycle::draft(situation, NO_CYCLE, cycle, &catalogue::DD111)?;
+    let mut draft = cycle::draft(situation, cycle::NOT_OF_THREADS, cycle, &catalogue::DD111)?;
     draft.evidence_at = found.evidence_at;
+    draft.victims.clone_from(&found.victims);
     draft.root_confidence = Confidence::Supported;
     let rows = cycle.iter().map(|wait| {
         let waited = situation.until.since(wait.since).as_millis() as u64;
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
+    let left_out = not_made(situation, cycle);
     draft.summary = format!(
-        "The devices of {} wait for each other in {} process groups, which the ranks use in \
-         different orders",
+        "The devices of {} wait for each other in {} process groups, {}",
         Ranks(&draft.root),
         cycle::groups(cycle).len(),
+        match left_out {
+            Some((wait, rank)) => format!(
+                "and rank {rank} has not made {} of {}",
+                words::call(&wait.call),
+                words::group(&situation.model.group(wait.group).info),
+            ),
+            None => "which the ranks use in different orders".into(),
+        },
     );
+    if let Some((wait, rank)) = left_out {
+        draft.why.clear();
+        let place = Some((wait.group, wait.seq));
+        draft.attribute(cause::read(situation, place, &[rank], &[wait.rank], situation.now));
+    }
     let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
-    draft.say(
+    draft.say(if left_out.is_some() {
+        "These calls return at once, and the ranks have run ahead. But a device begins a call only once those \
+         before it on the same stream are complete."
+    } else {
         "Every rank has made all of these calls. But a device begins a call only once those before it \
-         on the same stream are complete, and these cannot complete before the others have begun.",
-    );
+         on the same stream are complete, and these cannot complete before the others have begun."
+    });
     draft.why.extend(because);
     draft.advise(
         "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
          wait for them after all are issued.",
     );
     Some(draft)
+}
+
+/// The wait of a cycle for a call that another rank of it has not made, and that rank.
+fn not_made<'c>(situation: &Situation<'_>, cycle: &'c [Blocked]) -> Option<(&'c Blocked, u32)> {
+    let next = cycle.iter().cycle().skip(1).map(|next| next.rank);
+    let mut waits = cycle.iter().zip(next);
+    waits.find(|(wait, next)| {
+        let join = situation.join(wait.group, wait.seq);
+        join.is_some_and(|join| !join.calls.contains_key(next))
+    })
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {

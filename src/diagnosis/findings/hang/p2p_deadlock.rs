@@ -1,10 +1,12 @@
 //! DD112 p2p-deadlock: a cycle of waits that includes a send or a receive.
 
 use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence};
 
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
+use crate::findings::view::describe;
 use crate::model::{Lone, Side};
 use crate::situation::Situation;
 use crate::waits::Blocked;
@@ -20,7 +22,40 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .filter(|(_, cycle)| cycle.iter().any(|wait| wait.message.is_some()))
         .filter(|(i, cycle)| is_believed(situation, *i, cycle))
         .filter_map(|(i, cycle)| draft(situation, i, cycle))
+        .chain(on_devices(situation))
         .collect()
+}
+
+/// A cycle among devices with a message, according to the order of c10d's calls.
+fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
+    let found = situation.device_cycle.as_ref().filter(|it| it.has_message())?;
+    let waits = &found.waits[..];
+    let mut draft = cycle::draft(situation, cycle::NOT_OF_THREADS, waits, &catalogue::DD112)?;
+    draft.evidence_at = found.evidence_at;
+    draft.victims.clone_from(&found.victims);
+    draft.root_confidence = Confidence::Supported;
+    let rows = waits.iter().map(|wait| {
+        let waited = situation.until.since(wait.since).as_millis() as u64;
+        describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
+    });
+    draft.per_rank = rows.collect();
+    let calls = waits.iter().map(|it| format!("rank {} in {}", it.rank, words::call(&it.call)));
+    draft.summary = format!(
+        "The devices of {} wait for each other: {}",
+        Ranks(&draft.root),
+        words::joined(calls, ", "),
+    );
+    let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, waits)]);
+    draft.say(
+        "Every rank has made its calls, which return at once. But a device begins a call only once those before it on \
+         the same stream are complete, and a receive is complete only once its message was sent.",
+    );
+    draft.why.extend(because);
+    draft.advise(
+        "Let one side send before it waits for a receive or a collective, or issue the sends and receives of a step \
+         together (batch_isend_irecv).",
+    );
+    Some(draft)
 }
 
 /// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for

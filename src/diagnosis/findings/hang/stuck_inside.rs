@@ -8,7 +8,7 @@ use crate::evidence::event::{Call, WaitsFor};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
-use crate::situation::{Absence, Inside, Origin, Situation, Stall};
+use crate::situation::{Absence, DeviceCycle, Inside, Origin, Situation, Stall};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
@@ -18,7 +18,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         let members = situation.model.group(inside.group).members.keys();
         inside.overdue_at <= situation.known_of(inside.group, members.copied())
     };
-    let inside = situation.inside.iter().filter(overdue);
+    // A device that waits in a cycle has not begun the collective.
+    let in_cycle = situation.device_cycle.iter().flat_map(DeviceCycle::ranks);
+    let in_cycle: Vec<u32> = in_cycle.collect();
+    let is_begun = |inside: &&Inside| !inside.waiting.iter().any(|rank| in_cycle.contains(rank));
+    let inside = situation.inside.iter().filter(overdue).filter(is_begun);
     inside.filter_map(|inside| draft(situation, inside)).collect()
 }
 

@@ -16,6 +16,9 @@ use crate::source::cause::{self, Reading};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
+/// In place of an index in `Waits::cycles`: the cycle is one of streams or devices.
+pub(crate) const NOT_OF_THREADS: usize = usize::MAX;
+
 /// Cycles that are the origin of a stall, with their index in
 /// [`crate::waits::Waits::cycles`].
 pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {

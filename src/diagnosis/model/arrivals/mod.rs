@@ -201,7 +201,7 @@ impl Encounter {
 }
 
 impl Came {
-    fn new(rank: u32, call: &Call) -> Self {
+    pub(crate) fn new(rank: u32, call: &Call) -> Self {
         Self {
             rank,
             at: call.at,

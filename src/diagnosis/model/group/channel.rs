@@ -25,6 +25,8 @@ const KEPT_CHANNELS: usize = 65_536;
 const KEPT_LANES: usize = 256;
 /// Maximum number of open calls per channel, and per rank that receives from any source.
 const KEPT_OPEN: usize = 1024;
+/// Maximum number of receives per rank that met their sends.
+const KEPT_RECEIVED: usize = 64;
 /// Maximum number of pairs per group whose sizes do not fit.
 const KEPT_CLASHES: usize = 64;
 
@@ -40,6 +42,8 @@ pub struct Traffic {
     open: BTreeSet<(u32, u32)>,
     /// Receives from any source that may still wait, by receiver.
     any_source: BTreeMap<u32, VecDeque<Open>>,
+    /// The latest receives that met their sends, by receiver, if they may still wait on a stream.
+    received: BTreeMap<u32, VecDeque<Arc<Call>>>,
     /// Ranks with calls whose peer is unknown.
     unclear: BTreeSet<u32>,
     /// When the latest recorded message to each rank was sent.
@@ -189,6 +193,11 @@ impl Traffic {
         })
     }
 
+    /// The receive that a rank issued at this time and that met its send, if it is among the latest ones on a stream.
+    pub fn received_at(&self, rank: u32, at: Timestamp) -> Option<&Arc<Call>> {
+        self.received.get(&rank)?.iter().find(|call| call.at == at)
+    }
+
     /// Pairs of sure channels whose sizes do not fit.
     pub fn clashes(&self) -> impl Iterator<Item = (u32, u32, &Clash)> {
         let sure = self.clashes.iter().filter(|(way, _)| self.is_sure(**way));
@@ -283,6 +292,10 @@ impl Traffic {
             };
             if self.backend.matching == Matching::Unknown && send.tag != receive.tag {
                 channel.blurred = true;
+            }
+            if self.backend.is_on_stream {
+                let received = self.received.entry(way.1).or_default();
+                keep_latest(received, Arc::clone(receive), KEPT_RECEIVED);
             }
             let known = self.clashes.contains_key(&way) || self.clashes.len() >= KEPT_CLASHES;
             if !known && !fits(self.backend.matching, send, receive) {
