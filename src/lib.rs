@@ -5,8 +5,9 @@
 //! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
 //! text and files, and [`monitoring`] shows it to Prometheus and a webhook. [`ingest`] reads the files
 //! of other programs, [`postmortem`] analyzes the evidence of a job after its end, [`check`] examines
-//! the nodes before a job starts, and [`demo`] contains jobs with a planted fault for a first trial.
+//! the nodes before a job starts, [`attach`] reads a running job that was started without capture, and [`demo`] contains jobs with a planted fault for a first trial.
 
+pub mod attach;
 pub mod check;
 pub mod cli;
 pub mod coordinator;

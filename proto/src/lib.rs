@@ -38,7 +38,7 @@ pub mod v1 {
 }
 
 pub use vocabulary::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
+    BlockKind, DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
     RecordKind, ReduceOp, Spending,
 };
 

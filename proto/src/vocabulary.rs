@@ -491,6 +491,32 @@ words! {
     }
 }
 
+words! {
+    /// What a thread waits for.
+    BlockKind {
+        /// A file or a directory.
+        File = 1, "file";
+        /// The other end of a pipe.
+        Pipe = 2, "pipe";
+        /// The other end of a socket.
+        Socket = 3, "socket";
+        /// The exit of a child process.
+        Child = 4, "child";
+        /// A key of a store of c10d.
+        StoreKey = 5, "store-key";
+        /// A file that another process has locked.
+        FileLock = 6, "file-lock";
+        /// Another thread of the process.
+        Thread = 7, "thread";
+        /// The interpreter's lock.
+        Gil = 8, "gil";
+        /// A device.
+        Device = 9, "device";
+        /// The end of a sleep.
+        Sleep = 10, "sleep";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,6 +568,7 @@ mod tests {
         check!(NoteKind, NoteKind, "NOTE_KIND");
         check!(GuardSubject, GuardSubject, "GUARD_SUBJECT");
         check!(GuardForm, GuardForm, "GUARD_FORM");
+        check!(BlockKind, BlockKind, "BLOCK_KIND");
         for &kind in ExceptionKind::ALL {
             assert!(crate::v1::ExceptionKind::try_from(i32::from(kind.number())).is_ok());
         }

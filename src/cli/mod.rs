@@ -45,6 +45,8 @@ enum Command {
     Watch(view::Watch),
     /// Print the state of a job, for scripts and logs
     Status(view::ShowStatus),
+    /// Diagnose a job that hangs now and was started without ddp-doctor
+    Attach(view::Attach),
     /// Print the current stack of every rank of a running job
     Dump(view::ShowStacks),
     /// Diagnose a job from the files it left behind
@@ -84,6 +86,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Coordinator(coordinator) => coordinator.run(&cli.global),
         Command::Watch(watch) => watch.run(&cli.global),
         Command::Status(status) => status.run(&cli.global),
+        Command::Attach(attach) => attach.run(&cli.global),
         Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Export(export) => export.run(&cli.global),

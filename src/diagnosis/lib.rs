@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp, Tool,
+    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp, Tool,
     Verdict, WaitingIn,
 };
 
@@ -59,6 +59,8 @@ pub struct Config {
     /// The evidence was written because a wait had reached its timeout, so the length of earlier
     /// waits does not count.
     pub has_timed_out: bool,
+    /// The evidence was read from processes without a capture: it proves nothing.
+    pub is_attached: bool,
     /// All other durations.
     pub timing: Timing,
 }
@@ -66,7 +68,7 @@ pub struct Config {
 impl Config {
     /// Default settings with this timing.
     pub const fn with_timing(timing: Timing) -> Self {
-        Self { stall_after: timing.default_stall_after, has_timed_out: false, timing }
+        Self { stall_after: timing.default_stall_after, has_timed_out: false, is_attached: false, timing }
     }
 }
 
@@ -316,6 +318,7 @@ impl Engine {
             exit: process.end.map_or(process.later_exit, |end| end.exit),
             step: process.step,
             place: process.last_call.as_ref().and_then(|call| call.place.as_deref()).cloned(),
+            blocked_on: stacks::blocked_on(process),
             waiting_in,
         }
     }
@@ -404,9 +407,19 @@ fn conclude(
         let cause = draft.caused_by.clone().map(|cause| (draft.attempt, cause));
         let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
         let caused_by = cause.into_iter().collect();
-        Finding { caused_by, ..findings::finding(draft, situation, detected_at) }
+        let finding = findings::finding(draft, situation, detected_at);
+        let finding = if situation.config.is_attached { unproved(finding) } else { finding };
+        Finding { caused_by, ..finding }
     });
     findings.collect()
+}
+
+/// A finding from evidence that proves nothing.
+fn unproved(mut finding: Finding) -> Finding {
+    finding.certificate = None;
+    finding.confidence = finding.confidence.min(Confidence::Supported);
+    finding.ranks.root_confidence = finding.ranks.root_confidence.min(Confidence::Supported);
+    finding
 }
 
 /// When the passage of time alone may change the findings.

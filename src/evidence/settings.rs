@@ -28,6 +28,7 @@ pub fn config(hello: &v1::Hello) -> Config {
     if hello.stall_after_s > 0 {
         config.stall_after = Duration::from_secs(u64::from(hello.stall_after_s));
     }
+    config.is_attached = hello.attached;
     config
 }
 

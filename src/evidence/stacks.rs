@@ -1,12 +1,13 @@
 //! Conversion of stacks from messages to the engine, with limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::{BlockKind, v1};
 
-use super::values::{name, text};
-use crate::diagnosis::event::{Stacks, ThreadStack};
+use super::values::{name, number, text};
+use crate::diagnosis::event::{Blocked, Stacks, ThreadStack};
 
 /// Maximum number of threads kept per process: OpenMP and autograd create dozens.
 const MAX_THREADS: usize = 512;
@@ -33,6 +34,17 @@ fn thread(thread: &v1::ThreadStack) -> ThreadStack {
         holds_gil: thread.holds_gil,
         python: frames(&thread.python),
         native: frames(&thread.native),
+        asleep: thread.asleep_ns.map(Duration::from_nanos),
+        blocked_on: thread.blocked_on.as_ref().map(|it| Arc::new(blocked(it))),
+    }
+}
+
+fn blocked(on: &v1::BlockedOn) -> Blocked {
+    Blocked {
+        kind: number(on.kind, BlockKind::from_number),
+        what: text(&on.what),
+        pid: (on.pid != 0).then_some(on.pid),
+        rank: on.rank,
     }
 }
 

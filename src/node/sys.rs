@@ -301,6 +301,29 @@ pub fn processor_time() -> Duration {
     Duration::from_nanos(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID))
 }
 
+/// Makes the current thread run on this processor only.
+///
+/// # Errors
+///
+/// If this process may not use it.
+pub fn use_processor(processor: u32) -> io::Result<()> {
+    let processor = processor as usize;
+    if processor >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: the set is plain data, for which zeros are valid, and the index is within it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        set
+    };
+    // SAFETY: the pointer is to a live value of the stated size; 0 is the current thread.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live value. The call fails only for unknown clocks.

@@ -356,7 +356,7 @@ impl Part {
     }
 
     fn fate(&self, process: &KnownProcess<'_>) -> Fate {
-        if self.ended || self.goes_on() {
+        if self.ended || self.goes_on() || self.node.hello.attached {
             return Fate::Watched;
         }
         let (pid, start) = (process.identity.pid, process.identity.start_ticks);
@@ -465,7 +465,8 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
             }
         }
     }
-    let is_complete = parts.iter().all(|part| part.ended);
+    // What was read of a running job is complete as it is.
+    let is_complete = parts.iter().all(|part| part.ended || part.node.hello.attached);
     if !is_complete && !lives && !goes_on {
         stage.events.push(Event::EvidenceEnded { at: now });
     }

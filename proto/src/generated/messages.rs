@@ -717,6 +717,70 @@ impl GuardForm {
         }
     }
 }
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum BlockKind {
+    Unspecified = 0,
+    /// A file or a directory.
+    File = 1,
+    /// The other end of a pipe.
+    Pipe = 2,
+    /// The other end of a socket.
+    Socket = 3,
+    /// The exit of a child process.
+    Child = 4,
+    /// A key of a store of c10d.
+    StoreKey = 5,
+    /// A file that another process has locked.
+    FileLock = 6,
+    /// Another thread of the process.
+    Thread = 7,
+    /// The interpreter's lock.
+    Gil = 8,
+    /// A device.
+    Device = 9,
+    /// The end of a sleep.
+    Sleep = 10,
+}
+impl BlockKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "BLOCK_KIND_UNSPECIFIED",
+            Self::File => "BLOCK_KIND_FILE",
+            Self::Pipe => "BLOCK_KIND_PIPE",
+            Self::Socket => "BLOCK_KIND_SOCKET",
+            Self::Child => "BLOCK_KIND_CHILD",
+            Self::StoreKey => "BLOCK_KIND_STORE_KEY",
+            Self::FileLock => "BLOCK_KIND_FILE_LOCK",
+            Self::Thread => "BLOCK_KIND_THREAD",
+            Self::Gil => "BLOCK_KIND_GIL",
+            Self::Device => "BLOCK_KIND_DEVICE",
+            Self::Sleep => "BLOCK_KIND_SLEEP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "BLOCK_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "BLOCK_KIND_FILE" => Some(Self::File),
+            "BLOCK_KIND_PIPE" => Some(Self::Pipe),
+            "BLOCK_KIND_SOCKET" => Some(Self::Socket),
+            "BLOCK_KIND_CHILD" => Some(Self::Child),
+            "BLOCK_KIND_STORE_KEY" => Some(Self::StoreKey),
+            "BLOCK_KIND_FILE_LOCK" => Some(Self::FileLock),
+            "BLOCK_KIND_THREAD" => Some(Self::Thread),
+            "BLOCK_KIND_GIL" => Some(Self::Gil),
+            "BLOCK_KIND_DEVICE" => Some(Self::Device),
+            "BLOCK_KIND_SLEEP" => Some(Self::Sleep),
+            _ => None,
+        }
+    }
+}
 /// A batch of events in the order in which the node observed them. The journal of a run is a
 /// sequence of the same messages. An empty report shows that the node is alive.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -842,6 +906,10 @@ pub struct Hello {
     /// Absent: its own limit.
     #[prost(uint64, optional, tag = "13")]
     pub digest_above: ::core::option::Option<u64>,
+    /// The node read the processes from outside, at a few moments, without a capture in them: their calls are
+    /// those that their stacks show.
+    #[prost(bool, tag = "14")]
+    pub attached: bool,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new initialisation gives it another rank.
@@ -1455,6 +1523,47 @@ pub struct ThreadStack {
     /// Native frames, innermost first; empty if the system does not permit to read them.
     #[prost(message, repeated, tag = "8")]
     pub native: ::prost::alloc::vec::Vec<Frame>,
+    /// Time since it last ran, in nanoseconds; absent: it runs, or the kernel does not state it.
+    #[prost(uint64, optional, tag = "9")]
+    pub asleep_ns: ::core::option::Option<u64>,
+    /// What it waits for; absent: nothing, or unknown.
+    #[prost(message, optional, tag = "10")]
+    pub blocked_on: ::core::option::Option<BlockedOn>,
+    /// The group of the call of torch.distributed that it is inside, from the arguments of that frame; absent: it
+    /// is in none, or unknown.
+    #[prost(message, optional, tag = "11")]
+    pub group: ::core::option::Option<CallGroup>,
+}
+/// The process group that a call was given.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallGroup {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// "gloo", "nccl", …
+    #[prost(string, tag = "2")]
+    pub backend: ::prost::alloc::string::String,
+    /// Global ranks in group order.
+    #[prost(uint32, repeated, tag = "3")]
+    pub members: ::prost::alloc::vec::Vec<u32>,
+    /// Global rank of the root or the peer; absent: none or unknown.
+    #[prost(uint32, optional, tag = "4")]
+    pub partner: ::core::option::Option<u32>,
+}
+/// What a thread waits for in the kernel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BlockedOn {
+    #[prost(enumeration = "BlockKind", tag = "1")]
+    pub kind: i32,
+    /// In words: "read of /data/shard-17.tar on nfs4 server:/data".
+    #[prost(string, tag = "2")]
+    pub what: ::prost::alloc::string::String,
+    /// Process at the other end: the one that holds the lock, has the other end of the pipe or socket, or is the
+    /// child; 0: none or unknown.
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    /// Rank of that process; absent: none or unknown.
+    #[prost(uint32, optional, tag = "4")]
+    pub rank: ::core::option::Option<u32>,
 }
 /// One frame of a stack.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -293,6 +293,25 @@ pub struct Rank {
     pub place: Option<Where>,
     /// The call in which it waits.
     pub waiting_in: Option<WaitingIn>,
+    /// What its main thread waits for outside of collectives.
+    #[serde(default)]
+    pub blocked_on: Option<BlockedOn>,
+}
+
+/// What a thread waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockedOn {
+    /// Kind of the object: "file", "pipe", "socket", "child", "store-key", "file-lock", "thread", "gil", "device"
+    /// or "sleep".
+    pub kind: String,
+    /// The object in words.
+    pub what: String,
+    /// Rank at the other end.
+    pub rank: Option<u32>,
+    /// Process at the other end.
+    pub pid: Option<u32>,
+    /// Time since the thread last ran, in milliseconds.
+    pub for_ms: Option<u64>,
 }
 
 /// How a process ended: both `None` while it is alive, or if its end was not observed.

@@ -55,7 +55,7 @@ pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysi
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+pub(in super::super) enum Format {
     /// The layout of `ddp-doctor run`
     Text,
     /// The report, one JSON document per job
@@ -75,19 +75,31 @@ enum Format {
 impl Analyze {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = read(&self.paths, global)?;
-        let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
-        self.print(&analysis, style, global)?;
-        let statuses = analysis.reports.iter().map(|report| self.fail_on.status(report));
-        // A finding outranks insufficient evidence.
-        let grave = |&status: &u8| match status {
-            0 => 0,
-            FOUND => 2,
-            _ => 1,
-        };
-        Ok(statuses.max_by_key(grave).unwrap_or(0))
+        self.format.print(&analysis, global)?;
+        Ok(status(&analysis, self.fail_on))
+    }
+}
+
+/// Exit status for several reports: a finding outranks insufficient evidence.
+pub(in super::super) fn status(analysis: &Analysis, fail_on: FailOn) -> u8 {
+    let statuses = analysis.reports.iter().map(|report| fail_on.status(report));
+    let grave = |&status: &u8| match status {
+        0 => 0,
+        FOUND => 2,
+        _ => 1,
+    };
+    statuses.max_by_key(grave).unwrap_or(0)
+}
+
+impl Format {
+    /// Whether it is the layout for a terminal.
+    pub(in super::super) const fn is_text(self) -> bool {
+        matches!(self, Self::Text)
     }
 
-    fn print(&self, analysis: &Analysis, style: Style, global: &Global) -> anyhow::Result<()> {
+    /// Prints the reports.
+    pub(in super::super) fn print(self, analysis: &Analysis, global: &Global) -> anyhow::Result<()> {
+        let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
         let sources = &self.sources.of_paths(&self.paths);
@@ -96,7 +108,7 @@ impl Analyze {
             writeln!(io::stderr(), "ddp-doctor: {NOT_SHOWN}")?;
         }
         let out = &mut output();
-        match self.format {
+        match self {
             Format::Text if global.quiet >= 2 => {}
             Format::Text => {
                 for (i, report) in reports.iter().enumerate() {

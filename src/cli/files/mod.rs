@@ -6,7 +6,7 @@ mod export;
 mod progress;
 mod remarks;
 
-pub(super) use analyze::Analyze;
+pub(super) use analyze::{Analyze, Format, status};
 pub(super) use export::Export;
 pub(super) use progress::with_progress;
 pub(super) use remarks::{nothing_in, print as print_remarks};

@@ -3,6 +3,7 @@
 //! `target` resolves the argument. `connection` reaches a coordinator, `state` takes one update from it or from files,
 //! and `feed` passes all updates to the screens.
 
+mod attach;
 mod connection;
 mod dump;
 mod feed;
@@ -11,6 +12,7 @@ mod status;
 mod target;
 mod watch;
 
+pub(super) use attach::Attach;
 pub(super) use dump::ShowStacks;
 pub(super) use status::ShowStatus;
 pub(super) use watch::Watch;

@@ -47,6 +47,8 @@ pub const MAX_WORLD: u32 = 1 << 17;
 const NCCL: &str = "nccl";
 /// Layer of processes that are known from logs alone.
 pub const TEXT_LAYER: &str = "log";
+/// Layer of processes whose calls are those that their stacks show.
+pub const STACK_LAYER: &str = "stack";
 /// Maximum time by which ranks may be asked to end before that request is reported.
 const REFLEX: Duration = Duration::from_millis(250);
 

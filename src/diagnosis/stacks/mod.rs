@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::report::{BlockedOn, Timestamp, Where};
 
 use crate::evidence::event::{Stacks, ThreadStack};
 use crate::model::Process;
@@ -117,6 +117,20 @@ pub fn unseen_call<'a>(
     Some((called, now.line))
 }
 
+/// What the main thread of a process waits for, from the latest capture after its latest record.
+pub(crate) fn blocked_on(process: &Process) -> Option<BlockedOn> {
+    let last = process.stacks.last().filter(|it| it.at >= process.last_at && !process.has_ended())?;
+    let thread = last.threads.first()?;
+    let on = thread.blocked_on.as_ref()?;
+    Some(BlockedOn {
+        kind: on.kind.to_string(),
+        what: on.what.to_string(),
+        rank: on.rank,
+        pid: on.pid,
+        for_ms: thread.asleep.map(|it| it.as_millis() as u64),
+    })
+}
+
 /// The user's line in one capture.
 pub fn line_of(stacks: &Stacks) -> Option<&Where> {
     program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
@@ -128,6 +142,10 @@ fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
 }
 
 /// Whether a process progressed from one capture to the next.
+pub fn move_between(first: &Stacks, last: &Stacks) -> bool {
+    moves(first, last)
+}
+
 fn moves(first: &Stacks, last: &Stacks) -> bool {
     let before = |thread: &ThreadStack| first.threads.iter().find(|t| t.tid == thread.tid);
     let apart = last.at.since(first.at);

@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat};
+use crate::diagnosis::model::STACK_LAYER;
 use crate::evidence::limits::Limits;
 use crate::evidence::members;
 use crate::evidence::values::name;
@@ -104,6 +105,8 @@ impl Groups {
 fn layer_of(layer: &str, seat: Option<Seat>) -> &str {
     match (layer, seat) {
         ("c10d", Some(_)) => "nccl",
+        // Stacks show calls of c10d.
+        (STACK_LAYER, _) => "c10d",
         (layer, _) => layer,
     }
 }

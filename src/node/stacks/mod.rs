@@ -134,6 +134,7 @@ impl Capture {
                 holds_gil: known.as_ref().map(|thread| thread.holds_gil),
                 python: frames(known.map(|it| it.frames).unwrap_or_default(), &mut left),
                 native: frames(native, &mut left),
+                ..v1::ThreadStack::default()
             });
         }
         if moving > 0 {

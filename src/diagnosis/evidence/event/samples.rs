@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::BlockKind;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 /// A process that is to become a rank, according to its environment.
@@ -59,6 +60,23 @@ pub struct ThreadStack {
     pub python: Vec<Where>,
     /// Native frames, innermost first; `file` is the object file.
     pub native: Vec<Where>,
+    /// Time since it last ran; `None`: it runs, or the time is unknown.
+    pub asleep: Option<Duration>,
+    /// What it waits for; `None`: nothing, or unknown.
+    pub blocked_on: Option<Arc<Blocked>>,
+}
+
+/// What a thread waits for in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocked {
+    /// Kind of the object.
+    pub kind: BlockKind,
+    /// The object in words: "read of /data/shard-17.tar on nfs4 server:/data".
+    pub what: Arc<str>,
+    /// Process at the other end: the holder of the lock, the other end of the pipe or socket, or the child.
+    pub pid: Option<u32>,
+    /// Rank of that process.
+    pub rank: Option<u32>,
 }
 
 /// Processes that the kernel killed for lack of memory shortly before a process ended; `None`:

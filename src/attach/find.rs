@@ -1,0 +1,233 @@
+//! Finds the ranks on this host, and which of them are of one job.
+//!
+//! A rank is a process that has loaded PyTorch or NCCL and whose environment gives it a rank. Its helpers, such
+//! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::environment::Environment;
+use crate::node::sample::proc::{self, Stat};
+use crate::node::sys;
+
+/// Prefixes of the names of libraries that a rank has loaded.
+const LIBRARIES: [&str; 3] = ["libtorch_cpu.", "libtorch.so", "libnccl.so"];
+/// Variables with the rank, the number of ranks, the rank on the host and the number of ranks there, by launcher.
+const LAUNCHERS: [[&str; 4]; 4] = [
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ],
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"],
+];
+
+/// A rank on this host.
+#[derive(Clone, Debug)]
+pub struct RankProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// Its parent.
+    pub parent: u32,
+    /// Global rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world_size: Option<u32>,
+    /// Rank on this host.
+    pub local_rank: Option<u32>,
+    /// Number of ranks that the launcher started on this host.
+    pub local_world_size: Option<u32>,
+    /// Its variables.
+    pub environment: Environment,
+}
+
+/// The ranks of one job on this host.
+#[derive(Clone, Debug, Default)]
+pub struct RankedJob {
+    /// Name of the job, the same on all hosts.
+    pub id: String,
+    /// Its ranks, ascending.
+    pub ranks: Vec<RankProcess>,
+}
+
+impl RankedJob {
+    /// Number of ranks of the whole job, if it is known.
+    #[must_use]
+    pub fn world_size(&self) -> Option<u32> {
+        self.ranks.iter().filter_map(|it| it.world_size).max()
+    }
+
+    /// Ranks of the world that have no process on this host.
+    #[must_use]
+    pub fn elsewhere(&self) -> Vec<u32> {
+        let here: BTreeSet<u32> = self.ranks.iter().map(|it| it.rank).collect();
+        let all = 0..self.world_size().unwrap_or(0);
+        all.filter(|rank| !here.contains(rank)).collect()
+    }
+
+    /// Whether the launcher started all ranks on this host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let size = self.world_size();
+        size.is_some() && self.ranks.iter().all(|it| it.local_world_size == size)
+    }
+}
+
+/// The jobs on this host whose processes may be read, by name. `pids`: only these processes.
+#[must_use]
+pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
+    let all = proc::all().unwrap_or_default();
+    let stats: HashMap<u32, Stat> =
+        all.iter().filter_map(|&pid| Some((pid, Stat::of(pid).ok()?))).collect();
+    let wanted = all.into_iter().filter(|pid| pids.is_empty() || pids.contains(pid));
+    let ranks = wanted.filter(|&pid| may_be_read(pid)).filter_map(|pid| {
+        let stat = stats.get(&pid)?;
+        proc::maps_library(pid, &LIBRARIES).then(|| rank_of(pid, stat))?
+    });
+    let ranks: BTreeMap<u32, RankProcess> = ranks.map(|it| (it.pid, it)).collect();
+    let is_helper = |it: &RankProcess| {
+        let mut above = ancestors(it.pid, &stats).filter_map(|pid| ranks.get(&pid));
+        above.any(|other| other.rank == it.rank && key(other) == key(it))
+    };
+    let mut jobs: BTreeMap<String, Vec<RankProcess>> = BTreeMap::new();
+    for it in ranks.values().filter(|it| !is_helper(it)) {
+        jobs.entry(key(it)).or_default().push(it.clone());
+    }
+    let mut found: Vec<RankedJob> = jobs.into_values().flat_map(split).collect();
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    found
+}
+
+/// Whether this user may read a process: root reads those of all users.
+fn may_be_read(pid: u32) -> bool {
+    let user = sys::user_id();
+    pid != std::process::id()
+        && (user == 0 || fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == user))
+}
+
+fn ancestors(pid: u32, stats: &HashMap<u32, Stat>) -> impl Iterator<Item = u32> {
+    let parent = |pid: &u32| stats.get(pid).map(|stat| stat.parent).filter(|&it| it > 1);
+    // Limited, since a reused pid could make the chain a cycle.
+    std::iter::successors(parent(&pid), parent).take(64)
+}
+
+fn rank_of(pid: u32, stat: &Stat) -> Option<RankProcess> {
+    let environment = Environment::of(pid);
+    let [rank, size, local, local_size] =
+        LAUNCHERS.into_iter().find(|[rank, ..]| environment.number(rank).is_some())?;
+    Some(RankProcess {
+        pid,
+        start_ticks: stat.start_ticks,
+        parent: stat.parent,
+        rank: environment.number(rank)?,
+        world_size: environment.number(size),
+        local_rank: environment.number(local),
+        local_world_size: environment.number(local_size),
+        environment,
+    })
+}
+
+/// What distinguishes jobs: where the ranks meet, and the ids of launcher and batch system. Without any of it,
+/// the launcher's process.
+fn key(process: &RankProcess) -> String {
+    const IDS: [&str; 7] = [
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "OMPI_MCA_ess_base_jobid",
+        "PMIX_NAMESPACE",
+    ];
+    let ids = IDS.map(|name| process.environment.get(name).unwrap_or_default());
+    if ids.iter().all(|id| id.is_empty()) { process.parent.to_string() } else { ids.join("\n") }
+}
+
+/// Splits processes that cannot be of one job: a rank that occurs twice is one of each launcher.
+fn split(ranks: Vec<RankProcess>) -> Vec<RankedJob> {
+    let mut of_launcher: BTreeMap<u32, Vec<RankProcess>> = BTreeMap::new();
+    let distinct: BTreeSet<u32> = ranks.iter().map(|it| it.rank).collect();
+    let is_one = distinct.len() == ranks.len();
+    for it in ranks {
+        of_launcher.entry(if is_one { 0 } else { it.parent }).or_default().push(it);
+    }
+    let several = of_launcher.len() > 1;
+    let jobs = of_launcher.into_iter().map(|(launcher, mut ranks)| {
+        ranks.sort_by_key(|it| it.rank);
+        let name = ranks.first().map(|it| name(&it.environment, it.parent)).unwrap_or_default();
+        let id = if several { format!("{name}-{launcher}") } else { name };
+        RankedJob { id, ranks }
+    });
+    jobs.collect()
+}
+
+/// Name of a job, the same on all its hosts.
+fn name(environment: &Environment, launcher: u32) -> String {
+    let slurm = environment.get("SLURM_JOB_ID").map(|job| match environment.get("SLURM_STEP_ID") {
+        Some(step) => format!("slurm-{job}.{step}"),
+        None => format!("slurm-{job}"),
+    });
+    let given = environment.get("DDP_DOCTOR_JOB").map(str::to_owned);
+    let run = environment.get("TORCHELASTIC_RUN_ID").filter(|it| *it != "none").map(str::to_owned);
+    let port = || environment.get("MASTER_PORT").map(|port| format!("job-{port}"));
+    given
+        .or(run)
+        .or(slurm)
+        .or_else(port)
+        .unwrap_or_else(|| format!("job-of-{launcher}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, parent: u32, variables: &[(&'static str, &'static str)]) -> RankProcess {
+        let environment: Environment = variables.iter().copied().collect();
+        RankProcess {
+            pid,
+            start_ticks: 1,
+            parent,
+            rank: environment.number("RANK").unwrap(),
+            world_size: environment.number("WORLD_SIZE"),
+            local_rank: None,
+            local_world_size: environment.number("LOCAL_WORLD_SIZE"),
+            environment,
+        }
+    }
+
+    #[test]
+    fn jobs_differ_by_where_their_ranks_meet() {
+        let port = |port| process(7, 1, &[("RANK", "0"), ("MASTER_PORT", port)]);
+        assert_ne!(key(&port("29500")), key(&port("29501")));
+        assert_eq!(key(&port("29500")), key(&port("29500")));
+        let alone = |parent| process(7, parent, &[("RANK", "0")]);
+        assert_ne!(key(&alone(1)), key(&alone(2)));
+    }
+
+    #[test]
+    fn repeated_ranks_are_of_two_launchers() {
+        let rank = |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);
+        let one = split(vec![rank(10, 1, "0"), rank(11, 1, "1")]);
+        assert_eq!(one.len(), 1);
+        assert_eq!(one[0].id, "job-29500");
+        let two = split(vec![rank(10, 1, "0"), rank(11, 1, "1"), rank(12, 2, "0"), rank(13, 2, "1")]);
+        let ids: Vec<&str> = two.iter().map(|it| it.id.as_str()).collect();
+        assert_eq!(ids, ["job-29500-1", "job-29500-2"]);
+    }
+
+    #[test]
+    fn missing_ranks_of_a_local_world_are_known() {
+        let rank = |pid, rank| {
+            process(pid, 1, &[("RANK", rank), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")])
+        };
+        let job = RankedJob { id: "j".into(), ranks: vec![rank(10, "0"), rank(12, "2")] };
+        assert!(job.is_local());
+        assert_eq!((job.world_size(), job.elsewhere()), (Some(3), vec![1]));
+    }
+}

@@ -1,0 +1,341 @@
+//! What was read of the ranks of a job, as the messages that a node following them would have sent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{Op, ProcessState, RecordKind, VERSION, v1};
+use v1::event::Kind;
+
+use super::find::{RankProcess, RankedJob};
+use super::position::{self, Position, StackCall};
+use super::sample::Look;
+use crate::diagnosis::evidence::{place, settings};
+use crate::diagnosis::event::Stacks;
+use crate::diagnosis::model::STACK_LAYER;
+use crate::diagnosis::timing::TimeScale;
+use crate::evidence::stacks::decode;
+use crate::node::sample::proc::{self, Stat};
+use crate::node::source::Sources;
+use crate::node::sys;
+
+/// Name of the group of all ranks in PyTorch.
+const WORLD: &str = "0";
+/// Number of that group in the messages of a process.
+const WORLD_ID: u32 = 1;
+/// Names of threads of the process groups of a backend.
+const BACKENDS: [(&str, &str); 3] = [("pt_nccl", "nccl"), ("pt_gloo", "gloo"), ("gloo_", "gloo")];
+/// Maximum number of frames of the user's program that lead to a call.
+const MAX_SITES: usize = 32;
+
+/// Everything that was read of the ranks of a job on this host.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// The job.
+    pub job: &'a RankedJob,
+    /// The captures, each of all ranks, the oldest first.
+    pub looks: &'a [Look],
+    /// Duration of a wait that is reported, in seconds.
+    pub stall_after_s: u32,
+    /// Factor of all other durations.
+    pub time_scale: TimeScale,
+}
+
+/// A rank with its position.
+struct Seen<'a> {
+    number: u64,
+    process: &'a RankProcess,
+    stacks: Vec<Arc<Stacks>>,
+    position: Position,
+    backend: Option<&'static str>,
+}
+
+impl Evidence<'_> {
+    /// The positions of the ranks, in their order.
+    #[must_use]
+    pub fn positions(&self) -> Vec<Position> {
+        self.seen().into_iter().map(|it| it.position).collect()
+    }
+
+    fn seen(&self) -> Vec<Seen<'_>> {
+        let ranks = self.job.ranks.iter().enumerate();
+        let seen = ranks.map(|(at, process)| {
+            let looks = self.looks.iter().filter_map(|look| look.get(at));
+            let stacks: Vec<Arc<Stacks>> = looks.map(|it| Arc::new(decode(it))).collect();
+            let position = match &stacks[..] {
+                [first, .., last] => position::of(first, last),
+                _ => Position::Unknown,
+            };
+            let backend = stacks.last().and_then(|it| backend_of(it));
+            Seen { number: at as u64 + 1, process, stacks, position, backend }
+        });
+        seen.collect()
+    }
+
+    /// The reports for the journal: one for each capture.
+    #[must_use]
+    pub fn reports(&self) -> Vec<v1::Report> {
+        let seen = self.seen();
+        let mut reports: Vec<v1::Report> = Vec::new();
+        for (index, look) in self.looks.iter().enumerate() {
+            let mut kinds = Vec::new();
+            let sent_unix_ns = look.iter().map(|it| it.unix_ns).max().unwrap_or_default();
+            if index == 0 {
+                kinds.push(Kind::Hello(self.hello(sent_unix_ns)));
+                kinds.extend(self.absent(sent_unix_ns));
+                for it in &seen {
+                    self.rank(it, &mut kinds);
+                }
+            }
+            for it in seen.iter().filter(|it| it.has_joined()) {
+                let stacks = look.get(it.number as usize - 1).cloned().unwrap_or_default();
+                kinds.push(Kind::Stacks(v1::Stacks { process: it.number, ..stacks }));
+            }
+            let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
+            reports.push(v1::Report { sent_unix_ns, events: events.collect(), pong: None });
+        }
+        reports
+    }
+
+    fn hello(&self, now: u64) -> v1::Hello {
+        let first = self.job.ranks.first();
+        let meeting = first.and_then(|it| meeting(it));
+        v1::Hello {
+            job: self.job.id.clone(),
+            started_unix_ns: now,
+            host: sys::host_name(),
+            boot_id: proc::boot_id(),
+            tool_version: VERSION.into(),
+            command: first.map(|it| proc::arguments(it.pid)).unwrap_or_default(),
+            stall_after_s: self.stall_after_s,
+            time_scale: Some(self.time_scale.factor()),
+            meeting: meeting.map(|(address, port)| format!("{address}:{port}")).unwrap_or_default(),
+            attached: true,
+            ..v1::Hello::default()
+        }
+    }
+
+    /// Ranks that their launcher started on this host and that have no process.
+    fn absent(&self, now: u64) -> Vec<Kind> {
+        if !self.job.is_local() {
+            return Vec::new();
+        }
+        let absent = self.job.elsewhere().into_iter();
+        let first = self.job.ranks.len() as u64 + 1;
+        let messages = absent.zip(first..).flat_map(|(rank, process)| {
+            let joined = v1::ProcessJoined {
+                process,
+                rank: Some(rank),
+                world_size: self.job.world_size(),
+                layer: STACK_LAYER.into(),
+                anchor_unix_ns: now,
+                ..v1::ProcessJoined::default()
+            };
+            let ended = v1::ProcessChanged {
+                process,
+                state: i32::from(ProcessState::Dead.number()),
+                unix_ns: now,
+                ..v1::ProcessChanged::default()
+            };
+            [Kind::ProcessJoined(joined), Kind::GroupDefined(self.world(process, "")), Kind::ProcessChanged(ended)]
+        });
+        messages.collect()
+    }
+
+    fn world(&self, process: u64, backend: &str) -> v1::GroupDefined {
+        v1::GroupDefined {
+            process,
+            id: WORLD_ID,
+            name: WORLD.into(),
+            description: "default_pg".into(),
+            backend: backend.into(),
+            members: (0..self.job.world_size().unwrap_or(0)).collect(),
+            ..v1::GroupDefined::default()
+        }
+    }
+
+    /// The messages about one rank, except for its stacks.
+    fn rank(&self, it: &Seen<'_>, out: &mut Vec<Kind>) {
+        if !it.has_joined() {
+            out.push(Kind::RankStarted(it.started()));
+            return;
+        }
+        let last = it.stacks.last().map_or(0, |stacks| stacks.at.0);
+        let now = sys::monotonic_ns();
+        out.push(Kind::ProcessJoined(v1::ProcessJoined {
+            process: it.number,
+            pid: it.process.pid,
+            start_ticks: it.process.start_ticks,
+            rank: Some(it.process.rank),
+            world_size: it.process.world_size,
+            local_rank: it.process.local_rank,
+            layer: STACK_LAYER.into(),
+            anchor_mono_ns: now,
+            anchor_unix_ns: last,
+            ..v1::ProcessJoined::default()
+        }));
+        if let Ok(stat) = Stat::of(it.process.pid) {
+            out.push(Kind::ProcessChanged(v1::ProcessChanged {
+                process: it.number,
+                state: i32::from(stat.state().number()),
+                unix_ns: last,
+                ..v1::ProcessChanged::default()
+            }));
+        }
+        let mut records = Records { process: it.number, now, ..Records::default() };
+        for (name, value) in it.settings() {
+            out.push(records.setting(&name, &value));
+        }
+        let call = match &it.position {
+            Position::Inside(call) => Some(call),
+            _ => None,
+        };
+        if call.is_none_or(|call| call.op != Op::InitProcessGroup) && self.job.world_size() > Some(0) {
+            out.push(Kind::GroupDefined(self.world(it.number, it.backend.unwrap_or_default())));
+        }
+        if let Some(call) = call {
+            let first = it.stacks.first().map_or(last, |stacks| stacks.at.0);
+            // Without a known duration, it has waited for as long as it was observed.
+            let waited = call.asleep.map_or(last.saturating_sub(first), |it| it.as_nanos() as u64);
+            let thread = it.stacks.last().and_then(|stacks| stacks.threads.first());
+            let frames = thread.map(|thread| &thread.python[..]).unwrap_or_default();
+            out.extend(records.call(call, frames, waited));
+        }
+    }
+}
+
+impl Seen<'_> {
+    /// Whether it has joined a process group, or is about to.
+    fn has_joined(&self) -> bool {
+        self.backend.is_some() || matches!(self.position, Position::Inside(_))
+    }
+
+    fn started(&self) -> v1::RankStarted {
+        v1::RankStarted {
+            pid: self.process.pid,
+            start_ticks: self.process.start_ticks,
+            rank: self.process.rank,
+            world_size: self.process.world_size,
+            seen_unix_ns: self.stacks.first().map_or(0, |it| it.at.0),
+            ..v1::RankStarted::default()
+        }
+    }
+
+    /// Settings on which ranks must agree.
+    fn settings(&self) -> Vec<(String, String)> {
+        let environment = &self.process.environment;
+        let mut found = vec![("init.rank".to_owned(), self.process.rank.to_string())];
+        found.extend(self.process.world_size.map(|it| ("init.world_size".into(), it.to_string())));
+        if let Some((address, port)) = meeting(self.process) {
+            found.extend([("init.address".into(), address.into()), ("init.port".into(), port.into())]);
+        }
+        found.extend(self.backend.map(|it| ("init.backend".into(), it.to_owned())));
+        let shared = environment.iter().filter(|(name, _)| settings::must_agree(name));
+        found.extend(shared.map(|(name, value)| (format!("env.{name}"), value.to_owned())));
+        found
+    }
+}
+
+/// Where the ranks of a process meet: address and port.
+fn meeting(process: &RankProcess) -> Option<(&str, &str)> {
+    process.environment.get("MASTER_ADDR").zip(process.environment.get("MASTER_PORT"))
+}
+
+/// The backend whose threads a process has; `None`: it has joined no process group.
+fn backend_of(stacks: &Stacks) -> Option<&'static str> {
+    let has = |prefix: &str| stacks.threads.iter().any(|it| it.name.starts_with(prefix));
+    BACKENDS.iter().find(|(prefix, _)| has(prefix)).map(|(_, backend)| *backend)
+}
+
+/// Records of one process.
+#[derive(Default)]
+struct Records {
+    process: u64,
+    now: u64,
+    tickets: u64,
+}
+
+impl Records {
+    fn record(&mut self, kind: RecordKind) -> v1::Record {
+        let ticket = self.tickets;
+        self.tickets += 1;
+        v1::Record {
+            process: self.process,
+            ticket,
+            mono_ns: self.now,
+            kind: i32::from(kind.number()),
+            ..v1::Record::default()
+        }
+    }
+
+    fn setting(&mut self, name: &str, value: &str) -> Kind {
+        let text = format!("{name}={value}");
+        // Settings precede the call.
+        Kind::Record(v1::Record { mono_ns: 0, text, ..self.record(RecordKind::Setting) })
+    }
+
+    /// The call that the process has been inside for this long, with the lines that lead to it.
+    fn call(&mut self, call: &StackCall, frames: &[Where], waited: u64) -> Vec<Kind> {
+        let mut sites = sites(self.process, frames);
+        let site = sites.last().map_or(0, |site| site.id);
+        let is_collective = call.op.is_collective() || call.op == Op::Unspecified;
+        let record = v1::Record {
+            mono_ns: self.now.saturating_sub(waited),
+            thread: 1,
+            group: if is_collective { WORLD_ID } else { 0 },
+            // The first call that is known.
+            seq: u64::from(is_collective && call.op != Op::MonitoredBarrier),
+            call: 1,
+            site,
+            op: i32::from(call.op.number()),
+            flags: if call.hidden { u32::from(flags::HIDDEN) } else { 0 },
+            tensors: 1,
+            ..self.record(RecordKind::Issued)
+        };
+        let mut out: Vec<Kind> = Vec::new();
+        read_guards(&mut sites);
+        out.extend(sites.into_iter().map(Kind::SiteDefined));
+        out.push(Kind::ThreadDefined(v1::ThreadDefined {
+            process: self.process,
+            id: 1,
+            tid: call.tid,
+            name: String::new(),
+        }));
+        out.push(Kind::Record(record));
+        out
+    }
+}
+
+/// The call sites that lead to a call, the outermost first: the user's lines, and those of installed packages
+/// between them and the call.
+fn sites(process: u64, frames: &[Where]) -> Vec<v1::SiteDefined> {
+    let users = |frame: &&Where| place::is_users(&frame.file) && !frame.file.starts_with('<');
+    let frames: Vec<&Where> = frames.iter().filter(users).take(MAX_SITES).collect();
+    let outermost_first = frames.into_iter().rev().zip(1..);
+    let sites = outermost_first.map(|(frame, id)| v1::SiteDefined {
+        process,
+        id,
+        file: frame.file.clone(),
+        line: frame.line,
+        function: frame.function.clone(),
+        caller: id - 1,
+        library: frame.file.contains("-packages/"),
+        ..v1::SiteDefined::default()
+    });
+    sites.collect()
+}
+
+/// Adds the tests in the source that decide whether the sites are reached.
+fn read_guards(sites: &mut [v1::SiteDefined]) {
+    let mut sources = Sources::new();
+    sites.iter().for_each(|site| sources.request(site.clone()));
+    let answers = sources.last_answers().into_iter().filter_map(|kind| match kind {
+        Kind::SiteDefined(site) => Some((site.id, site.guards)),
+        _ => None,
+    });
+    let mut guards: BTreeMap<u32, Vec<v1::Guard>> = answers.collect();
+    for site in sites {
+        site.guards = guards.remove(&site.id).unwrap_or_default();
+    }
+}

@@ -1,0 +1,114 @@
+//! Diagnosis of a job that was started without ddp-doctor, while it runs.
+//!
+//! `find` finds the ranks on this host and tells jobs apart. `sample` captures the stacks of all ranks twice.
+//! `position` determines from them which call each rank is inside, and `messages` writes that to a journal, as the
+//! follower of the ranks would have done. The journal then leads to a report in the way of every other one
+//! ([`crate::postmortem`]), so that `analyze` gives the same report later, and one report for several hosts.
+//!
+//! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
+//! proves nothing: the engine limits all findings to *supported* ([`crate::diagnosis::Config::is_attached`]).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+
+use crate::diagnosis::timing::TimeScale;
+use crate::evidence::journal::Writer;
+use crate::node::follow::names;
+use crate::node::launch::rundir::RunDir;
+use crate::node::stacks::native::FunctionCache;
+use crate::private;
+
+pub mod environment;
+pub mod find;
+pub mod messages;
+pub mod position;
+pub mod sample;
+pub mod sleep;
+
+use find::RankedJob;
+use messages::Evidence;
+use position::Position;
+
+/// Number of captures.
+const LOOKS: usize = 2;
+/// Time between captures: some more than the engine needs between two that it compares.
+const APART: Duration = Duration::from_millis(1600);
+/// Minimum duration of a wait that is a finding, if the kernel states how long threads have been asleep. Healthy
+/// jobs wait for slow storage or an evaluation on one rank.
+const MIN_WAIT: Duration = Duration::from_secs(20);
+
+/// How a job is read.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Directory of the evidence; `None`: a new one below the working directory.
+    pub run_dir: Option<PathBuf>,
+    /// Factor of all durations, for tests.
+    pub time_scale: TimeScale,
+}
+
+/// The evidence of one job.
+#[derive(Debug)]
+pub struct Attached {
+    /// The job.
+    pub job: RankedJob,
+    /// Position of each rank, in the order of its ranks.
+    pub positions: Vec<Position>,
+    /// Messages with the evidence.
+    pub reports: Vec<v1::Report>,
+}
+
+/// Reads the ranks of a job.
+#[must_use]
+pub fn read(job: RankedJob, options: &Options) -> Attached {
+    let scale = options.time_scale;
+    let cache = FunctionCache::default();
+    let looks = sample::looks(&job.ranks, LOOKS, scale.of(APART), &cache);
+    let mut evidence = Evidence { job: &job, looks: &looks, stall_after_s: 0, time_scale: scale };
+    let positions = evidence.positions();
+    let is_measured = |position: &Position| match position {
+        Position::Inside(call) => call.asleep.is_some(),
+        _ => false,
+    };
+    // Threads that poll have no measured wait: two captures that show the same are then enough.
+    let limit = if positions.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
+    evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
+    let reports = evidence.reports();
+    Attached { job, positions, reports }
+}
+
+/// Writes the evidence to a run directory; returns its path.
+///
+/// # Errors
+///
+/// If the directory or the journal cannot be written.
+pub fn keep(attached: &Attached, requested: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let shared_memory = Path::new(private::SHARED_MEMORY);
+    let started = Timestamp::now();
+    let directory = RunDir::make(shared_memory, requested, &names::file_name(&attached.job.id), started, |_| false)
+        .context("the run directory cannot be created")?;
+    write(attached, &directory.path)?;
+    Ok(directory.path)
+}
+
+/// Writes the journal of the evidence to a directory.
+///
+/// # Errors
+///
+/// If a file cannot be written.
+pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
+    let mut journal = Writer::create(&directory.join("journal.ddpj"))?;
+    for report in &attached.reports {
+        journal.append(report)?;
+    }
+    let hello = attached.reports.iter().flat_map(|it| &it.events).find_map(|event| match &event.kind {
+        Some(v1::event::Kind::Hello(hello)) => Some(hello),
+        _ => None,
+    });
+    let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    names::describe(directory, hello, None).context("run.json cannot be written")
+}

@@ -1,0 +1,228 @@
+//! What a rank does according to its stacks: the call that it is inside, or the place outside of calls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Where;
+
+use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::diagnosis::stacks;
+
+/// Files of PyTorch whose functions issue collectives.
+const CALLS: [&str; 3] = [
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/nn/functional.py",
+];
+/// Native functions inside a collective, and its operation. They name calls that no Python frame shows: those of
+/// DDP's reducer, and waits for asynchronous calls.
+const NATIVE: [(&str, Op); 16] = [
+    ("c10d::Reducer::", Op::AllReduce),
+    ("gloo::allreduce", Op::AllReduce),
+    ("gloo::allgather", Op::AllGather),
+    ("gloo::barrier", Op::Barrier),
+    ("gloo::broadcast", Op::Broadcast),
+    ("gloo::reduce(", Op::Reduce),
+    ("gloo::gather", Op::Gather),
+    ("gloo::scatter", Op::Scatter),
+    ("gloo::alltoall", Op::AllToAll),
+    ("ncclAllReduce", Op::AllReduce),
+    ("ncclAllGather", Op::AllGather),
+    ("ncclReduceScatter", Op::ReduceScatter),
+    ("ncclBroadcast", Op::Broadcast),
+    ("ncclSend", Op::Send),
+    ("ncclRecv", Op::Recv),
+    ("c10d::Work::wait", Op::Unspecified),
+];
+/// Least share of the time between two captures that a thread which waits inside a call may have run, as its
+/// inverse: NCCL's threads poll.
+const IDLE: u32 = 20;
+
+/// What a rank does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// It is inside a call.
+    Inside(StackCall),
+    /// It is outside of calls and does not move.
+    Outside,
+    /// It moves.
+    Moves,
+    /// Its stacks cannot be read.
+    Unknown,
+}
+
+/// A call that a stack shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackCall {
+    /// Operation; `Unspecified`: unknown.
+    pub op: Op,
+    /// The user's line.
+    pub place: Option<Where>,
+    /// The framework issued it, not the program.
+    pub hidden: bool,
+    /// Thread id in the operating system.
+    pub tid: u32,
+    /// Time that the thread has been asleep in it; `None`: unknown.
+    pub asleep: Option<Duration>,
+}
+
+/// The position of a rank, from two captures, the older one first.
+#[must_use]
+pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>) -> Position {
+    let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {
+        return Position::Unknown;
+    };
+    let apart = last.at.since(first.at);
+    let inside = (call_of(first), call_of(last));
+    if let (Some(earlier), Some(call)) = inside {
+        // It may have returned and called again in between.
+        let ran = now.cpu_time.zip(before.cpu_time).map(|(now, before)| now.saturating_sub(before));
+        let slept = call.asleep.is_none_or(|it| it >= apart / 2);
+        let polls = now.state == Some('R') || ran.is_some_and(|it| it * IDLE >= apart);
+        let is_same = earlier.op == call.op && earlier.place == call.place;
+        return if is_same && (slept || polls) { Position::Inside(call) } else { Position::Moves };
+    }
+    if inside != (None, None) {
+        return Position::Moves;
+    }
+    if now.python.is_empty() {
+        return Position::Unknown;
+    }
+    if stacks::move_between(first, last) { Position::Moves } else { Position::Outside }
+}
+
+/// The call that the main thread is inside.
+#[must_use]
+pub fn call_of(stacks: &Arc<Stacks>) -> Option<StackCall> {
+    let thread = stacks.threads.first()?;
+    let place = stacks::line_of(stacks).cloned();
+    let (op, hidden) = operation(thread, place.as_ref())?;
+    Some(StackCall { op, place, hidden, tid: thread.tid, asleep: thread.asleep })
+}
+
+/// The operation of a thread, and whether the framework issued it.
+fn operation(thread: &ThreadStack, line: Option<&Where>) -> Option<(Op, bool)> {
+    let users = thread.python.iter().position(|it| Some(it) == line);
+    let below = &thread.python[..users.unwrap_or(thread.python.len())];
+    let python = below.iter().find_map(|frame| {
+        let is_call = CALLS.iter().any(|file| frame.file.ends_with(file));
+        is_call.then(|| op_of(&frame.function))?
+    });
+    let native = || {
+        let mut frames = thread.native.iter();
+        let (name, op) = frames.find_map(|frame| {
+            NATIVE.iter().find(|(name, _)| frame.function.contains(name))
+        })?;
+        Some((*op, name.starts_with("c10d::Reducer")))
+    };
+    python.map(|op| (op, false)).or_else(native)
+}
+
+/// The operation of a function of `torch.distributed`.
+fn op_of(function: &str) -> Option<Op> {
+    let name = function.rsplit('.').next().unwrap_or_default();
+    let name = match name {
+        "all_gather_into_tensor" | "_all_gather_base" | "all_gather_tensor" | "all_gather_single" => {
+            "all_gather"
+        }
+        "reduce_scatter_tensor" | "_reduce_scatter_base" | "reduce_scatter_single" => "reduce_scatter",
+        "all_to_all_single" => "all_to_all",
+        "gather_into_tensor" | "gather_single" => "gather",
+        "_new_group_with_tag" => "new_group",
+        "wait_tensor" => return Some(Op::Unspecified),
+        name => name,
+    };
+    Op::from_name(name).filter(|op| *op != Op::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::Timestamp;
+
+    use super::*;
+
+    const C10D: &str = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
+
+    fn frame(file: &str, line: u32, function: &str) -> Where {
+        Where { file: file.into(), line, function: function.into(), ..Where::default() }
+    }
+
+    /// A capture at this second of a main thread with these frames that has run for `cpu` seconds.
+    fn capture(second: u64, cpu: f64, asleep: Option<f64>, python: Vec<Where>) -> Arc<Stacks> {
+        let thread = ThreadStack {
+            tid: 7,
+            state: Some('S'),
+            cpu_time: Some(Duration::from_secs_f64(cpu)),
+            asleep: asleep.map(Duration::from_secs_f64),
+            python,
+            ..ThreadStack::default()
+        };
+        let at = Timestamp(second * 1_000_000_000);
+        Arc::new(Stacks { at, threads: vec![thread], ..Stacks::default() })
+    }
+
+    fn all_reduce(line: u32) -> Vec<Where> {
+        vec![
+            frame(C10D, 3100, "all_reduce"),
+            frame("/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 81, "wrapper"),
+            frame("train.py", line, "main"),
+        ]
+    }
+
+    #[test]
+    fn sleeping_rank_is_inside_the_call_of_its_frames() {
+        let position = of(&capture(1, 5.0, Some(60.0), all_reduce(9)), &capture(3, 5.0, Some(62.0), all_reduce(9)));
+        let Position::Inside(call) = position else { panic!("{position:?}") };
+        assert_eq!((call.op, call.place.unwrap().line, call.hidden), (Op::AllReduce, 9, false));
+        assert_eq!(call.asleep, Some(Duration::from_secs(62)));
+    }
+
+    #[test]
+    fn rank_that_called_again_between_the_captures_moves() {
+        let of = |asleep, line| of(&capture(1, 5.0, Some(0.1), all_reduce(9)), &capture(3, 5.0, asleep, all_reduce(line)));
+        assert_eq!(of(Some(0.2), 9), Position::Moves, "it has slept for less than the time between them");
+        assert_eq!(of(Some(9.0), 10), Position::Moves, "another line");
+        assert!(matches!(of(None, 9), Position::Inside(_)), "its sleep is unknown");
+    }
+
+    #[test]
+    fn rank_outside_moves_or_not() {
+        let at = |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
+        assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 9)), Position::Outside);
+        assert_eq!(of(&at(1, 5.0, 9), &at(3, 7.0, 9)), Position::Moves);
+        assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 10)), Position::Moves);
+        assert_eq!(of(&at(1, 5.0, 9), &capture(3, 5.0, None, all_reduce(9))), Position::Moves);
+        assert_eq!(of(&at(1, 5.0, 9), &capture(3, 5.0, None, Vec::new())), Position::Unknown);
+    }
+
+    #[test]
+    fn functions_of_pytorch_are_operations() {
+        for (function, op) in [
+            ("all_reduce", Op::AllReduce),
+            ("all_gather_into_tensor", Op::AllGather),
+            ("barrier", Op::Barrier),
+            ("init_process_group", Op::InitProcessGroup),
+            ("monitored_barrier", Op::MonitoredBarrier),
+            ("recv", Op::Recv),
+        ] {
+            assert_eq!(op_of(function), Some(op), "{function}");
+        }
+        assert_eq!(op_of("_exception_logger"), None);
+        assert_eq!(op_of("_get_default_store"), None);
+    }
+
+    #[test]
+    fn native_frames_show_calls_of_the_reducer() {
+        let native = |function: &str| ThreadStack {
+            native: vec![frame("libtorch_cpu.so", 0, function)],
+            python: vec![frame("/v/lib/python3.11/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward"), frame("train.py", 9, "main")],
+            ..ThreadStack::default()
+        };
+        let line = frame("train.py", 9, "main");
+        let of = |function| operation(&native(function), Some(&line));
+        assert_eq!(of("c10d::Reducer::finalize_backward()"), Some((Op::AllReduce, true)));
+        assert_eq!(of("ncclAllGather"), Some((Op::AllGather, false)));
+        assert_eq!(of("torch::autograd::Engine::thread_main"), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! `ddp-doctor attach`
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::attach::find::{self, RankedJob};
+use crate::attach::{self, Attached, Options};
+use crate::cli::exit_status::FailOn;
+use crate::cli::files::{Format, print_remarks, status};
+use crate::cli::options::Global;
+use crate::diagnosis::timing::TimeScale;
+use crate::postmortem::{self, Analysis};
+use crate::private;
+use crate::report::json;
+
+/// Diagnose a job that hangs now and was started without ddp-doctor.
+///
+/// Finds the ranks on this host, reads their stacks from outside, and prints one report. No rank is stopped, gets a
+/// signal, or runs code of ddp-doctor. Stacks prove nothing: findings are supported at most.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
+                  error, 3 no rank found or none can be read, 4 insufficient evidence for a verdict."
+)]
+pub(in super::super) struct Attach {
+    /// Processes of the ranks [default: all ranks on this host]
+    #[arg(value_name = "PID")]
+    pids: Vec<u32>,
+    /// Read the job with this id; without it there must be one job on this host
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
+    /// Read every job on this host
+    #[arg(long, conflicts_with_all = ["job", "report"], env = "DDP_DOCTOR_ALL")]
+    all: bool,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
+    format: Format,
+    /// Also write the report to FILE, as JSON
+    #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
+    report: Option<PathBuf>,
+    /// Keep the evidence in DIR, for `analyze` and `watch` [default: keep nothing]
+    #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
+    run_dir: Option<PathBuf>,
+    /// Exit with status 1 if a finding has at least this severity
+    #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
+    fail_on: FailOn,
+    /// Factor for all durations (for tests)
+    #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
+    time_scale: TimeScale,
+}
+
+impl Attach {
+    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let jobs = self.jobs()?;
+        let options = Options { time_scale: self.time_scale, ..Options::default() };
+        let several = jobs.len() > 1;
+        let mut analysis = Analysis::default();
+        let mut read = Vec::new();
+        for job in jobs {
+            let attached = attach::read(job, &options);
+            let directory = self.run_dir.as_ref().map(|directory| match several {
+                true => directory.join(crate::node::follow::names::file_name(&attached.job.id)),
+                false => directory.clone(),
+            });
+            let found = analyze(&attached, directory)?;
+            analysis.reports.extend(found.reports);
+            analysis.timelines.extend(found.timelines);
+            analysis.remarks.extend(found.remarks);
+            read.push(attached);
+        }
+        print_remarks(&analysis.remarks, global.quiet);
+        if let Some(file) = &self.report {
+            for report in &analysis.reports {
+                json::write(report, file).context("the report cannot be written")?;
+            }
+        }
+        self.format.print(&analysis, global)?;
+        Ok(status(&analysis, self.fail_on))
+    }
+
+    /// The jobs to read.
+    fn jobs(&self) -> anyhow::Result<Vec<RankedJob>> {
+        let mut jobs = find::jobs(&self.pids);
+        if let Some(id) = &self.job {
+            jobs.retain(|job| job.id == *id);
+        }
+        match &jobs[..] {
+            [] if !self.pids.is_empty() => bail!(
+                "none of these processes is a rank that this user may read: a rank has loaded PyTorch or NCCL, and has \
+                 RANK in its environment"
+            ),
+            [] => bail!(
+                "no rank found on this host: no process of this user has loaded PyTorch or NCCL and has RANK in its \
+                 environment. Name the processes (ddp-doctor attach PID…), run this where the ranks run (in their \
+                 container), or as their user"
+            ),
+            [_] => {}
+            _ if self.all => {}
+            jobs => {
+                let ids: Vec<String> = jobs.iter().map(|it| format!("{} ({} ranks)", it.id, it.ranks.len())).collect();
+                bail!("several jobs run on this host: {}. Choose one by --job ID, or read --all", ids.join(", "))
+            }
+        }
+        Ok(jobs)
+    }
+}
+
+/// Diagnoses what was read, and keeps it if there is a directory for it.
+fn analyze(attached: &Attached, directory: Option<PathBuf>) -> anyhow::Result<Analysis> {
+    if let Some(directory) = directory {
+        let directory = attach::keep(attached, Some(directory))?;
+        let analysis = postmortem::analyze(std::slice::from_ref(&directory));
+        if let Some(report) = analysis.reports.first() {
+            json::write(report, &directory.join("report.json")).context("report.json cannot be written")?;
+        }
+        return Ok(analysis);
+    }
+    let directory = Scratch::new()?;
+    attach::write(attached, &directory.0)?;
+    Ok(postmortem::analyze(std::slice::from_ref(&directory.0)))
+}
+
+/// A directory that only this user may enter, and that is removed afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        let parent = private::user_dir(Path::new(private::SHARED_MEMORY));
+        private::ensure_private(&parent)?;
+        let path = parent.join(format!("attach-{}", std::process::id()));
+        private::new_private_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            // Nothing depends on it.
+            writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.0.display()).ok();
+        }
+    }
+}
