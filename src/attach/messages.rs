@@ -24,6 +24,8 @@ use crate::node::sys;
 const WORLD: &str = "0";
 /// Number of that group in the messages of a process.
 const WORLD_ID: u32 = 1;
+/// Number of the first other group.
+const FIRST_GROUP: u32 = 2;
 /// Names of threads of the process groups of a backend.
 const BACKENDS: [(&str, &str); 3] = [("pt_nccl", "nccl"), ("pt_gloo", "gloo"), ("gloo_", "gloo")];
 /// Maximum number of frames of the user's program that lead to a call.
@@ -63,10 +65,14 @@ impl Evidence<'_> {
         let seen = ranks.map(|(at, process)| {
             let looks = self.looks.iter().filter_map(|look| look.get(at));
             let stacks: Vec<Arc<Stacks>> = looks.map(|it| Arc::new(decode(it))).collect();
-            let position = match &stacks[..] {
+            let mut position = match &stacks[..] {
                 [first, .., last] => position::of(first, last),
                 _ => Position::Unknown,
             };
+            if let Position::Inside(call) = &mut position {
+                let last = self.looks.last().and_then(|look| look.get(at)?.threads.first());
+                call.group = last.and_then(|thread| thread.group.clone());
+            }
             let backend = stacks.last().and_then(|it| backend_of(it));
             Seen { number: at as u64 + 1, process, stacks, position, backend }
         });
@@ -84,8 +90,9 @@ impl Evidence<'_> {
             if index == 0 {
                 kinds.push(Kind::Hello(self.hello(sent_unix_ns)));
                 kinds.extend(self.absent(sent_unix_ns));
+                let groups = groups(&seen);
                 for it in &seen {
-                    self.rank(it, &mut kinds);
+                    self.rank(it, &groups, &mut kinds);
                 }
             }
             for it in seen.iter().filter(|it| it.has_joined()) {
@@ -156,9 +163,10 @@ impl Evidence<'_> {
     }
 
     /// The messages about one rank, except for its stacks.
-    fn rank(&self, it: &Seen<'_>, out: &mut Vec<Kind>) {
+    fn rank(&self, it: &Seen<'_>, groups: &[v1::CallGroup], out: &mut Vec<Kind>) {
         if !it.has_joined() {
-            out.push(Kind::RankStarted(it.started()));
+            let looks = self.looks.iter().filter_map(|look| look.get(it.number as usize - 1));
+            out.push(Kind::RankStarted(it.started(looks.cloned().collect())));
             return;
         }
         let last = it.stacks.last().map_or(0, |stacks| stacks.at.0);
@@ -194,13 +202,24 @@ impl Evidence<'_> {
         if call.is_none_or(|call| call.op != Op::InitProcessGroup) && self.job.world_size() > Some(0) {
             out.push(Kind::GroupDefined(self.world(it.number, it.backend.unwrap_or_default())));
         }
+        let own = groups.iter().zip(FIRST_GROUP..).filter(|(group, _)| group.members.contains(&it.process.rank));
+        out.extend(own.map(|(group, id)| {
+            Kind::GroupDefined(v1::GroupDefined {
+                process: it.number,
+                id,
+                name: group.name.clone(),
+                backend: it.backend.unwrap_or_default().into(),
+                members: group.members.clone(),
+                ..v1::GroupDefined::default()
+            })
+        }));
         if let Some(call) = call {
             let first = it.stacks.first().map_or(last, |stacks| stacks.at.0);
             // Without a known duration, it has waited for as long as it was observed.
             let waited = call.asleep.map_or(last.saturating_sub(first), |it| it.as_nanos() as u64);
             let thread = it.stacks.last().and_then(|stacks| stacks.threads.first());
             let frames = thread.map(|thread| &thread.python[..]).unwrap_or_default();
-            out.extend(records.call(call, frames, waited));
+            out.extend(records.call(call, group_of(call, groups), frames, waited));
         }
     }
 }
@@ -211,13 +230,14 @@ impl Seen<'_> {
         self.backend.is_some() || matches!(self.position, Position::Inside(_))
     }
 
-    fn started(&self) -> v1::RankStarted {
+    fn started(&self, looks: Vec<v1::Stacks>) -> v1::RankStarted {
         v1::RankStarted {
             pid: self.process.pid,
             start_ticks: self.process.start_ticks,
             rank: self.process.rank,
             world_size: self.process.world_size,
             seen_unix_ns: self.stacks.first().map_or(0, |it| it.at.0),
+            looks,
             ..v1::RankStarted::default()
         }
     }
@@ -276,16 +296,22 @@ impl Records {
     }
 
     /// The call that the process has been inside for this long, with the lines that lead to it.
-    fn call(&mut self, call: &StackCall, frames: &[Where], waited: u64) -> Vec<Kind> {
+    fn call(&mut self, call: &StackCall, group: u32, frames: &[Where], waited: u64) -> Vec<Kind> {
         let mut sites = sites(self.process, frames);
         let site = sites.last().map_or(0, |site| site.id);
-        let is_collective = call.op.is_collective() || call.op == Op::Unspecified;
+        let partner = call.group.as_ref().and_then(|group| {
+            let partner = group.partner?;
+            let place = group.members.iter().position(|&member| member == partner)?;
+            i32::try_from(place).ok()
+        });
+        let is_numbered = call.op.is_collective() || call.op.is_point_to_point() || call.op == Op::Unspecified;
         let record = v1::Record {
             mono_ns: self.now.saturating_sub(waited),
             thread: 1,
-            group: if is_collective { WORLD_ID } else { 0 },
+            group: if is_numbered { group } else { 0 },
+            root: partner,
             // The first call that is known.
-            seq: u64::from(is_collective && call.op != Op::MonitoredBarrier),
+            seq: u64::from(is_numbered && group != 0),
             call: 1,
             site,
             op: i32::from(call.op.number()),
@@ -304,6 +330,38 @@ impl Records {
         }));
         out.push(Kind::Record(record));
         out
+    }
+}
+
+/// The groups other than that of all ranks that ranks are inside calls of.
+fn groups(seen: &[Seen<'_>]) -> Vec<v1::CallGroup> {
+    let mut groups: Vec<v1::CallGroup> = Vec::new();
+    for it in seen {
+        if let Position::Inside(StackCall { group: Some(group), .. }) = &it.position
+            && group.name != WORLD
+            && !groups.iter().any(|known| is_same_group(known, group))
+        {
+            groups.push(v1::CallGroup { partner: None, ..group.clone() });
+        }
+    }
+    groups
+}
+
+fn is_same_group(a: &v1::CallGroup, b: &v1::CallGroup) -> bool {
+    (&a.name, &a.members) == (&b.name, &b.members)
+}
+
+/// Number of the group of a call; 0: unknown.
+fn group_of(call: &StackCall, groups: &[v1::CallGroup]) -> u32 {
+    match &call.group {
+        Some(group) if group.name == WORLD => WORLD_ID,
+        Some(group) => {
+            let known = groups.iter().zip(FIRST_GROUP..).find(|(known, _)| is_same_group(known, group));
+            known.map_or(0, |(_, id)| id)
+        }
+        // The reducer and waits have no frame with a group: nearly always it is that of all ranks.
+        None if call.hidden || call.op == Op::Unspecified => WORLD_ID,
+        None => 0,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{Op, v1};
 
 use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::diagnosis::stacks;
@@ -65,6 +65,8 @@ pub struct StackCall {
     pub tid: u32,
     /// Time that the thread has been asleep in it; `None`: unknown.
     pub asleep: Option<Duration>,
+    /// Its group; `None`: unknown.
+    pub group: Option<v1::CallGroup>,
 }
 
 /// The position of a rank, from two captures, the older one first.
@@ -98,7 +100,7 @@ pub fn call_of(stacks: &Arc<Stacks>) -> Option<StackCall> {
     let thread = stacks.threads.first()?;
     let place = stacks::line_of(stacks).cloned();
     let (op, hidden) = operation(thread, place.as_ref())?;
-    Some(StackCall { op, place, hidden, tid: thread.tid, asleep: thread.asleep })
+    Some(StackCall { op, place, hidden, tid: thread.tid, asleep: thread.asleep, group: None })
 }
 
 /// The operation of a thread, and whether the framework issued it.

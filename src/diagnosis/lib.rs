@@ -18,7 +18,7 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp, Tool,
-    Verdict, WaitingIn,
+    Verdict, WaitingIn, Where,
 };
 
 pub mod capture;
@@ -317,10 +317,17 @@ impl Engine {
             state,
             exit: process.end.map_or(process.later_exit, |end| end.exit),
             step: process.step,
-            place: process.last_call.as_ref().and_then(|call| call.place.as_deref()).cloned(),
+            place: self.place_of(process),
             blocked_on: stacks::blocked_on(process),
             waiting_in,
         }
+    }
+
+    /// The line of a rank's last call. Without records, that of its stacks.
+    fn place_of(&self, process: &Process) -> Option<Where> {
+        let of_call = process.last_call.as_ref().and_then(|call| call.place.as_deref());
+        let of_stacks = || process.stacks.last().filter(|_| self.config.is_attached)?.place();
+        of_call.or_else(of_stacks).cloned()
     }
 
     /// The call or wait that a rank has been in for at least `visible_wait`: the longest of all

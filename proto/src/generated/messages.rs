@@ -1539,14 +1539,11 @@ pub struct ThreadStack {
 pub struct CallGroup {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// "gloo", "nccl", …
-    #[prost(string, tag = "2")]
-    pub backend: ::prost::alloc::string::String,
     /// Global ranks in group order.
-    #[prost(uint32, repeated, tag = "3")]
+    #[prost(uint32, repeated, tag = "2")]
     pub members: ::prost::alloc::vec::Vec<u32>,
     /// Global rank of the root or the peer; absent: none or unknown.
-    #[prost(uint32, optional, tag = "4")]
+    #[prost(uint32, optional, tag = "3")]
     pub partner: ::core::option::Option<u32>,
 }
 /// What a thread waits for in the kernel.

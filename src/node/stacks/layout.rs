@@ -37,6 +37,12 @@ pub struct Layout {
     pub place: Place,
     /// Frame → its owner, one byte; a frame with 3 or more is no Python frame.
     pub owner: Option<u64>,
+    /// Frame → its first local variable.
+    pub locals: u64,
+    /// Frame → its globals.
+    pub globals: u64,
+    /// Code → names of local variables.
+    pub local_names: u64,
     /// Code → file.
     pub file: u64,
     /// Code → function.
@@ -157,6 +163,9 @@ impl Layout {
             code: get(positions.code)?,
             place: Place::Address(get(positions.place)?, get(positions.instructions)?),
             owner: Some(get(positions.owner)?),
+            locals: get(positions.locals)?,
+            globals: GLOBALS,
+            local_names: get(positions.local_names)?,
             file: get(positions.file)?,
             function: get(positions.function)?,
             lines: get(positions.lines)?,
@@ -185,8 +194,15 @@ impl Layout {
     }
 }
 
-const PYTHON_3_9: Layout =
-    Layout { place: Place::Byte(104), line_format: LineFormat::Deltas, ..PYTHON_3_10 };
+/// Frame → its globals in 3.12 to 3.14, which do not publish it.
+const GLOBALS: u64 = 24;
+
+const PYTHON_3_9: Layout = Layout {
+    place: Place::Byte(104),
+    locals: 360,
+    line_format: LineFormat::Deltas,
+    ..PYTHON_3_10
+};
 
 const PYTHON_3_10: Layout = Layout {
     interpreters: 32,
@@ -202,6 +218,9 @@ const PYTHON_3_10: Layout = Layout {
     code: 32,
     place: Place::Number(96),
     owner: None,
+    locals: 352,
+    globals: 48,
+    local_names: 72,
     file: 104,
     function: 112,
     lines: 120,
@@ -229,6 +248,9 @@ const PYTHON_3_11: Layout = Layout {
     code: 32,
     place: Place::Address(56, 184),
     owner: Some(69),
+    locals: 72,
+    globals: 8,
+    local_names: 96,
     file: 112,
     function: 128,
     lines: 136,
@@ -256,6 +278,9 @@ const PYTHON_3_12: Layout = Layout {
     code: 0,
     place: Place::Address(56, 192),
     owner: Some(70),
+    locals: 72,
+    globals: GLOBALS,
+    local_names: 96,
     file: 112,
     function: 128,
     lines: 136,
@@ -285,6 +310,8 @@ struct Published {
     code: u64,
     place: u64,
     owner: u64,
+    locals: u64,
+    local_names: u64,
     file: u64,
     function: u64,
     lines: u64,
@@ -312,6 +339,8 @@ const PUBLISHED_3_13: Published = Published {
     code: 240,
     place: 248,
     owner: 264,
+    locals: 256,
+    local_names: 328,
     file: 280,
     function: 296,
     lines: 304,
@@ -339,6 +368,8 @@ const PUBLISHED_3_14: Published = Published {
     code: 264,
     place: 272,
     owner: 288,
+    locals: 280,
+    local_names: 368,
     file: 320,
     function: 336,
     lines: 344,

@@ -22,6 +22,7 @@ pub mod python;
 pub mod taker;
 pub mod tasks;
 pub mod unwind;
+pub mod values;
 
 use crate::node::sample::proc;
 use maps::Loaded;
@@ -125,6 +126,11 @@ impl Capture {
                 }
                 None => {}
             }
+            let group = known.as_ref().and_then(|it| it.group.clone()).map(|it| v1::CallGroup {
+                name: it.name,
+                members: it.members,
+                partner: it.partner,
+            });
             threads.push(v1::ThreadStack {
                 tid: task.tid,
                 name: task.name,
@@ -134,6 +140,7 @@ impl Capture {
                 holds_gil: known.as_ref().map(|thread| thread.holds_gil),
                 python: frames(known.map(|it| it.frames).unwrap_or_default(), &mut left),
                 native: frames(native, &mut left),
+                group,
                 ..v1::ThreadStack::default()
             });
         }
@@ -250,6 +257,7 @@ mod tests {
                 ..Where::default()
             }],
             gap: None,
+            group: None,
         };
         let line = |tasks: Vec<Task>, python| {
             let mut capture = Capture { tasks, python, ..Capture::default() };

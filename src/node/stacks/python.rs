@@ -4,7 +4,7 @@
 //! not stopped, so that a thread may call and return between two reads. The chain of a thread's
 //! frames is accepted once two consecutive reads agree; names and lines are read only then.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ddp_doctor_proto::report::Where;
 
@@ -12,6 +12,7 @@ use crate::node::stacks::elf::Image;
 use crate::node::stacks::layout::{Gil, Innermost, Layout, Place, Version};
 use crate::node::stacks::maps::Loaded;
 use crate::node::stacks::memory::{Fault, Memory, Pages, at};
+use crate::node::stacks::values::{self, CallGroup, Objects, TextLayout};
 
 /// Maximum number of interpreters of a process that are read.
 const MAX_INTERPRETERS: usize = 16;
@@ -21,12 +22,13 @@ pub const MAX_THREADS: usize = 512;
 pub const MAX_FRAMES: usize = 256;
 /// Maximum number of reads of a moving thread.
 const MAX_READS: u32 = 6;
-/// Maximum length of the name of a file or a function, in characters.
-const MAX_TEXT_CHARS: u64 = 4096;
 /// Maximum size of a line table, in bytes.
 const MAX_LINE_TABLE: u64 = 1 << 20;
 /// Frames with this owner or a higher one are no Python frames, but entries from C or trampolines.
 const NOT_PYTHON: u8 = 3;
+
+/// The file of `torch.distributed` whose functions issue collectives.
+const CALLS: &str = "/torch/distributed/distributed_c10d.py";
 
 /// A running interpreter.
 #[derive(Clone, Debug)]
@@ -64,6 +66,8 @@ pub struct PythonThread {
     pub frames: Vec<Where>,
     /// Defect of the frames.
     pub gap: Option<Gap>,
+    /// The group of the innermost call of `torch.distributed`.
+    pub group: Option<CallGroup>,
 }
 
 /// Defect of a thread's frames.
@@ -135,7 +139,7 @@ impl Interpreter {
     pub fn threads<M: Memory>(&self, memory: &M) -> Result<Vec<PythonThread>, Fault> {
         let mut pages = Pages::new(memory);
         let mut codes =
-            Codes { pages: Pages::new(memory), layout: &self.layout, known: HashMap::new() };
+            Codes { pages: Pages::new(memory), interpreter: self, known: HashMap::new() };
         let threads = self.list(&mut pages)?;
         Ok(threads
             .into_iter()
@@ -149,7 +153,12 @@ impl Interpreter {
                         };
                         for frame in chain {
                             match codes.place(frame) {
-                                Ok(place) => thread.frames.push(place),
+                                Ok(place) => {
+                                    if thread.group.is_none() && place.file.ends_with(CALLS) {
+                                        thread.group = self.group_of(&mut pages, frame).ok();
+                                    }
+                                    thread.frames.push(place);
+                                }
                                 Err(_) if !settled => {}
                                 Err(fault) => thread.gap = Some(Gap::Fault(fault)),
                             }
@@ -188,6 +197,7 @@ impl Interpreter {
                         holds_gil: holder == thread,
                         frames: Vec::new(),
                         gap: None,
+                        group: None,
                     },
                 ));
                 thread = pages.u64(at(thread, layout.next_thread)?)?;
@@ -233,6 +243,35 @@ impl Interpreter {
         // The result of the last read.
         let last = before.ok_or(Fault::LimitReached)??;
         Ok((last, false))
+    }
+
+    /// The group of the call of a frame of [`CALLS`].
+    fn group_of<M: Memory>(
+        &self,
+        pages: &mut Pages<'_, M>,
+        frame: RawFrame,
+    ) -> Result<CallGroup, Fault> {
+        let mut objects = self.objects(pages);
+        let names = objects.pages.u64(at(frame.code, self.layout.local_names)?)?;
+        let mut locals = BTreeMap::new();
+        for (index, name) in (0..).zip(objects.tuple(names)?) {
+            let place = at(at(frame.address, self.layout.locals)?, 8 * index)?;
+            let value = objects.pages.u64(place)? & !7;
+            locals.insert(objects.text(name)?, value);
+        }
+        let globals = objects.pages.u64(at(frame.address, self.layout.globals)?)?;
+        values::group_of_call(&mut objects, &locals, globals)
+    }
+
+    fn objects<'p, 'm, M>(&self, pages: &'p mut Pages<'m, M>) -> Objects<'p, 'm, M> {
+        let Layout { text_length, text_state, text_ascii, text_other, .. } = self.layout;
+        let text = TextLayout {
+            length: text_length,
+            state: text_state,
+            ascii: text_ascii,
+            other: text_other,
+        };
+        Objects { pages, version: self.version, text }
     }
 
     fn chain<M: Memory>(&self, pages: &mut Pages<'_, M>, thread: u64) -> Result<Chain, Fault> {
@@ -287,7 +326,7 @@ fn is_same((a, _): &Chain, (b, _): &Chain) -> bool {
 /// Cache of code objects.
 struct Codes<'a, 'm, M> {
     pages: Pages<'m, M>,
-    layout: &'a Layout,
+    interpreter: &'a Interpreter,
     known: HashMap<u64, Result<Code, Fault>>,
 }
 
@@ -307,7 +346,7 @@ impl<M: Memory> Codes<'_, '_, M> {
             self.known.insert(frame.code, code);
         }
         let code = self.known[&frame.code].as_ref().map_err(|fault| *fault)?;
-        let format = self.layout.line_format;
+        let format = self.interpreter.layout.line_format;
         let line = format.line(&code.lines, code.first_line, frame.instruction);
         Ok(Where {
             file: code.file.clone(),
@@ -318,7 +357,7 @@ impl<M: Memory> Codes<'_, '_, M> {
     }
 
     fn read(&mut self, code: u64) -> Result<Code, Fault> {
-        let layout = self.layout;
+        let layout = &self.interpreter.layout;
         let file = self.pages.u64(at(code, layout.file)?)?;
         let function = self.pages.u64(at(code, layout.function)?)?;
         let table = self.pages.u64(at(code, layout.lines)?)?;
@@ -327,32 +366,11 @@ impl<M: Memory> Codes<'_, '_, M> {
             return Err(Fault::Invalid("a line table"));
         }
         Ok(Code {
-            file: self.text(file)?,
-            function: self.text(function)?,
+            file: self.interpreter.objects(&mut self.pages).text(file)?,
+            function: self.interpreter.objects(&mut self.pages).text(function)?,
             first_line: self.pages.u32(at(code, layout.first_line)?)?.cast_signed(),
             lines: self.pages.vec(at(table, layout.bytes)?, length as usize)?,
         })
-    }
-
-    /// Reads a `str`.
-    fn text(&mut self, address: u64) -> Result<String, Fault> {
-        let layout = self.layout;
-        let length = self.pages.u64(at(address, layout.text_length)?)?;
-        let state = self.pages.u32(at(address, layout.text_state)?)?;
-        // Bits, from the lowest: two for interned, three for the width in bytes, compact, ASCII.
-        let (width, is_compact, is_ascii) =
-            (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
-        if length > MAX_TEXT_CHARS || !is_compact || ![1, 2, 4].contains(&width) {
-            return Err(Fault::Invalid("a name"));
-        }
-        let start = if is_ascii { layout.text_ascii } else { layout.text_other };
-        let width = width as usize;
-        let bytes = self.pages.vec(at(address, start)?, length as usize * width)?;
-        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &b| n << 8 | u32::from(b));
-        Ok(bytes
-            .chunks_exact(width)
-            .map(|bytes| char::from_u32(number(bytes)).unwrap_or(char::REPLACEMENT_CHARACTER))
-            .collect())
     }
 }
 

@@ -71,6 +71,13 @@ const WHY_FOR_TEXT: &str = "Logs state what ranks printed: the rest cannot be ju
 const NEXT_FOR_TEXT: &str = "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
      under ddp-doctor run.";
 
+/// Why ranks are missing if the others were read from outside.
+const WHY_ATTACHED: &str = "No process of these ranks runs on the hosts that were read.";
+
+/// What to do if ranks on other hosts were not read.
+const NEXT_ATTACHED: &str = "Read them, too: run ddp-doctor attach --run-dir DIR on every host of the job (srun, mpirun, kubectl \
+     exec, ssh), and then ddp-doctor analyze DIR…";
+
 fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
     let pid = note.pid.unwrap_or(0);
     let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
@@ -152,6 +159,8 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     }
     let grace = model.timing.unseen_rank_grace;
     let joined = model.world_joined.map(|at| at.plus(grace));
+    let attached = model.started.filter(|_| situation.config.is_attached);
+    let joined = joined.or(attached);
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {
         return None;
@@ -179,6 +188,10 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     draft.advise("Start every rank under ddp-doctor run, on other nodes with --coordinator.");
     if is_text(situation) {
         (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
+    }
+    if situation.config.is_attached {
+        draft.severity = Severity::Error;
+        (draft.why, draft.next) = (vec![WHY_ATTACHED.into()], vec![NEXT_ATTACHED.into()]);
     }
     draft.root = unseen;
     Some(missing(situation, draft, None, None, "ranks that never reported"))

@@ -25,6 +25,10 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let collectives = stalls.iter().copied().filter(|stall| stall.message.is_none());
     let absent = Absent::of_overdue(situation, ranks, collectives)?;
     let (ranks, stall) = (&absent.ranks[..], absent.stall);
+    // Two captures show that such a rank moves: it may be slow.
+    if situation.config.is_attached {
+        return None;
+    }
     // A call that was left out is reported as such.
     if situation.omissions.iter().any(|it| (it.group, it.seq) == (stall.group, stall.seq)) {
         return None;
