@@ -4,6 +4,7 @@
 //! * `oracle`: random programs whose true faults are known independently of the engine.
 //! * `flight_recorder`: `analyze` on Flight Recorder dumps.
 //! * `analyze`: `analyze` on all other evidence.
+//! * `attach`: the command `attach`, on jobs that were started without ddp-doctor.
 //! * `output`: formats of reports, and what commands print.
 //! * `run`: the command `run`, on real processes.
 //! * `launch`: ways to install ddp-doctor and to start a job with it.
@@ -24,6 +25,7 @@
 )]
 
 mod analyze;
+mod attach;
 mod coordinator;
 mod dashboard;
 #[path = "doubles/harness.rs"]

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Exit, Job, RankState, Timestamp, Tool, WaitingIn, Where};
+use crate::report::{BlockedOn, Exit, Job, RankState, Timestamp, Tool, WaitingIn, Where};
 
 /// Value of [`Dump::schema`].
 pub const SCHEMA: &str = "ddp-doctor/dump";
@@ -85,4 +85,7 @@ pub struct Thread {
     pub python: Vec<Where>,
     /// Native frames, innermost first.
     pub native: Vec<Where>,
+    /// What it waits for.
+    #[serde(default)]
+    pub blocked_on: Option<BlockedOn>,
 }

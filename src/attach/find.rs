@@ -176,11 +176,7 @@ fn name(environment: &Environment, launcher: u32) -> String {
     let given = environment.get("DDP_DOCTOR_JOB").map(str::to_owned);
     let run = environment.get("TORCHELASTIC_RUN_ID").filter(|it| *it != "none").map(str::to_owned);
     let port = || environment.get("MASTER_PORT").map(|port| format!("job-{port}"));
-    given
-        .or(run)
-        .or(slurm)
-        .or_else(port)
-        .unwrap_or_else(|| format!("job-of-{launcher}"))
+    given.or(run).or(slurm).or_else(port).unwrap_or_else(|| format!("job-of-{launcher}"))
 }
 
 #[cfg(test)]
@@ -212,11 +208,13 @@ mod tests {
 
     #[test]
     fn repeated_ranks_are_of_two_launchers() {
-        let rank = |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);
+        let rank =
+            |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);
         let one = split(vec![rank(10, 1, "0"), rank(11, 1, "1")]);
         assert_eq!(one.len(), 1);
         assert_eq!(one[0].id, "job-29500");
-        let two = split(vec![rank(10, 1, "0"), rank(11, 1, "1"), rank(12, 2, "0"), rank(13, 2, "1")]);
+        let two =
+            split(vec![rank(10, 1, "0"), rank(11, 1, "1"), rank(12, 2, "0"), rank(13, 2, "1")]);
         let ids: Vec<&str> = two.iter().map(|it| it.id.as_str()).collect();
         assert_eq!(ids, ["job-29500-1", "job-29500-2"]);
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
-use ddp_doctor_proto::{Op, ProcessState, RecordKind, VERSION, v1};
+use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
 use v1::event::Kind;
 
 use super::find::{RankProcess, RankedJob};
 use super::position::{self, Position, StackCall};
 use super::sample::Look;
-use crate::diagnosis::evidence::{place, settings};
 use crate::diagnosis::event::Stacks;
+use crate::diagnosis::evidence::{place, settings};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::stacks::decode;
@@ -44,6 +44,19 @@ pub struct Evidence<'a> {
     pub time_scale: TimeScale,
 }
 
+/// What a rank does.
+#[derive(Clone, Debug)]
+pub struct Whereabouts {
+    /// The rank.
+    pub rank: u32,
+    /// Its position.
+    pub position: Position,
+    /// The user's line.
+    pub place: Option<Where>,
+    /// Why its stacks could not be read; `None`: they were.
+    pub unreadable: Option<String>,
+}
+
 /// A rank with its position.
 struct Seen<'a> {
     number: u64,
@@ -54,10 +67,17 @@ struct Seen<'a> {
 }
 
 impl Evidence<'_> {
-    /// The positions of the ranks, in their order.
+    /// What each rank does, in their order.
     #[must_use]
-    pub fn positions(&self) -> Vec<Position> {
-        self.seen().into_iter().map(|it| it.position).collect()
+    pub fn whereabouts(&self) -> Vec<Whereabouts> {
+        let seen = self.seen().into_iter();
+        let of = |it: Seen<'_>| Whereabouts {
+            rank: it.process.rank,
+            place: it.stacks.last().and_then(|stacks| stacks.place()).cloned(),
+            unreadable: it.unreadable().map(str::to_owned),
+            position: it.position,
+        };
+        seen.map(of).collect()
     }
 
     fn seen(&self) -> Vec<Seen<'_>> {
@@ -145,7 +165,11 @@ impl Evidence<'_> {
                 unix_ns: now,
                 ..v1::ProcessChanged::default()
             };
-            [Kind::ProcessJoined(joined), Kind::GroupDefined(self.world(process, "")), Kind::ProcessChanged(ended)]
+            [
+                Kind::ProcessJoined(joined),
+                Kind::GroupDefined(self.world(process, "")),
+                Kind::ProcessChanged(ended),
+            ]
         });
         messages.collect()
     }
@@ -164,6 +188,17 @@ impl Evidence<'_> {
 
     /// The messages about one rank, except for its stacks.
     fn rank(&self, it: &Seen<'_>, groups: &[v1::CallGroup], out: &mut Vec<Kind>) {
+        if let Some(why) = it.unreadable() {
+            out.push(Kind::Note(v1::Note {
+                process: 0,
+                kind: i32::from(NoteKind::Unreadable.number()),
+                rank: Some(it.process.rank),
+                pid: it.process.pid,
+                text: why.to_owned(),
+                unix_ns: it.stacks.last().map_or(0, |stacks| stacks.at.0),
+            }));
+            return;
+        }
         if !it.has_joined() {
             let looks = self.looks.iter().filter_map(|look| look.get(it.number as usize - 1));
             out.push(Kind::RankStarted(it.started(looks.cloned().collect())));
@@ -199,10 +234,15 @@ impl Evidence<'_> {
             Position::Inside(call) => Some(call),
             _ => None,
         };
-        if call.is_none_or(|call| call.op != Op::InitProcessGroup) && self.job.world_size() > Some(0) {
+        if call.is_none_or(|call| call.op != Op::InitProcessGroup)
+            && self.job.world_size() > Some(0)
+        {
             out.push(Kind::GroupDefined(self.world(it.number, it.backend.unwrap_or_default())));
         }
-        let own = groups.iter().zip(FIRST_GROUP..).filter(|(group, _)| group.members.contains(&it.process.rank));
+        let own = groups
+            .iter()
+            .zip(FIRST_GROUP..)
+            .filter(|(group, _)| group.members.contains(&it.process.rank));
         out.extend(own.map(|(group, id)| {
             Kind::GroupDefined(v1::GroupDefined {
                 process: it.number,
@@ -227,7 +267,16 @@ impl Evidence<'_> {
 impl Seen<'_> {
     /// Whether it has joined a process group, or is about to.
     fn has_joined(&self) -> bool {
-        self.backend.is_some() || matches!(self.position, Position::Inside(_))
+        let is_inside = matches!(self.position, Position::Inside(_));
+        self.unreadable().is_none() && (self.backend.is_some() || is_inside)
+    }
+
+    /// Why its stacks could not be read; `None`: they were.
+    fn unreadable(&self) -> Option<&str> {
+        let last = self.stacks.last()?;
+        let mut main = last.threads.first().into_iter();
+        let has_frames = main.any(|it| !it.python.is_empty() || !it.native.is_empty());
+        (!has_frames && !last.trouble.is_empty()).then_some(&last.trouble)
     }
 
     fn started(&self, looks: Vec<v1::Stacks>) -> v1::RankStarted {
@@ -248,7 +297,10 @@ impl Seen<'_> {
         let mut found = vec![("init.rank".to_owned(), self.process.rank.to_string())];
         found.extend(self.process.world_size.map(|it| ("init.world_size".into(), it.to_string())));
         if let Some((address, port)) = meeting(self.process) {
-            found.extend([("init.address".into(), address.into()), ("init.port".into(), port.into())]);
+            found.extend([
+                ("init.address".into(), address.into()),
+                ("init.port".into(), port.into()),
+            ]);
         }
         found.extend(self.backend.map(|it| ("init.backend".into(), it.to_owned())));
         let shared = environment.iter().filter(|(name, _)| settings::must_agree(name));
@@ -304,7 +356,8 @@ impl Records {
             let place = group.members.iter().position(|&member| member == partner)?;
             i32::try_from(place).ok()
         });
-        let is_numbered = call.op.is_collective() || call.op.is_point_to_point() || call.op == Op::Unspecified;
+        let is_numbered =
+            call.op.is_collective() || call.op.is_point_to_point() || call.op == Op::Unspecified;
         let record = v1::Record {
             mono_ns: self.now.saturating_sub(waited),
             thread: 1,
@@ -356,7 +409,8 @@ fn group_of(call: &StackCall, groups: &[v1::CallGroup]) -> u32 {
     match &call.group {
         Some(group) if group.name == WORLD => WORLD_ID,
         Some(group) => {
-            let known = groups.iter().zip(FIRST_GROUP..).find(|(known, _)| is_same_group(known, group));
+            let known =
+                groups.iter().zip(FIRST_GROUP..).find(|(known, _)| is_same_group(known, group));
             known.map_or(0, |(_, id)| id)
         }
         // The reducer and waits have no frame with a group: nearly always it is that of all ranks.

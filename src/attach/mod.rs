@@ -8,6 +8,7 @@
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported* ([`crate::diagnosis::Config::is_attached`]).
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::timing::TimeScale;
+use crate::diagnosis::words::{self, Ranks};
 use crate::evidence::journal::Writer;
 use crate::node::follow::names;
 use crate::node::launch::rundir::RunDir;
-use crate::node::stacks::native::FunctionCache;
 use crate::private;
 
 pub mod environment;
@@ -31,7 +32,7 @@ pub mod sample;
 pub mod sleep;
 
 use find::RankedJob;
-use messages::Evidence;
+use messages::{Evidence, Whereabouts};
 use position::Position;
 
 /// Number of captures.
@@ -56,8 +57,8 @@ pub struct Options {
 pub struct Attached {
     /// The job.
     pub job: RankedJob,
-    /// Position of each rank, in the order of its ranks.
-    pub positions: Vec<Position>,
+    /// What each rank does, in their order.
+    pub whereabouts: Vec<Whereabouts>,
     /// Messages with the evidence.
     pub reports: Vec<v1::Report>,
 }
@@ -66,19 +67,62 @@ pub struct Attached {
 #[must_use]
 pub fn read(job: RankedJob, options: &Options) -> Attached {
     let scale = options.time_scale;
-    let cache = FunctionCache::default();
-    let looks = sample::looks(&job.ranks, LOOKS, scale.of(APART), &cache);
+    let looks = sample::looks(&job.ranks, LOOKS, scale.of(APART));
     let mut evidence = Evidence { job: &job, looks: &looks, stall_after_s: 0, time_scale: scale };
-    let positions = evidence.positions();
-    let is_measured = |position: &Position| match position {
+    let whereabouts = evidence.whereabouts();
+    let is_measured = |it: &Whereabouts| match &it.position {
         Position::Inside(call) => call.asleep.is_some(),
         _ => false,
     };
     // Threads that poll have no measured wait: two captures that show the same are then enough.
-    let limit = if positions.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
+    let limit =
+        if whereabouts.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
     evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
     let reports = evidence.reports();
-    Attached { job, positions, reports }
+    Attached { job, whereabouts, reports }
+}
+
+impl Attached {
+    /// One line for each group of ranks that do the same: "ranks 0 and 2: in all_reduce at train.py:9 for 4.1 s".
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let texts = self.whereabouts.iter().map(|it| (it.rank, it.to_string()));
+        let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
+        for (rank, text) in texts {
+            match groups.iter_mut().find(|(other, _)| *other == text) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => groups.push((text, vec![rank])),
+            }
+        }
+        groups.into_iter().map(|(text, ranks)| format!("{}: {text}", Ranks(&ranks))).collect()
+    }
+
+    /// Whether a rank moves.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        self.whereabouts.iter().any(|it| it.position == Position::Moves)
+    }
+}
+
+impl fmt::Display for Whereabouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = words::at(self.place.as_ref());
+        match &self.position {
+            Position::Inside(call) => {
+                write!(f, "in {}{at}", call.op)?;
+                match call.asleep {
+                    Some(asleep) => write!(f, " for {}", words::seconds(asleep)),
+                    None => Ok(()),
+                }
+            }
+            Position::Outside => write!(f, "does not move{at}"),
+            Position::Moves => write!(f, "moves{at}"),
+            Position::Unknown => match &self.unreadable {
+                Some(why) => write!(f, "{why}"),
+                None => write!(f, "its stacks show nothing"),
+            },
+        }
+    }
 }
 
 /// Writes the evidence to a run directory; returns its path.
@@ -89,8 +133,14 @@ pub fn read(job: RankedJob, options: &Options) -> Attached {
 pub fn keep(attached: &Attached, requested: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let started = Timestamp::now();
-    let directory = RunDir::make(shared_memory, requested, &names::file_name(&attached.job.id), started, |_| false)
-        .context("the run directory cannot be created")?;
+    let directory = RunDir::make(
+        shared_memory,
+        requested,
+        &names::file_name(&attached.job.id),
+        started,
+        |_| false,
+    )
+    .context("the run directory cannot be created")?;
     write(attached, &directory.path)?;
     Ok(directory.path)
 }
@@ -105,10 +155,11 @@ pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
     for report in &attached.reports {
         journal.append(report)?;
     }
-    let hello = attached.reports.iter().flat_map(|it| &it.events).find_map(|event| match &event.kind {
-        Some(v1::event::Kind::Hello(hello)) => Some(hello),
-        _ => None,
-    });
+    let hello =
+        attached.reports.iter().flat_map(|it| &it.events).find_map(|event| match &event.kind {
+            Some(v1::event::Kind::Hello(hello)) => Some(hello),
+            _ => None,
+        });
     let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     names::describe(directory, hello, None).context("run.json cannot be written")
 }

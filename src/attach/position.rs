@@ -113,9 +113,8 @@ fn operation(thread: &ThreadStack, line: Option<&Where>) -> Option<(Op, bool)> {
     });
     let native = || {
         let mut frames = thread.native.iter();
-        let (name, op) = frames.find_map(|frame| {
-            NATIVE.iter().find(|(name, _)| frame.function.contains(name))
-        })?;
+        let (name, op) = frames
+            .find_map(|frame| NATIVE.iter().find(|(name, _)| frame.function.contains(name)))?;
         Some((*op, name.starts_with("c10d::Reducer")))
     };
     python.map(|op| (op, false)).or_else(native)
@@ -125,10 +124,13 @@ fn operation(thread: &ThreadStack, line: Option<&Where>) -> Option<(Op, bool)> {
 fn op_of(function: &str) -> Option<Op> {
     let name = function.rsplit('.').next().unwrap_or_default();
     let name = match name {
-        "all_gather_into_tensor" | "_all_gather_base" | "all_gather_tensor" | "all_gather_single" => {
-            "all_gather"
+        "all_gather_into_tensor"
+        | "_all_gather_base"
+        | "all_gather_tensor"
+        | "all_gather_single" => "all_gather",
+        "reduce_scatter_tensor" | "_reduce_scatter_base" | "reduce_scatter_single" => {
+            "reduce_scatter"
         }
-        "reduce_scatter_tensor" | "_reduce_scatter_base" | "reduce_scatter_single" => "reduce_scatter",
         "all_to_all_single" => "all_to_all",
         "gather_into_tensor" | "gather_single" => "gather",
         "_new_group_with_tag" => "new_group",
@@ -167,14 +169,21 @@ mod tests {
     fn all_reduce(line: u32) -> Vec<Where> {
         vec![
             frame(C10D, 3100, "all_reduce"),
-            frame("/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 81, "wrapper"),
+            frame(
+                "/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py",
+                81,
+                "wrapper",
+            ),
             frame("train.py", line, "main"),
         ]
     }
 
     #[test]
     fn sleeping_rank_is_inside_the_call_of_its_frames() {
-        let position = of(&capture(1, 5.0, Some(60.0), all_reduce(9)), &capture(3, 5.0, Some(62.0), all_reduce(9)));
+        let position = of(
+            &capture(1, 5.0, Some(60.0), all_reduce(9)),
+            &capture(3, 5.0, Some(62.0), all_reduce(9)),
+        );
         let Position::Inside(call) = position else { panic!("{position:?}") };
         assert_eq!((call.op, call.place.unwrap().line, call.hidden), (Op::AllReduce, 9, false));
         assert_eq!(call.asleep, Some(Duration::from_secs(62)));
@@ -182,15 +191,25 @@ mod tests {
 
     #[test]
     fn rank_that_called_again_between_the_captures_moves() {
-        let of = |asleep, line| of(&capture(1, 5.0, Some(0.1), all_reduce(9)), &capture(3, 5.0, asleep, all_reduce(line)));
-        assert_eq!(of(Some(0.2), 9), Position::Moves, "it has slept for less than the time between them");
+        let of = |asleep, line| {
+            of(
+                &capture(1, 5.0, Some(0.1), all_reduce(9)),
+                &capture(3, 5.0, asleep, all_reduce(line)),
+            )
+        };
+        assert_eq!(
+            of(Some(0.2), 9),
+            Position::Moves,
+            "it has slept for less than the time between them"
+        );
         assert_eq!(of(Some(9.0), 10), Position::Moves, "another line");
         assert!(matches!(of(None, 9), Position::Inside(_)), "its sleep is unknown");
     }
 
     #[test]
     fn rank_outside_moves_or_not() {
-        let at = |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
+        let at =
+            |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
         assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 9)), Position::Outside);
         assert_eq!(of(&at(1, 5.0, 9), &at(3, 7.0, 9)), Position::Moves);
         assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 10)), Position::Moves);
@@ -218,7 +237,14 @@ mod tests {
     fn native_frames_show_calls_of_the_reducer() {
         let native = |function: &str| ThreadStack {
             native: vec![frame("libtorch_cpu.so", 0, function)],
-            python: vec![frame("/v/lib/python3.11/site-packages/torch/autograd/graph.py", 1, "_engine_run_backward"), frame("train.py", 9, "main")],
+            python: vec![
+                frame(
+                    "/v/lib/python3.11/site-packages/torch/autograd/graph.py",
+                    1,
+                    "_engine_run_backward",
+                ),
+                frame("train.py", 9, "main"),
+            ],
             ..ThreadStack::default()
         };
         let line = frame("train.py", 9, "main");

@@ -1,24 +1,31 @@
-//! Captures the stacks of all ranks of a job, twice.
+//! Captures the stacks of all ranks of a job, several times.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
 use super::find::RankProcess;
 use super::sleep::ProcessorClocks;
 use crate::node::stacks::{self, native::FunctionCache};
+use crate::node::sys;
+
+/// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
+const MAX_CAPTURE: Duration = Duration::from_secs(2);
 
 /// One capture of all ranks, in their order.
 pub type Look = Vec<v1::Stacks>;
 
-/// Captures the stacks of all ranks at once, some time apart. No rank is stopped.
+/// Captures the stacks of all ranks at once, `count` times, some time apart. No rank is stopped.
 #[must_use]
-pub fn looks(ranks: &[RankProcess], count: usize, apart: Duration, cache: &FunctionCache) -> Vec<Look> {
+pub fn looks(ranks: &[RankProcess], count: usize, apart: Duration) -> Vec<Look> {
+    let cache = Arc::new(FunctionCache::default());
     let mut looks = Vec::with_capacity(count);
     for number in 0..count {
         let started = Instant::now();
-        looks.push(look(ranks, cache));
+        looks.push(look(ranks, &cache));
         if number + 1 < count {
             thread::sleep(apart.saturating_sub(started.elapsed()));
         }
@@ -26,19 +33,27 @@ pub fn looks(ranks: &[RankProcess], count: usize, apart: Duration, cache: &Funct
     looks
 }
 
-fn look(ranks: &[RankProcess], cache: &FunctionCache) -> Look {
-    let of = |it: &RankProcess| {
-        let mut stacks = stacks::capture(it.pid, it.start_ticks, cache);
+fn look(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> Look {
+    thread::scope(|scope| {
+        let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(|| capture(it, cache))).collect();
+        captures.into_iter().map(|it| it.join().unwrap_or_default()).collect()
+    })
+}
+
+fn capture(rank: &RankProcess, cache: &Arc<FunctionCache>) -> v1::Stacks {
+    let (pid, start_ticks, cache) = (rank.pid, rank.start_ticks, Arc::clone(cache));
+    let captured = sys::within(MAX_CAPTURE, move || {
+        let mut stacks = stacks::capture(pid, start_ticks, &cache);
         let mut clocks = ProcessorClocks::default();
-        let asleep = stacks.threads.iter_mut().filter(|thread| thread.state != "R");
-        for thread in asleep {
-            let time = clocks.asleep(it.pid, thread.tid);
-            thread.asleep_ns = time.and_then(|it| u64::try_from(it.as_nanos()).ok());
+        for thread in stacks.threads.iter_mut().filter(|thread| thread.state != "R") {
+            let asleep = clocks.asleep(pid, thread.tid);
+            thread.asleep_ns = asleep.and_then(|it| u64::try_from(it.as_nanos()).ok());
         }
         stacks
-    };
-    thread::scope(|scope| {
-        let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(|| of(it))).collect();
-        captures.into_iter().map(|it| it.join().unwrap_or_default()).collect()
+    });
+    captured.unwrap_or_else(|| v1::Stacks {
+        unix_ns: Timestamp::now().0,
+        trouble: format!("its memory could not be read within {} s", MAX_CAPTURE.as_secs()),
+        ..v1::Stacks::default()
     })
 }

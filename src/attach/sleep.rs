@@ -71,7 +71,10 @@ mod tests {
         let tasks = crate::node::stacks::tasks::of(pid).unwrap().0;
         let task = tasks.iter().find(|it| it.name == "asleep").unwrap();
         let asleep = ProcessorClocks::default().asleep(pid, task.tid).unwrap();
-        assert!(asleep >= Duration::from_millis(250) && asleep < Duration::from_secs(60), "{asleep:?}");
+        assert!(
+            asleep >= Duration::from_millis(250) && asleep < Duration::from_secs(60),
+            "{asleep:?}"
+        );
         drop(done);
         thread.join().unwrap().unwrap_err();
     }

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp, Tool,
-    Verdict, WaitingIn, Where,
+    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity,
+    Timestamp, Tool, Verdict, WaitingIn, Where,
 };
 
 pub mod capture;
@@ -68,7 +68,12 @@ pub struct Config {
 impl Config {
     /// Default settings with this timing.
     pub const fn with_timing(timing: Timing) -> Self {
-        Self { stall_after: timing.default_stall_after, has_timed_out: false, is_attached: false, timing }
+        Self {
+            stall_after: timing.default_stall_after,
+            has_timed_out: false,
+            is_attached: false,
+            timing,
+        }
     }
 }
 
@@ -318,7 +323,7 @@ impl Engine {
             exit: process.end.map_or(process.later_exit, |end| end.exit),
             step: process.step,
             place: self.place_of(process),
-            blocked_on: stacks::blocked_on(process),
+            blocked_on: stacks::blocked_on(&self.model, process),
             waiting_in,
         }
     }

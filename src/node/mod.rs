@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+pub mod blocked;
 pub mod follow;
 pub mod launch;
 pub mod processes;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Thread};
-use ddp_doctor_proto::report::{Job, Rank, RankState, Timestamp, Tool, Where};
+use ddp_doctor_proto::report::{BlockedOn, Job, Rank, RankState, Timestamp, Tool, Where};
 
 use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
@@ -78,6 +78,13 @@ fn add(process: &mut Process, stacks: &Stacks) {
         holds_gil: thread.holds_gil,
         python: thread.python.clone(),
         native: thread.native.clone(),
+        blocked_on: thread.blocked_on.as_ref().map(|on| BlockedOn {
+            kind: on.kind.to_string(),
+            what: on.what.to_string(),
+            rank: on.rank,
+            pid: on.pid,
+            for_ms: thread.asleep.map(|it| it.as_millis() as u64),
+        }),
     };
     process.taken_at = Some(stacks.at);
     process.trouble = (!stacks.trouble.is_empty()).then(|| stacks.trouble.to_string());
@@ -338,6 +345,9 @@ pub(super) fn thread_state(thread: &Thread) -> String {
     }
     if thread.holds_gil == Some(true) {
         text.push_str(", holds the GIL");
+    }
+    if let Some(on) = &thread.blocked_on {
+        text.push_str(&format!(", waits for {}", plain(&on.what)));
     }
     text
 }

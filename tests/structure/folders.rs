@@ -17,9 +17,10 @@ const FOLDERS: [&str; 8] =
     ["agent", "benches", "dashboard", "docs", "proto", "scripts", "src", "tests"];
 
 /// Folders whose source files are data of tests, or are not part of the repository.
-const DATA: [(&str, &str); 3] = [
+const DATA: [(&str, &str); 4] = [
     ("proto/src/generated", "code that prost and tonic write"),
     ("tests/jobs", "programs with a planted fault, by family: a folder has as many as its family"),
+    ("tests/attach/jobs", "programs with a planted fault"),
     ("agent/python/build", "output of pip"),
 ];
 

@@ -92,13 +92,12 @@ pub(in super::super) fn status(analysis: &Analysis, fail_on: FailOn) -> u8 {
 }
 
 impl Format {
-    /// Whether it is the layout for a terminal.
-    pub(in super::super) const fn is_text(self) -> bool {
-        matches!(self, Self::Text)
-    }
-
     /// Prints the reports.
-    pub(in super::super) fn print(self, analysis: &Analysis, global: &Global) -> anyhow::Result<()> {
+    pub(in super::super) fn print(
+        self,
+        analysis: &Analysis,
+        global: &Global,
+    ) -> anyhow::Result<()> {
         let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();

@@ -6,16 +6,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use ddp_doctor_proto::report::Effect;
 
 use crate::attach::find::{self, RankedJob};
 use crate::attach::{self, Attached, Options};
 use crate::cli::exit_status::FailOn;
 use crate::cli::files::{Format, print_remarks, status};
 use crate::cli::options::Global;
+use crate::cli::output::output;
 use crate::diagnosis::timing::TimeScale;
 use crate::postmortem::{self, Analysis};
 use crate::private;
 use crate::report::json;
+use crate::report::text::plain;
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -79,6 +82,9 @@ impl Attach {
             }
         }
         self.format.print(&analysis, global)?;
+        if matches!(self.format, Format::Text) && global.quiet == 0 {
+            print_whereabouts(&read, &analysis)?;
+        }
         Ok(status(&analysis, self.fail_on))
     }
 
@@ -101,12 +107,36 @@ impl Attach {
             [_] => {}
             _ if self.all => {}
             jobs => {
-                let ids: Vec<String> = jobs.iter().map(|it| format!("{} ({} ranks)", it.id, it.ranks.len())).collect();
-                bail!("several jobs run on this host: {}. Choose one by --job ID, or read --all", ids.join(", "))
+                let ids: Vec<String> =
+                    jobs.iter().map(|it| format!("{} ({} ranks)", it.id, it.ranks.len())).collect();
+                bail!(
+                    "several jobs run on this host: {}. Choose one by --job ID, or read --all",
+                    ids.join(", ")
+                )
             }
         }
         Ok(jobs)
     }
+}
+
+/// Prints where the ranks are of jobs in which nothing blocks.
+fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
+    let out = &mut output();
+    for (attached, report) in read.iter().zip(&analysis.reports) {
+        if report.findings.iter().any(|it| it.effect != Effect::None) {
+            continue;
+        }
+        let verdict = if attached.moves() {
+            "not hanging: ranks move"
+        } else {
+            "no wait is long enough to be a hang"
+        };
+        writeln!(out, "\n{verdict}")?;
+        for line in attached.lines() {
+            writeln!(out, "    {}", plain(&line))?;
+        }
+    }
+    out.flush()
 }
 
 /// Diagnoses what was read, and keeps it if there is a directory for it.
@@ -115,7 +145,8 @@ fn analyze(attached: &Attached, directory: Option<PathBuf>) -> anyhow::Result<An
         let directory = attach::keep(attached, Some(directory))?;
         let analysis = postmortem::analyze(std::slice::from_ref(&directory));
         if let Some(report) = analysis.reports.first() {
-            json::write(report, &directory.join("report.json")).context("report.json cannot be written")?;
+            json::write(report, &directory.join("report.json"))
+                .context("report.json cannot be written")?;
         }
         return Ok(analysis);
     }

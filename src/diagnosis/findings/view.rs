@@ -229,7 +229,9 @@ pub(crate) fn last_call_of(model: &Model, process: &Process) -> String {
 /// The same for a finding about a group: the group of the call is named if it is another one.
 pub(crate) fn last_call_beside(model: &Model, process: &Process, about: Option<GroupId>) -> String {
     let Some(call) = &process.last_call else {
-        let unknown = if process.is_from_text() {
+        let unknown = if process.is_attached() {
+            "its earlier calls are unknown"
+        } else if process.is_from_text() {
             "its calls are not in the log"
         } else if model.has_counted_calls(process) {
             "its calls are not recorded, only their number"

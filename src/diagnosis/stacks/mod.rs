@@ -15,7 +15,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{BlockedOn, Timestamp, Where};
 
 use crate::evidence::event::{Stacks, ThreadStack};
-use crate::model::Process;
+use crate::model::{Model, Process};
 use crate::timing::Timing;
 
 mod code;
@@ -118,14 +118,17 @@ pub fn unseen_call<'a>(
 }
 
 /// What the main thread of a process waits for, from the latest capture after its latest record.
-pub(crate) fn blocked_on(process: &Process) -> Option<BlockedOn> {
-    let last = process.stacks.last().filter(|it| it.at >= process.last_at && !process.has_ended())?;
+pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> {
+    let last =
+        process.stacks.last().filter(|it| it.at >= process.last_at && !process.has_ended())?;
     let thread = last.threads.first()?;
     let on = thread.blocked_on.as_ref()?;
+    let is_other = |it: &&Process| it.host == process.host && Some(it.pid) == on.pid;
+    let other = model.processes.values().find(is_other).and_then(|it| it.rank);
     Some(BlockedOn {
         kind: on.kind.to_string(),
         what: on.what.to_string(),
-        rank: on.rank,
+        rank: on.rank.or(other),
         pid: on.pid,
         for_ms: thread.asleep.map(|it| it.as_millis() as u64),
     })

@@ -197,12 +197,8 @@ impl Layout {
 /// Frame → its globals in 3.12 to 3.14, which do not publish it.
 const GLOBALS: u64 = 24;
 
-const PYTHON_3_9: Layout = Layout {
-    place: Place::Byte(104),
-    locals: 360,
-    line_format: LineFormat::Deltas,
-    ..PYTHON_3_10
-};
+const PYTHON_3_9: Layout =
+    Layout { place: Place::Byte(104), locals: 360, line_format: LineFormat::Deltas, ..PYTHON_3_10 };
 
 const PYTHON_3_10: Layout = Layout {
     interpreters: 32,

@@ -9,7 +9,7 @@
 use std::io;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::v1;
+use ddp_doctor_proto::{BlockKind, v1};
 
 pub mod access;
 pub mod elf;
@@ -24,6 +24,7 @@ pub mod tasks;
 pub mod unwind;
 pub mod values;
 
+use crate::node::blocked;
 use crate::node::sample::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
@@ -33,6 +34,8 @@ use tasks::Task;
 
 /// Maximum length of a name in a reported frame, in bytes.
 const MAX_NAME: usize = 1024;
+/// Maximum number of threads of a process whose waits are named.
+const MAX_BLOCKED: usize = 16;
 /// Maximum size of the reported frames of one process, in bytes.
 const MAX_FRAME_BYTES: usize = 2 << 20;
 
@@ -51,6 +54,17 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
     v1::Stacks { process: 0, unix_ns, threads, trouble: capture.trouble.join("; ") }
 }
 
+/// The Python frames of the main thread of a process, innermost first; `None` if they cannot be read.
+#[must_use]
+pub fn python_frames(pid: u32) -> Option<Vec<Where>> {
+    let memory = ProcessMemory::open(pid).ok()?;
+    let threads = python(pid, &memory, &maps::images(pid).ok()?).ok()?;
+    let (main, _) = tasks::of(pid).ok()?;
+    let inner = main.first()?.inner_tid;
+    let mut threads = threads.into_iter();
+    threads.find(|(tid, _)| *tid == Some(inner)).map(|(_, thread)| thread.frames)
+}
+
 /// State of a capture.
 #[derive(Default)]
 struct Capture {
@@ -59,6 +73,8 @@ struct Capture {
     native: Vec<Vec<Where>>,
     /// Python threads, each with its thread id in the pid namespace of the process.
     python: Vec<(Option<u32>, PythonThread)>,
+    /// What each of the tasks waits for.
+    blocked: Vec<Option<v1::BlockedOn>>,
     /// Descriptions of missing parts.
     trouble: Vec<String>,
 }
@@ -85,6 +101,7 @@ impl Capture {
                 let mut native = Native::new(&memory, &images, cache);
                 let tids = self.tasks.iter().map(|task| task.tid);
                 self.native = tids.map(|tid| native.frames(pid, tid)).collect();
+                self.blocked = self.blocked(pid, &memory);
             }
             Err(error) => self.trouble.push(access::explain(pid, &error)),
         }
@@ -94,10 +111,46 @@ impl Capture {
         Ok(())
     }
 
+    /// What the main thread and other threads that run Python wait for.
+    fn blocked(&self, pid: u32, memory: &ProcessMemory) -> Vec<Option<v1::BlockedOn>> {
+        let mut left = MAX_BLOCKED;
+        let on = |(index, task): (usize, &Task)| {
+            let python = self.python.iter().find(|(tid, _)| *tid == Some(task.inner_tid));
+            let python = python.map(|(_, thread)| &thread.frames[..]).unwrap_or_default();
+            if left == 0 || task.state == 'R' || index > 0 && python.is_empty() {
+                return None;
+            }
+            left -= 1;
+            let native = self.native.get(index).map(Vec::as_slice).unwrap_or_default();
+            if let Some(holder) = self.gil_holder(task, native) {
+                return Some(holder);
+            }
+            blocked::on(blocked::Waiter { pid, tid: task.tid, python, native }, memory)
+        };
+        self.tasks.iter().enumerate().map(on).collect()
+    }
+
+    /// The thread that holds the interpreter's lock, if this one waits for that lock.
+    fn gil_holder(&self, task: &Task, native: &[Where]) -> Option<v1::BlockedOn> {
+        const WAITS: [&str; 3] = ["take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread"];
+        native.iter().find(|frame| WAITS.iter().any(|name| frame.function.contains(name)))?;
+        let (tid, holder) = self.python.iter().find(|(_, thread)| thread.holds_gil)?;
+        let tid = tid.filter(|&tid| tid != task.inner_tid)?;
+        let at = holder.frames.first().map(|frame| {
+            let file = frame.file.rsplit('/').next().unwrap_or_default();
+            format!(", which is in {}() at {file}:{}", frame.function, frame.line)
+        });
+        Some(v1::BlockedOn {
+            kind: i32::from(BlockKind::Gil.number()),
+            what: format!("interpreter's lock, held by thread {tid}{}", at.unwrap_or_default()),
+            ..v1::BlockedOn::default()
+        })
+    }
+
     /// The kernel's threads with their frames: the main thread first, then those with Python
     /// frames.
     fn join(&mut self) -> Vec<v1::ThreadStack> {
-        let Self { tasks, native, python, trouble } = self;
+        let Self { tasks, native, python, blocked, trouble } = self;
         // After a fork only one thread is left, which Python may still know by its previous id.
         if let [only] = &tasks[..]
             && python.iter().all(|(tid, _)| *tid != Some(only.inner_tid))
@@ -111,7 +164,8 @@ impl Capture {
         let mut moving = 0;
         let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
         let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
-        for (task, native) in tasks.drain(..).zip(native) {
+        let blocked = blocked.drain(..).chain(std::iter::repeat(None));
+        for ((task, native), blocked_on) in tasks.drain(..).zip(native).zip(blocked) {
             let known = python.iter().position(|(tid, _)| *tid == Some(task.inner_tid));
             let known = known.map(|index| python.swap_remove(index).1);
             match known.as_ref().and_then(|thread| thread.gap) {
@@ -140,8 +194,9 @@ impl Capture {
                 holds_gil: known.as_ref().map(|thread| thread.holds_gil),
                 python: frames(known.map(|it| it.frames).unwrap_or_default(), &mut left),
                 native: frames(native, &mut left),
+                asleep_ns: None,
+                blocked_on,
                 group,
-                ..v1::ThreadStack::default()
             });
         }
         if moving > 0 {

@@ -116,7 +116,8 @@ impl<M: Memory> Objects<'_, '_, M> {
         let mut found = Vec::new();
         for index in 0..count {
             let entry = at(entries, size * index + size - 16)?;
-            let (key, value) = (self.pages.u64(entry)? & !FLAGS, self.pages.u64(at(entry, 8)?)? & !FLAGS);
+            let (key, value) =
+                (self.pages.u64(entry)? & !FLAGS, self.pages.u64(at(entry, 8)?)? & !FLAGS);
             // Removed entries have no value.
             if key != 0 && value != 0 {
                 found.push((key, value));
@@ -216,7 +217,8 @@ pub fn group_of_call<M: Memory>(
     let (_, ranks) = ranks.into_iter().find(|(key, _)| *key == group).ok_or(none)?;
     let mut members = Vec::new();
     for (global, in_group) in objects.dict(ranks)? {
-        members.push((objects.int(in_group)?, u32::try_from(objects.int(global)?).map_err(|_| none)?));
+        members
+            .push((objects.int(in_group)?, u32::try_from(objects.int(global)?).map_err(|_| none)?));
     }
     members.sort_unstable();
     let members: Vec<u32> = members.into_iter().map(|(_, global)| global).collect();

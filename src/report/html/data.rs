@@ -558,5 +558,6 @@ fn thread(stack: &ThreadStack) -> Thread {
         holds_gil: stack.holds_gil,
         python: stack.python.clone(),
         native: stack.native.clone(),
+        blocked_on: None,
     }
 }

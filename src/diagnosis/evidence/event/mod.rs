@@ -15,7 +15,9 @@ pub use call::{
     Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, Unstated, WaitsFor,
 };
 pub use program::{Forward, Guard, OtherBranch, Parameters};
-pub use samples::{Blocked, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack};
+pub use samples::{
+    Blocked, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack,
+};
 
 /// Identifies a process within a job, across nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

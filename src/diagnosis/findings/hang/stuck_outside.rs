@@ -54,8 +54,40 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         draft.say(where_it_is(situation.model, process, outside)?);
     }
     draft.next = advice(what, first);
+    blame_holder(&mut draft, situation, first);
     if what == What::Lock {
         blame_failed_thread(&mut draft, first);
     }
     Some(draft)
+}
+
+/// Makes the rank that holds the file lock for which a rank waits the root cause: it holds the lock while it waits
+/// for that rank, or does something else.
+fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, waiter: &Process) -> Option<()> {
+    let on = stacks::blocked_on(situation.model, waiter).filter(|it| it.kind == "file-lock")?;
+    let holder = situation.model.process_of(on.rank?).filter(|it| it.id != waiter.id)?;
+    let (held_by, waits) = (holder.rank?, waiter.rank?);
+    let mut inside = holder.threads.values();
+    let call = inside.find_map(|it| it.inside(situation.now, &situation.model.timing));
+    let meanwhile = match call {
+        Some(call) => format!("waits in {}", words::call_at(call)),
+        None => "does something else".to_owned(),
+    };
+    draft.summary = format!(
+        "rank {held_by} holds a file lock for which rank {waits} waits, and {meanwhile}: {}",
+        on.what
+    );
+    draft.say(format!("Rank {waits} can only go on once rank {held_by} releases the lock."));
+    draft.next = vec![
+        "Release file locks before a collective, or take them on every rank in the same order."
+            .into(),
+    ];
+    let mut victims = std::mem::take(&mut draft.victims);
+    victims.retain(|&rank| rank != held_by);
+    victims.push(waits);
+    victims.sort_unstable();
+    victims.dedup();
+    draft.blame([held_by], Confidence::Supported);
+    draft.set_victims(victims);
+    Some(())
 }

@@ -103,6 +103,7 @@ fn how_it_ended(process: &Process, exit: Exit) -> String {
         }
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) if process.is_attached() => "has ended: it has no process on its host".into(),
         (None, None) => "ended with an unknown status".into(),
     }
 }
@@ -112,7 +113,7 @@ pub(crate) fn after_last_call(process: &Process) -> String {
     match &process.last_call {
         Some(call) => format!(" after {}", words::call_at(call)),
         // Logs do not contain all calls.
-        None if process.is_from_text() => String::new(),
+        None if process.is_from_text() || process.is_attached() => String::new(),
         None => " before its first call".into(),
     }
 }

@@ -1,5 +1,7 @@
 //! Words about ranks that stand still outside of calls.
 
+use std::time::Duration;
+
 use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
@@ -36,6 +38,14 @@ pub(crate) fn where_it_is(
         text += &format!("; {}", system.join(", "));
     }
     text += &format!("; {}.", last_call_of(model, process));
+    if let Some(on) = stacks::blocked_on(model, process) {
+        let lasting = on.for_ms.filter(|&ms| ms >= 1000);
+        let lasting =
+            lasting.map(|ms| format!(", for {}", words::seconds(Duration::from_millis(ms))));
+        let of_rank = on.rank.map(|rank| format!(" (rank {rank})"));
+        let [of_rank, lasting] = [of_rank, lasting].map(Option::unwrap_or_default);
+        text += &format!(" It waits for: {}{of_rank}{lasting}.", on.what);
+    }
     if !outside.others.is_empty() {
         let others = words::joined(outside.others.iter().map(|it| words::line(it)), " and ");
         text += &format!(" Further threads of it are at {others}.");

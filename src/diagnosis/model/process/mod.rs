@@ -205,6 +205,11 @@ impl Process {
         &*self.layer == crate::model::TEXT_LAYER
     }
 
+    /// Whether its calls are those that its stacks show: earlier ones are unknown.
+    pub fn is_attached(&self) -> bool {
+        &*self.layer == crate::model::STACK_LAYER
+    }
+
     /// Up to when its waits are known: a log states how long they had lasted when they were given up.
     pub fn waits_known_until(&self, now: Timestamp) -> Timestamp {
         let until = self.unwatched.filter(|_| self.is_from_text());

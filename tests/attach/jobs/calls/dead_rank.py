@@ -2,7 +2,7 @@
 nproc = 3
 codes = ["DD201", "DD204"]
 root = [1]
-launcher = "plain"
+plain = true
 ///"""
 import os
 import signal

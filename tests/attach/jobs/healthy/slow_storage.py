@@ -1,6 +1,7 @@
 """/// truth
 nproc = 3
 healthy = true
+quick = true
 ///"""
 import time
 

@@ -2,7 +2,7 @@
 nproc = 3
 codes = ["DD204"]
 root = [1]
-blocked_on = "sleep"
+quick = true
 ///"""
 import time
 

@@ -2,7 +2,8 @@
 nproc = 3
 codes = ["DD204"]
 root = [2]
-worker = "samples.py"
+blocked_on = "child"
+says = "data_loader.py"
 ///"""
 import time
 

@@ -2,7 +2,6 @@
 nproc = 3
 codes = ["DD204"]
 root = [0]
-blocked_on = "gil"
 ///"""
 import ctypes
 import threading

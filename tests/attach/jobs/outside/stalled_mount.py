@@ -4,7 +4,7 @@ codes = ["DD204"]
 root = [1]
 blocked_on = "file"
 says = "fuse"
-root_user = true
+privileged = true
 ///
 
 The mount is a FUSE file system whose server answers nothing but the handshake, as a network file system does

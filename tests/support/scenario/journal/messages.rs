@@ -227,6 +227,7 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
         holds_gil: thread.holds_gil,
         python: frames(&thread.python),
         native: frames(&thread.native),
+        ..v1::ThreadStack::default()
     });
     v1::Stacks {
         process,

@@ -1,0 +1,70 @@
+//! The holder of a file lock.
+
+use std::fs;
+
+/// A file as `/proc/locks` names it: major and minor number of its device, and inode.
+type LockedFile = (u32, u32, u64);
+
+/// The process that holds a lock for which a process waits by a descriptor.
+pub(super) fn holder(pid: u32, fd: u32) -> Option<u32> {
+    // The file itself is not accessed: its file system may not respond.
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    holder_in(&locks, file_of(&info, &mounts)?, pid)
+}
+
+/// The file of a descriptor, from its `fdinfo` and the mounts of its process.
+fn file_of(info: &str, mounts: &str) -> Option<LockedFile> {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let (mount, inode) = (field("mnt_id:")?, field("ino:")?.parse().ok()?);
+    let device = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        let id = words.next()?;
+        words.nth(1).filter(|_| id == mount)
+    });
+    let (major, minor) = device?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?, inode))
+}
+
+/// The holder of a lock on a file in `/proc/locks`, whose lines with an arrow are waiters.
+fn holder_in(locks: &str, file: LockedFile, waiter: u32) -> Option<u32> {
+    let mut holders = locks.lines().filter_map(|line| {
+        // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, kind, _, _, pid, place, ..] = words[..] else { return None };
+        let mut place = place.split(':');
+        let number = |text: Option<&str>| u32::from_str_radix(text?, 16).ok();
+        let at = (number(place.next())?, number(place.next())?, place.next()?.parse().ok()?);
+        let pid = pid.parse().ok()?;
+        (kind != "->" && at == file && pid != waiter).then_some(pid)
+    });
+    holders.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_a_descriptor_has_the_device_of_its_mount() {
+        let info = "pos:\t0\nflags:\t0100001\nmnt_id:\t30\nino:\t88\n";
+        let mounts =
+            "22 1 254:0 / / rw - ext4 /dev/vda rw\n30 22 254:1 / /data rw - xfs /dev/vdb rw\n";
+        assert_eq!(file_of(info, mounts), Some((254, 1, 88)));
+        assert_eq!(file_of("pos:\t0\n", mounts), None);
+    }
+
+    #[test]
+    fn holder_is_no_waiter_and_of_the_same_file() {
+        let locks = "\
+1: POSIX  ADVISORY  WRITE 11 fe:00:77 0 EOF
+2: FLOCK  ADVISORY  WRITE 22 fe:00:88 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 33 fe:00:88 0 EOF
+3: FLOCK  ADVISORY  READ 44 fe:01:88 0 EOF
+";
+        assert_eq!(holder_in(locks, (0xfe, 0, 88), 33), Some(22));
+        assert_eq!(holder_in(locks, (0xfe, 0, 88), 22), None);
+        assert_eq!(holder_in(locks, (0xfe, 0, 99), 33), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! What a thread waits for in the kernel, by name.
+//!
+//! The kernel states the system call that a sleeping thread is in, with its arguments
+//! (`/proc/PID/task/TID/syscall`). `syscall` reads it, `files` names descriptors, paths and their mounts, `locks`
+//! finds the holder of a file lock, `peers` the other end of a pipe or socket, and `children` what a child does.
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{BlockKind, v1};
+
+use crate::node::stacks::memory::Memory;
+use syscall::{Argument, Syscall};
+
+mod children;
+mod files;
+mod locks;
+mod peers;
+mod syscall;
+
+/// A thread whose wait is to be named.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter<'a> {
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Its Python frames, innermost first.
+    pub python: &'a [Where],
+    /// Its native frames, innermost first.
+    pub native: &'a [Where],
+}
+
+/// What a thread waits for; `None`: nothing, or unknown. `memory` is that of its process.
+#[must_use]
+pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
+    if let Some(key) = store_key(&waiter) {
+        return Some(blocked(BlockKind::StoreKey, key, 0));
+    }
+    if let Some((pid, what)) = children::data_loader_worker(&waiter) {
+        return Some(blocked(BlockKind::Child, what, pid));
+    }
+    let syscall = Syscall::of(waiter.pid, waiter.tid)?;
+    let pid = waiter.pid;
+    match syscall.argument(memory)? {
+        Argument::Descriptor(verb, fd) => on_descriptor(pid, verb, fd),
+        Argument::Descriptors(fds) => {
+            fds.into_iter().find_map(|fd| on_descriptor(pid, "wait for", fd))
+        }
+        Argument::Path(verb, path) => {
+            let what = format!("{verb} {}", files::path_and_mount(pid, &path));
+            Some(blocked(BlockKind::File, what, 0))
+        }
+        Argument::Lock(fd) => {
+            let file = files::target(pid, fd)?;
+            let holder = locks::holder(pid, fd);
+            let held = holder
+                .map_or_else(String::new, |it| format!(", held by {}", children::process(it)));
+            let what = format!("lock of {}{held}", files::path_and_mount(pid, &file));
+            Some(blocked(BlockKind::FileLock, what, holder.unwrap_or(0)))
+        }
+        Argument::Child(child) => {
+            let child = child.or_else(|| children::only(pid))?;
+            Some(blocked(BlockKind::Child, format!("exit of {}", children::process(child)), child))
+        }
+        Argument::Sleep => Some(blocked(BlockKind::Sleep, "end of a sleep".into(), 0)),
+    }
+}
+
+fn blocked(kind: BlockKind, what: String, pid: u32) -> v1::BlockedOn {
+    v1::BlockedOn { kind: i32::from(kind.number()), what, pid, rank: None }
+}
+
+fn on_descriptor(pid: u32, verb: &str, fd: u32) -> Option<v1::BlockedOn> {
+    let target = files::target(pid, fd)?;
+    let other = |kind: BlockKind, name: &str, peer: Option<u32>, address: Option<String>| {
+        let address = address.map_or_else(String::new, |it| format!(" to {it}"));
+        let end = peer.map_or_else(String::new, |it| {
+            format!(", whose other end is {}", children::process(it))
+        });
+        blocked(kind, format!("{verb} a {name}{address}{end}"), peer.unwrap_or(0))
+    };
+    if let Some(inode) = files::inode_of(&target, "pipe") {
+        return Some(other(BlockKind::Pipe, "pipe", peers::of_pipe(pid, fd, inode), None));
+    }
+    if let Some(inode) = files::inode_of(&target, "socket") {
+        let (peer, address) = peers::of_socket(pid, inode);
+        return Some(other(BlockKind::Socket, "socket", peer, address));
+    }
+    // Timers, events and epoll descriptors name nothing.
+    if !target.starts_with('/') {
+        return None;
+    }
+    let kind = if target.starts_with("/dev/") { BlockKind::Device } else { BlockKind::File };
+    Some(blocked(kind, format!("{verb} {}", files::path_and_mount(pid, &target)), 0))
+}
+
+/// The line that waits for a key of a store of c10d.
+fn store_key(waiter: &Waiter<'_>) -> Option<String> {
+    let mut native = waiter.native.iter();
+    native.find(|frame| frame.function.contains("Store::"))?;
+    let frame = waiter.python.first()?;
+    let line = files::source_line(waiter.pid, &frame.file, frame.line)?;
+    Some(format!("key of a store: {line}"))
+}

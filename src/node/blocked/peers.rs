@@ -1,0 +1,140 @@
+//! The process at the other end of a pipe or a socket.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::node::sample::proc;
+
+/// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
+const WRITES: u32 = 0o3;
+
+/// A process that has the other end of a pipe.
+pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
+    let writes = |pid: u32, fd: &str| {
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        Some(u32::from_str_radix(flags.trim(), 8).ok()? & WRITES != 0)
+    };
+    let own = writes(pid, &fd.to_string())?;
+    let name = format!("pipe:[{inode}]");
+    // A process that has both ends of the pipe would not be the one that is waited for.
+    let is_other = |other: &u32| {
+        let ends: Vec<bool> =
+            descriptors(*other, &name).iter().filter_map(|fd| writes(*other, fd)).collect();
+        *other != pid && ends.contains(&!own)
+    };
+    proc::all().ok()?.into_iter().find(is_other)
+}
+
+/// The process at the other end of a socket on this host, and the address of that end.
+pub(super) fn of_socket(pid: u32, inode: u64) -> (Option<u32>, Option<String>) {
+    let sockets = sockets(pid);
+    let Some(own) = sockets.iter().find(|it| it.inode == inode) else {
+        return (None, None);
+    };
+    let is_other = |it: &&Socket| it.local == own.remote && it.remote == own.local;
+    let peer = sockets.iter().find(is_other).and_then(|it| {
+        let name = format!("socket:[{}]", it.inode);
+        proc::all().ok()?.into_iter().find(|&other| !descriptors(other, &name).is_empty())
+    });
+    (peer, Some(own.remote.to_string()))
+}
+
+/// Descriptors of a process that refer to this object.
+fn descriptors(pid: u32, name: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let is_it =
+        |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|it| it.as_os_str() == name);
+    let found = entries.flatten().filter(is_it);
+    found.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// A TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Socket {
+    local: SocketAddr,
+    remote: SocketAddr,
+    inode: u64,
+}
+
+/// The TCP connections in the network namespace of a process.
+fn sockets(pid: u32) -> Vec<Socket> {
+    let read = |file| fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
+    let texts = [read("tcp"), read("tcp6")];
+    texts.iter().flat_map(|text| text.lines().skip(1).filter_map(socket)).collect()
+}
+
+/// A line of `/proc/net/tcp` or `tcp6`.
+fn socket(line: &str) -> Option<Socket> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    Some(Socket {
+        local: address(words.get(1)?)?,
+        remote: address(words.get(2)?)?,
+        inode: words.get(9)?.parse().ok()?,
+    })
+}
+
+/// An address as words of the host's byte order: "0100007F:1F90". IPv4 addresses in IPv6 are IPv4.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.split_once(':')?;
+    let words: Option<Vec<u32>> = host
+        .as_bytes()
+        .chunks(8)
+        .map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok())
+        .collect();
+    let bytes: Vec<u8> = words?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let host: IpAddr = match <[u8; 4]>::try_from(&bytes[..]) {
+        Ok(bytes) => Ipv4Addr::from(bytes).into(),
+        Err(_) => {
+            IpAddr::from(Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?)).to_canonical()
+        }
+    };
+    Some(SocketAddr::new(host, u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn address_of_the_other_end_of_a_connection_is_read() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let pid = std::process::id();
+        let target = super::super::files::target(pid, client.as_raw_fd() as u32).unwrap();
+        let inode = super::super::files::inode_of(&target, "socket").unwrap();
+        let (peer, address) = of_socket(pid, inode);
+        assert_eq!(address, Some(server.local_addr().unwrap().to_string()));
+        assert_eq!(peer, Some(pid));
+    }
+
+    #[test]
+    fn process_with_the_other_end_of_a_pipe_is_found() {
+        let (reader, writer) = pipe().unwrap();
+        let mut child = Command::new("sleep").arg("30").stdout(writer).spawn().unwrap();
+        let pid = std::process::id();
+        let fd = reader.as_raw_fd() as u32;
+        let target = super::super::files::target(pid, fd).unwrap();
+        let inode = super::super::files::inode_of(&target, "pipe").unwrap();
+        let found = of_pipe(pid, fd, inode);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found, Some(child.id()));
+    }
+
+    #[test]
+    fn addresses_are_parsed() {
+        assert_eq!(address("0100007F:1F90").unwrap().to_string(), "127.0.0.1:8080");
+        let mapped = "0000000000000000FFFF00000100007F:0016";
+        assert_eq!(address(mapped).unwrap().to_string(), "127.0.0.1:22");
+        assert_eq!(address("x"), None);
+    }
+}

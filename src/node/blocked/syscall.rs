@@ -1,0 +1,219 @@
+//! The system call that a thread is in.
+
+use std::fs;
+
+use crate::node::stacks::memory::{Memory, Pages};
+
+/// Maximum number of descriptors that are read of a call of `poll`.
+const MAX_DESCRIPTORS: u64 = 16;
+/// Maximum length of a path, in bytes.
+const MAX_PATH: usize = 4096;
+
+/// A system call with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Syscall {
+    number: i64,
+    arguments: [u64; 6],
+    pid: u32,
+}
+
+/// What a system call waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Argument {
+    /// A descriptor, and what is done with it.
+    Descriptor(&'static str, u32),
+    /// One of several descriptors.
+    Descriptors(Vec<u32>),
+    /// A path, and what is done with it.
+    Path(&'static str, String),
+    /// A lock of the file of a descriptor.
+    Lock(u32),
+    /// The exit of a child; `None`: of any.
+    Child(Option<u32>),
+    /// Time.
+    Sleep,
+}
+
+impl Syscall {
+    /// The call that a sleeping thread is in; `None` if it runs, or this may not be read.
+    pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
+        Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+    }
+
+    fn parse(pid: u32, text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let number = words.next()?.parse().ok().filter(|&it: &i64| it >= 0)?;
+        let mut arguments = [0; 6];
+        for argument in &mut arguments {
+            *argument = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+        }
+        Some(Self { number, arguments, pid })
+    }
+
+    /// What it waits for; `None`: this is unknown.
+    pub(super) fn argument(&self, memory: &impl Memory) -> Option<Argument> {
+        let [first, second, third, fourth, ..] = self.arguments;
+        let descriptor = first as u32;
+        let path = |verb, address| Some(Argument::Path(verb, path_at(memory, address)?));
+        match self.number {
+            libc::SYS_read
+            | libc::SYS_pread64
+            | libc::SYS_readv
+            | libc::SYS_preadv
+            | libc::SYS_getdents64 => Some(Argument::Descriptor("read of", descriptor)),
+            libc::SYS_recvfrom | libc::SYS_recvmsg => {
+                Some(Argument::Descriptor("read of", descriptor))
+            }
+            libc::SYS_write
+            | libc::SYS_pwrite64
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg => Some(Argument::Descriptor("write to", descriptor)),
+            libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_ftruncate | libc::SYS_close => {
+                Some(Argument::Descriptor("flush of", descriptor))
+            }
+            libc::SYS_connect => Some(Argument::Descriptor("connection of", descriptor)),
+            libc::SYS_accept | libc::SYS_accept4 => {
+                Some(Argument::Descriptor("connection to", descriptor))
+            }
+            libc::SYS_fstat => Some(Argument::Descriptor("status of", descriptor)),
+            libc::SYS_openat => path("open of", second),
+            libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_faccessat => {
+                path("status of", second)
+            }
+            libc::SYS_unlinkat | libc::SYS_mkdirat | libc::SYS_renameat | libc::SYS_renameat2 => {
+                path("change of", second)
+            }
+            libc::SYS_readlinkat => path("read of", second),
+            libc::SYS_flock => Some(Argument::Lock(descriptor)),
+            libc::SYS_fcntl => {
+                let waits = [libc::F_SETLKW, libc::F_OFD_SETLKW].contains(&(second as i32));
+                waits.then_some(Argument::Lock(descriptor))
+            }
+            libc::SYS_wait4 => {
+                let child = first as i32;
+                Some(Argument::Child(u32::try_from(child).ok().filter(|&it| it > 0)))
+            }
+            libc::SYS_waitid => Some(Argument::Child((first == 1).then_some(second as u32))),
+            libc::SYS_nanosleep | libc::SYS_clock_nanosleep => Some(Argument::Sleep),
+            libc::SYS_ppoll => descriptors(memory, first, second),
+            libc::SYS_epoll_pwait => Some(Argument::Descriptors(watched(self.pid, descriptor))),
+            // `select` without descriptors is a sleep.
+            libc::SYS_pselect6 if [second, third, fourth] == [0; 3] => Some(Argument::Sleep),
+            _ => self.older_argument(memory),
+        }
+    }
+
+    /// Calls that only older architectures have.
+    #[cfg(target_arch = "x86_64")]
+    fn older_argument(&self, memory: &impl Memory) -> Option<Argument> {
+        let [first, second, third, fourth, ..] = self.arguments;
+        let path = |verb| Some(Argument::Path(verb, path_at(memory, first)?));
+        match self.number {
+            libc::SYS_open | libc::SYS_creat => path("open of"),
+            libc::SYS_stat | libc::SYS_lstat | libc::SYS_access => path("status of"),
+            libc::SYS_unlink | libc::SYS_mkdir | libc::SYS_rename | libc::SYS_rmdir => {
+                path("change of")
+            }
+            libc::SYS_readlink => path("read of"),
+            libc::SYS_poll => descriptors(memory, first, second),
+            libc::SYS_epoll_wait => Some(Argument::Descriptors(watched(self.pid, first as u32))),
+            libc::SYS_select if [second, third, fourth] == [0; 3] => Some(Argument::Sleep),
+            _ => None,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn older_argument(&self, _memory: &impl Memory) -> Option<Argument> {
+        None
+    }
+}
+
+/// The descriptors of a call of `poll`.
+fn descriptors(memory: &impl Memory, start: u64, count: u64) -> Option<Argument> {
+    let mut pages = Pages::new(memory);
+    let bytes = pages.vec(start, 8 * count.min(MAX_DESCRIPTORS) as usize).ok()?;
+    let fds = bytes.chunks_exact(8).filter_map(|entry| {
+        let fd = i32::from_le_bytes(*entry.first_chunk()?);
+        u32::try_from(fd).ok()
+    });
+    Some(Argument::Descriptors(fds.collect()))
+}
+
+/// The descriptors that an epoll descriptor watches.
+fn watched(pid: u32, epoll: u32) -> Vec<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{epoll}")).unwrap_or_default();
+    let watched = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("tfd:")?.split_whitespace().next()?.parse().ok());
+    watched.take(MAX_DESCRIPTORS as usize).collect()
+}
+
+fn path_at(memory: &impl Memory, start: u64) -> Option<String> {
+    let mut pages = Pages::new(memory);
+    let mut bytes = Vec::new();
+    while bytes.len() < MAX_PATH {
+        let mut byte = [0];
+        pages.bytes(start.checked_add(bytes.len() as u64)?, &mut byte).ok()?;
+        if byte == [0] {
+            break;
+        }
+        bytes.extend(byte);
+    }
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Text(&'static [u8]);
+
+    impl Memory for Text {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
+            let page = (address / 4096) == 1;
+            if page {
+                buffer.fill(0);
+                buffer[..self.0.len()].copy_from_slice(self.0);
+            }
+            page
+        }
+    }
+
+    fn argument(memory: &Text, text: &str) -> Option<Argument> {
+        Syscall::parse(7, text)?.argument(memory)
+    }
+
+    #[test]
+    fn arguments_of_system_calls_are_named() {
+        let memory = Text(b"/data/shard-17.tar\0");
+        let call = |number: i64, arguments: &str| {
+            format!("{number} {arguments} 0x0 0x0 0x0 0x7ffc 0x7f19")
+        };
+        let read = argument(&memory, &call(libc::SYS_read, "0x5 0x1000 0x10"));
+        assert_eq!(read, Some(Argument::Descriptor("read of", 5)));
+        let open = argument(&memory, &call(libc::SYS_openat, "0xffffff9c 0x1000 0x0"));
+        assert_eq!(open, Some(Argument::Path("open of", "/data/shard-17.tar".into())));
+        let lock = argument(&memory, &call(libc::SYS_flock, "0x3 0x2 0x0"));
+        assert_eq!(lock, Some(Argument::Lock(3)));
+        let child = argument(&memory, &call(libc::SYS_wait4, "0x2a 0x0 0x0"));
+        assert_eq!(child, Some(Argument::Child(Some(42))));
+        let any = argument(&memory, &call(libc::SYS_wait4, "0xffffffff 0x0 0x0"));
+        assert_eq!(any, Some(Argument::Child(None)));
+        let futex = argument(&memory, &call(libc::SYS_futex, "0x1000 0x0 0x0"));
+        assert_eq!(futex, None);
+    }
+
+    #[test]
+    fn running_thread_is_in_no_call() {
+        for text in ["running", "-1 0x7ffc 0x7f19", ""] {
+            assert_eq!(Syscall::parse(7, text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn descriptors_of_poll_are_read() {
+        let memory = Text(&[6, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0]);
+        assert_eq!(descriptors(&memory, 0x1000, 2), Some(Argument::Descriptors(vec![6])));
+    }
+}

@@ -1,0 +1,9 @@
+//! `attach`: jobs that were started without ddp-doctor.
+//!
+//! The programs in `jobs` state at their heads what `attach` must find: codes that fit, the root cause ranks, and
+//! at lines marked `HERE rank N` where each rank is. `recordings` holds what `attach --run-dir` kept of one live run
+//! of each, without the paths of the machine: `replay` analyzes it. `live` starts the programs.
+
+mod live;
+mod programs;
+mod replay;
