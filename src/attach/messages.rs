@@ -17,8 +17,9 @@ use crate::diagnosis::model::STACK_LAYER;
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::stacks::decode;
 use crate::node::sample::proc::{self, Stat};
-use crate::node::source::Sources;
+use crate::node::source::{self, Sources};
 use crate::node::sys;
+use crate::source_files::SourceFolders;
 
 /// Name of the group of all ranks in PyTorch.
 const WORLD: &str = "0";
@@ -120,7 +121,11 @@ impl Evidence<'_> {
                 kinds.push(Kind::Stacks(v1::Stacks { process: it.number, ..stacks }));
             }
             let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
-            reports.push(v1::Report { sent_unix_ns, events: events.collect(), pong: None });
+            reports.push(v1::Report {
+                sent_unix_ns,
+                events: events.collect(),
+                ..v1::Report::default()
+            });
         }
         reports
     }
@@ -226,7 +231,8 @@ impl Evidence<'_> {
                 ..v1::ProcessChanged::default()
             }));
         }
-        let mut records = Records { process: it.number, now, ..Records::default() };
+        let mut records =
+            Records { process: it.number, pid: it.process.pid, now, ..Records::default() };
         for (name, value) in it.settings() {
             out.push(records.setting(&name, &value));
         }
@@ -324,6 +330,7 @@ fn backend_of(stacks: &Stacks) -> Option<&'static str> {
 #[derive(Default)]
 struct Records {
     process: u64,
+    pid: u32,
     now: u64,
     tickets: u64,
 }
@@ -373,7 +380,7 @@ impl Records {
             ..self.record(RecordKind::Issued)
         };
         let mut out: Vec<Kind> = Vec::new();
-        read_guards(&mut sites);
+        read_guards(&mut sites, SourceFolders::of_program(&source::folders_of(self.pid)));
         out.extend(sites.into_iter().map(Kind::SiteDefined));
         out.push(Kind::ThreadDefined(v1::ThreadDefined {
             process: self.process,
@@ -439,8 +446,8 @@ fn sites(process: u64, frames: &[Where]) -> Vec<v1::SiteDefined> {
 }
 
 /// Adds the tests in the source that decide whether the sites are reached.
-fn read_guards(sites: &mut [v1::SiteDefined]) {
-    let mut sources = Sources::new();
+fn read_guards(sites: &mut [v1::SiteDefined], folders: SourceFolders) {
+    let mut sources = Sources::new(folders);
     sites.iter().for_each(|site| sources.request(site.clone()));
     let answers = sources.last_answers().into_iter().filter_map(|kind| match kind {
         Kind::SiteDefined(site) => Some((site.id, site.guards)),

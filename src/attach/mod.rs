@@ -22,6 +22,7 @@ use crate::diagnosis::words::{self, Ranks};
 use crate::evidence::journal::Writer;
 use crate::node::follow::names;
 use crate::node::launch::rundir::RunDir;
+use crate::node::source;
 use crate::private;
 
 pub mod environment;
@@ -97,6 +98,13 @@ impl Attached {
         groups.into_iter().map(|(text, ranks)| format!("{}: {text}", Ranks(&ranks))).collect()
     }
 
+    /// The folders with the sources of the program.
+    #[must_use]
+    pub fn source_folders(&self) -> Vec<PathBuf> {
+        let first = self.job.ranks.first();
+        first.map(|it| source::folders_of(it.pid)).unwrap_or_default()
+    }
+
     /// Whether a rank moves.
     #[must_use]
     pub fn moves(&self) -> bool {
@@ -161,5 +169,6 @@ pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
             _ => None,
         });
     let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-    names::describe(directory, hello, None).context("run.json cannot be written")
+    names::describe(directory, hello, None, &attached.source_folders())
+        .context("run.json cannot be written")
 }

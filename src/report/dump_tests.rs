@@ -17,7 +17,7 @@ fn thread(name: &str, python: Vec<Where>) -> ThreadStack {
         cpu_time: Some(Duration::from_millis(1250)),
         holds_gil: Some(false),
         python,
-        native: Vec::new(),
+        ..ThreadStack::default()
     }
 }
 

@@ -83,6 +83,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         step: 8,
         place: None,
         waiting_in: None,
+        blocked_on: None,
     };
     vec![
         rank(0, RankState::Waiting, None),

@@ -14,7 +14,7 @@ use crate::cli::output::output;
 use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
-use crate::source_files::NOT_SHOWN;
+use crate::source_files::{NOT_SHOWN, SourceFolders};
 
 /// Diagnose a job from the files it left behind.
 ///
@@ -75,7 +75,7 @@ pub(in super::super) enum Format {
 impl Analyze {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = read(&self.paths, global)?;
-        self.format.print(&analysis, global)?;
+        self.format.print(&analysis, &self.sources.of_paths(&self.paths), global)?;
         Ok(status(&analysis, self.fail_on))
     }
 }
@@ -96,20 +96,20 @@ impl Format {
     pub(in super::super) fn print(
         self,
         analysis: &Analysis,
+        sources: &SourceFolders,
         global: &Global,
     ) -> anyhow::Result<()> {
         let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
-        let sources = &self.sources.of_paths(&self.paths);
-        let shows_sources = matches!(self.format, Format::Text | Format::Markdown | Format::Html);
+        let shows_sources = matches!(self, Self::Text | Self::Markdown | Self::Html);
         if shows_sources && global.quiet == 0 && text::withholds_sources(reports, sources) {
             writeln!(io::stderr(), "ddp-doctor: {NOT_SHOWN}")?;
         }
         let out = &mut output();
         match self {
-            Format::Text if global.quiet >= 2 => {}
-            Format::Text => {
+            Self::Text if global.quiet >= 2 => {}
+            Self::Text => {
                 for (i, report) in reports.iter().enumerate() {
                     if i > 0 {
                         writeln!(out)?;
@@ -121,14 +121,14 @@ impl Format {
                     }
                 }
             }
-            Format::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
-            Format::Markdown => {
+            Self::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
+            Self::Markdown => {
                 reports.iter().try_for_each(|it| markdown::report(out, it, sources))?;
             }
-            Format::Sarif => sarif::log(out, reports)?,
-            Format::Html => html::page(out, &jobs, sources)?,
-            Format::Perfetto => perfetto::trace(out, &jobs)?,
-            Format::Csv => csv::table(out, &jobs)?,
+            Self::Sarif => sarif::log(out, reports)?,
+            Self::Html => html::page(out, &jobs, sources)?,
+            Self::Perfetto => perfetto::trace(out, &jobs)?,
+            Self::Csv => csv::table(out, &jobs)?,
         }
         out.flush()?;
         Ok(())

@@ -15,10 +15,12 @@ use crate::cli::files::{Format, print_remarks, status};
 use crate::cli::options::Global;
 use crate::cli::output::output;
 use crate::diagnosis::timing::TimeScale;
+use crate::node::follow::names;
 use crate::postmortem::{self, Analysis};
 use crate::private;
 use crate::report::json;
 use crate::report::text::plain;
+use crate::source_files::SourceFolders;
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -65,9 +67,12 @@ impl Attach {
         let mut read = Vec::new();
         for job in jobs {
             let attached = attach::read(job, &options);
-            let directory = self.run_dir.as_ref().map(|directory| match several {
-                true => directory.join(crate::node::follow::names::file_name(&attached.job.id)),
-                false => directory.clone(),
+            let directory = self.run_dir.as_ref().map(|directory| {
+                if several {
+                    directory.join(names::file_name(&attached.job.id))
+                } else {
+                    directory.clone()
+                }
             });
             let found = analyze(&attached, directory)?;
             analysis.reports.extend(found.reports);
@@ -81,7 +86,8 @@ impl Attach {
                 json::write(report, file).context("the report cannot be written")?;
             }
         }
-        self.format.print(&analysis, global)?;
+        let folders: Vec<PathBuf> = read.iter().flat_map(Attached::source_folders).collect();
+        self.format.print(&analysis, &SourceFolders::of_program(&folders), global)?;
         if matches!(self.format, Format::Text) && global.quiet == 0 {
             print_whereabouts(&read, &analysis)?;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
 
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat};
+use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat, Unstated};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::evidence::limits::Limits;
 use crate::evidence::members;
@@ -59,7 +59,7 @@ impl Groups {
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
-            ..GroupInfo::default()
+            unstated: Unstated { numbers: layer == STACK_LAYER, ..Unstated::default() },
         };
         let info = limits.group(info)?;
         self.groups.insert(group.id, info.clone());

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::node::sys;
+use crate::node::{source, sys};
+use crate::source_files::SourceFolders;
 
 /// Time limit for the file system of a source file.
 const MAX_READ: Duration = Duration::from_millis(500);
-/// Maximum size of a source file that is read, in bytes.
-const MAX_SOURCE: u64 = 4 << 20;
+/// Maximum length of a source line, in characters.
+const MAX_LINE: usize = 120;
 
 /// What a descriptor of a process refers to: "/data/x", "pipe:[17]", "socket:[18]".
 pub(super) fn target(pid: u32, fd: u32) -> Option<String> {
@@ -77,16 +78,10 @@ pub(super) fn source_line(pid: u32, file: &str, line: u32) -> Option<String> {
 }
 
 fn read_line(pid: u32, path: &Path, line: u32) -> Option<String> {
-    let own =
-        Path::new("/proc").join(pid.to_string()).join("root").join(path.strip_prefix("/").ok()?);
-    let file = crate::files::open(&own).ok()?;
-    if file.metadata().ok()?.len() > MAX_SOURCE {
-        return None;
-    }
-    let text = std::io::read_to_string(file).ok()?;
+    let text = SourceFolders::of_program(&source::folders_of(pid)).read(path.to_str()?)?;
     let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?.trim();
     let code = line.split(" # ").next().unwrap_or(line).trim();
-    (!code.is_empty()).then(|| code.chars().take(120).collect())
+    (!code.is_empty()).then(|| code.chars().take(MAX_LINE).collect())
 }
 
 #[cfg(test)]

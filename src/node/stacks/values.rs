@@ -217,8 +217,10 @@ pub fn group_of_call<M: Memory>(
     let (_, ranks) = ranks.into_iter().find(|(key, _)| *key == group).ok_or(none)?;
     let mut members = Vec::new();
     for (global, in_group) in objects.dict(ranks)? {
-        members
-            .push((objects.int(in_group)?, u32::try_from(objects.int(global)?).map_err(|_| none)?));
+        members.push((
+            objects.int(in_group)?,
+            u32::try_from(objects.int(global)?).map_err(|_error| none)?,
+        ));
     }
     members.sort_unstable();
     let members: Vec<u32> = members.into_iter().map(|(_, global)| global).collect();
