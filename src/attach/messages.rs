@@ -12,6 +12,7 @@ use super::find::{RankProcess, RankedJob};
 use super::position::{self, Position, StackCall};
 use super::sample::Look;
 use crate::diagnosis::event::Stacks;
+use crate::diagnosis::evidence::backends::Backend;
 use crate::diagnosis::evidence::{place, settings};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::diagnosis::timing::TimeScale;
@@ -27,8 +28,6 @@ const WORLD: &str = "0";
 const WORLD_ID: u32 = 1;
 /// Number of the first other group.
 const FIRST_GROUP: u32 = 2;
-/// Names of threads of the process groups of a backend.
-const BACKENDS: [(&str, &str); 3] = [("pt_nccl", "nccl"), ("pt_gloo", "gloo"), ("gloo_", "gloo")];
 /// Maximum number of frames of the user's program that lead to a call.
 const MAX_SITES: usize = 32;
 
@@ -322,8 +321,8 @@ fn meeting(process: &RankProcess) -> Option<(&str, &str)> {
 
 /// The backend whose threads a process has; `None`: it has joined no process group.
 fn backend_of(stacks: &Stacks) -> Option<&'static str> {
-    let has = |prefix: &str| stacks.threads.iter().any(|it| it.name.starts_with(prefix));
-    BACKENDS.iter().find(|(prefix, _)| has(prefix)).map(|(_, backend)| *backend)
+    let mut backends = stacks.threads.iter().filter_map(|it| Backend::of_thread(&it.name));
+    backends.next().map(Backend::name)
 }
 
 /// Records of one process.

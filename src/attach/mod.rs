@@ -45,10 +45,8 @@ const APART: Duration = Duration::from_millis(1600);
 const MIN_WAIT: Duration = Duration::from_secs(20);
 
 /// How a job is read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Directory of the evidence; `None`: a new one below the working directory.
-    pub run_dir: Option<PathBuf>,
     /// Factor of all durations, for tests.
     pub time_scale: TimeScale,
 }
@@ -133,41 +131,43 @@ impl fmt::Display for Whereabouts {
     }
 }
 
-/// Writes the evidence to a run directory; returns its path.
+/// Creates a run directory for the evidence; returns its path.
 ///
 /// # Errors
 ///
-/// If the directory or the journal cannot be written.
-pub fn keep(attached: &Attached, requested: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+/// If it cannot be created.
+pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<PathBuf> {
     let shared_memory = Path::new(private::SHARED_MEMORY);
-    let started = Timestamp::now();
-    let directory = RunDir::make(
-        shared_memory,
-        requested,
-        &names::file_name(&attached.job.id),
-        started,
-        |_| false,
-    )
-    .context("the run directory cannot be created")?;
-    write(attached, &directory.path)?;
-    Ok(directory.path)
+    let job = names::file_name(&attached.job.id);
+    let directory = RunDir::make(shared_memory, Some(requested), &job, Timestamp::now(), |_| false);
+    Ok(directory.context("the run directory cannot be created")?.path)
 }
 
 /// Writes the journal of the evidence to a directory.
 ///
 /// # Errors
 ///
-/// If a file cannot be written.
+/// If it cannot be written.
 pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
     let mut journal = Writer::create(&directory.join("journal.ddpj"))?;
     for report in &attached.reports {
         journal.append(report)?;
     }
-    let hello =
-        attached.reports.iter().flat_map(|it| &it.events).find_map(|event| match &event.kind {
-            Some(v1::event::Kind::Hello(hello)) => Some(hello),
-            _ => None,
-        });
+    Ok(())
+}
+
+/// Writes the description of a run, by which other commands find it, to its directory. While this process
+/// is alive, the run counts as active.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn describe(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
+    let events = attached.reports.iter().flat_map(|it| &it.events);
+    let hello = events.into_iter().find_map(|event| match &event.kind {
+        Some(v1::event::Kind::Hello(hello)) => Some(hello),
+        _ => None,
+    });
     let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     names::describe(directory, hello, None, &attached.source_folders())
         .context("run.json cannot be written")

@@ -213,7 +213,7 @@ impl Engine {
                 world_size,
                 nodes: model.nodes(),
                 backends: backends.into_iter().collect(),
-                started_at: model.started,
+                started_at: model.started.filter(|_| !self.config.is_attached),
                 ended_at: model.ended,
             },
             verdict: self.verdict(),

@@ -61,7 +61,7 @@ pub(in super::super) struct Attach {
 impl Attach {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let jobs = self.jobs()?;
-        let options = Options { time_scale: self.time_scale, ..Options::default() };
+        let options = Options { time_scale: self.time_scale };
         let several = jobs.len() > 1;
         let mut analysis = Analysis::default();
         let mut read = Vec::new();
@@ -148,12 +148,14 @@ fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
 /// Diagnoses what was read, and keeps it if there is a directory for it.
 fn analyze(attached: &Attached, directory: Option<PathBuf>) -> anyhow::Result<Analysis> {
     if let Some(directory) = directory {
-        let directory = attach::keep(attached, Some(directory))?;
+        let directory = attach::run_dir(attached, directory)?;
+        attach::write(attached, &directory)?;
         let analysis = postmortem::analyze(std::slice::from_ref(&directory));
         if let Some(report) = analysis.reports.first() {
             json::write(report, &directory.join("report.json"))
                 .context("report.json cannot be written")?;
         }
+        attach::describe(attached, &directory)?;
         return Ok(analysis);
     }
     let directory = Scratch::new()?;

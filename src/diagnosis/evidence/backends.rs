@@ -68,6 +68,8 @@ pub struct Backend {
     pub class: Option<&'static str>,
     /// A name that only its own errors contain.
     pub error_name: Option<&'static str>,
+    /// Prefixes of the names of the threads that a process group of it starts.
+    threads: &'static [&'static str],
 }
 
 /// Where the completion of a call is seen.
@@ -134,6 +136,7 @@ const CLAIMS_NOTHING: Backend = Backend {
     fault_advice: None,
     class: None,
     error_name: None,
+    threads: &[],
 };
 
 /// What holds for all libraries with the interface of NCCL: calls are put on streams of a device.
@@ -160,6 +163,7 @@ pub static GLOO: Backend = Backend {
     network_variables: "GLOO_SOCKET_IFNAME",
     class: Some("Gloo"),
     error_name: Some("gloo"),
+    threads: &["pt_gloo", "gloo_"],
     ..CLAIMS_NOTHING
 };
 
@@ -179,6 +183,7 @@ pub static NCCL: Backend = Backend {
     ),
     class: Some("NCCL"),
     error_name: Some("NCCL"),
+    threads: &["pt_nccl"],
     ..LIKE_NCCL
 };
 
@@ -274,6 +279,12 @@ impl Backend {
             return ALL.into_iter().filter(is_default).collect();
         }
         Self::named_in(name).collect()
+    }
+
+    /// The backend that starts threads with this name.
+    pub fn of_thread(name: &str) -> Option<&'static Self> {
+        let starts_it = |it: &&Self| it.threads.iter().any(|prefix| name.starts_with(prefix));
+        ALL.into_iter().find(starts_it)
     }
 
     fn by_name(name: &str) -> &'static Self {
