@@ -79,14 +79,13 @@ impl RankedJob {
     }
 }
 
-/// The jobs on this host whose processes may be read, by name. `pids`: only these processes.
+/// The jobs on this host whose processes may be read, by name. `pids`: only jobs with one of these processes.
 #[must_use]
 pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
     let all = proc::all().unwrap_or_default();
     let stats: HashMap<u32, Stat> =
         all.iter().filter_map(|&pid| Some((pid, Stat::of(pid).ok()?))).collect();
-    let wanted = all.into_iter().filter(|pid| pids.is_empty() || pids.contains(pid));
-    let ranks = wanted.filter(|&pid| may_be_read(pid)).filter_map(|pid| {
+    let ranks = all.into_iter().filter(|&pid| may_be_read(pid)).filter_map(|pid| {
         let stat = stats.get(&pid)?;
         proc::maps_library(pid, &LIBRARIES).then(|| rank_of(pid, stat))?
     });
@@ -100,6 +99,8 @@ pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
         jobs.entry(key(it)).or_default().push(it.clone());
     }
     let mut found: Vec<RankedJob> = jobs.into_values().flat_map(split).collect();
+    let is_wanted = |job: &RankedJob| job.ranks.iter().any(|it| pids.contains(&it.pid));
+    found.retain(|job| pids.is_empty() || is_wanted(job));
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
 }

@@ -109,7 +109,7 @@ impl Evidence<'_> {
             let sent_unix_ns = look.iter().map(|it| it.unix_ns).max().unwrap_or_default();
             if index == 0 {
                 kinds.push(Kind::Hello(self.hello(sent_unix_ns)));
-                kinds.extend(self.absent(sent_unix_ns));
+                kinds.extend(self.absent(&seen, sent_unix_ns));
                 let groups = groups(&seen);
                 for it in &seen {
                     self.rank(it, &groups, &mut kinds);
@@ -147,9 +147,11 @@ impl Evidence<'_> {
         }
     }
 
-    /// Ranks that their launcher started on this host and that have no process.
-    fn absent(&self, now: u64) -> Vec<Kind> {
-        if !self.job.is_local() {
+    /// Ranks that their launcher started on this host and that have no process. The others have connected to them:
+    /// before that, a rank may not have started yet.
+    fn absent(&self, seen: &[Seen<'_>], now: u64) -> Vec<Kind> {
+        let is_connected = seen.iter().any(|it| it.backend.is_some());
+        if !self.job.is_local() || !is_connected {
             return Vec::new();
         }
         let absent = self.job.elsewhere().into_iter();

@@ -32,7 +32,7 @@ use crate::source_files::SourceFolders;
                   error, 3 no rank found or none can be read, 4 insufficient evidence for a verdict."
 )]
 pub(in super::super) struct Attach {
-    /// Processes of the ranks [default: all ranks on this host]
+    /// Processes of the job: one is enough [default: the only job on this host]
     #[arg(value_name = "PID")]
     pids: Vec<u32>,
     /// Read the job with this id; without it there must be one job on this host
