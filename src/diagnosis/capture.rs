@@ -11,14 +11,17 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::evidence::event::ProcessId;
 use crate::model::{Doing, Model, Process};
 use crate::situation::Situation;
+use crate::timing::Timing;
 
 /// The first two intervals are at most the stall limit divided by this: two captures precede the
 /// limit.
 const SHARE: u32 = 4;
 /// A process that was captured in this many waits often waits for long: after that, only waits of
-/// this fraction of the stall limit (its inverse) are captured, which leaves time for a second
-/// capture.
-const OFTEN: (u32, u32) = (8, 3);
+/// [`LATEST`] of the stall limit are captured.
+const OFTEN: u32 = 8;
+/// Part of the stall limit (its inverse) after which a first capture leaves time for a second one, whatever was
+/// captured before the wait.
+const LATEST: u32 = 3;
 
 /// The captures requested so far, by process.
 #[derive(Debug, Default)]
@@ -62,11 +65,15 @@ impl CaptureRequests {
             let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
             return (last.plus(pause) <= now).then_some(stands);
         }
-        let (often, share) = OFTEN;
-        let least = if stands < often { Duration::ZERO } else { limit / share };
-        let is_due = last.plus(timing.capture_cooldown) <= now && since.plus(least) <= now;
+        let least = if stands < OFTEN { Duration::ZERO } else { limit / LATEST };
+        let is_due = last.plus(cooldown(timing, limit)) <= now && since.plus(least) <= now;
         is_due.then_some(stands + 1)
     }
+}
+
+/// Time after a capture in which a process that made progress since is not captured again.
+fn cooldown(timing: &Timing, limit: Duration) -> Duration {
+    timing.capture_cooldown.min(limit / LATEST)
 }
 
 /// Processes that have been in a call or wait, kept others waiting, or gone on after the end of their
@@ -342,5 +349,15 @@ mod tests {
             },
         );
         assert_eq!(job.asked(1.0, 4.0, &BOTH), [(1, 3.0)]);
+    }
+
+    #[test]
+    fn two_captures_precede_the_limit_whatever_was_captured_before() {
+        let timing = Timing::default();
+        for limit in [3, 8, 15, 60, 600].map(Duration::from_secs) {
+            let first = cooldown(&timing, limit);
+            let second = first + first.max(timing.second_capture.min(limit / SHARE));
+            assert!(second < limit, "{second:?} of {limit:?}");
+        }
     }
 }

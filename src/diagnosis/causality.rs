@@ -5,11 +5,12 @@
 
 use ddp_doctor_proto::catalogue::{
     Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD112,
-    DD113, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
+    DD113, DD114, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
 use crate::findings::draft::{Draft, Key, KeyPlace, Standing};
+use crate::findings::hang::group_creation_mismatch;
 use crate::findings::memory::out_of_memory;
 use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
 use crate::situation::Situation;
@@ -40,6 +41,13 @@ static LINKS: &[Link] = &[
         effects: &[&DD101, &DD102],
         causes: &[&DD103, &DD104, &DD105, &DD106, &DD107, &DD108, &DD109, &DD117],
         place: earlier_divergence,
+        if_found: true,
+    },
+    // Members that disagree about a group cannot use it.
+    Link {
+        effects: &[&DD101, &DD102, &DD117, &DD204],
+        causes: &[&DD114],
+        place: created_differently,
         if_found: true,
     },
     // A rank whose device waits blocks where it needs a result.
@@ -110,6 +118,12 @@ fn earlier_divergence(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
     let mut divergences = situation.divergences.iter();
     let found = divergences.find(|it| it.group == group && it.seq < seq)?;
     Some(KeyPlace::Join(group, found.seq))
+}
+
+/// The creation of the group of this call, if its members disagreed about it.
+fn created_differently(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let (group, _) = draft.place?;
+    group_creation_mismatch::created_differently(situation, group)
 }
 
 /// The cycle among devices that a root cause rank belongs to.

@@ -113,8 +113,8 @@ scalable! {
         /// Time from the first capture to the second, limited likewise. Each later one follows
         /// after as long as the rank has waited by then: a few per hour.
         pub second_capture: seconds(5),
-        /// Minimum time between captures of a process that made progress in between: a job with
-        /// long waits in every step is captured now and then, not in every step.
+        /// Minimum time between captures of a process that made progress in between, limited to a share of
+        /// the stall limit: a job with long waits in every step is captured now and then, not in every step.
         pub capture_cooldown: seconds(20),
         /// Minimum time between two captures that are compared. Closer ones show no difference
         /// between a process that is blocked and one that is slow.

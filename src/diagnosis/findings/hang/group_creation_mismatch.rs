@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
+    CallState, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
 };
 
 use crate::evidence::align::odd_ones;
@@ -51,17 +51,34 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     drafts.collect()
 }
 
+/// The group of one of the requests that disagree.
+fn group_of<'a>(model: &'a Model, mismatch: &Mismatch<'_>) -> Option<&'a Group> {
+    model.groups().find(|group| {
+        let members = &group.info.key.members;
+        let wanted = mismatch.pair.map_or(mismatch.requests[0], |[(_, it), _]| it);
+        is_under_name(group, mismatch) && *members == wanted.group.key.members
+    })
+}
+
+/// Whether ranks created a group under the name for which their requests disagree.
+fn is_under_name(group: &Group, mismatch: &Mismatch<'_>) -> bool {
+    group.world == mismatch.at.world
+        && group.info.key.epoch == mismatch.at.epoch
+        && group.info.key.name == mismatch.at.name
+}
+
+/// The key of the finding about the name under which ranks created this group differently.
+pub(crate) fn created_differently(situation: &Situation<'_>, group: GroupId) -> Option<KeyPlace> {
+    let model = situation.model;
+    let mut mismatches = situation.mismatches.iter();
+    let mismatch = mismatches.find(|it| is_under_name(model.group(group), it))?;
+    Some(KeyPlace::Join(group_of(model, mismatch)?.id, 0))
+}
+
 /// Ranks create different groups under one name.
 fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Found> {
     let model = situation.model;
-    let group = model.groups().find(|group| {
-        let members = &group.info.key.members;
-        let wanted = mismatch.pair.map_or(mismatch.requests[0], |[(_, it), _]| it);
-        group.world == mismatch.at.world
-            && group.info.key.epoch == mismatch.at.epoch
-            && group.info.key.name == mismatch.at.name
-            && *members == wanted.group.key.members
-    })?;
+    let group = group_of(model, mismatch)?;
     let mut draft = Draft::new(&catalogue::DD114, KeyPlace::Join(group.id, 0), mismatch.since);
     draft.place = Some((group.id, 0));
     let mut requests = mismatch.requests.clone();
@@ -84,6 +101,13 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     let here = stalls.filter(|stall| model.group(stall.group).world == mismatch.at.world);
     let stalls: Vec<&Stall> = here.collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
+    let asked = requests.iter().flat_map(|request| request.ranks.values());
+    let mut creators =
+        asked.filter_map(|asked| Some((model.processes.get(&asked.process)?, &asked.call)));
+    if stalls.is_empty() && !creators.any(|(process, call)| process.is_inside(call)) {
+        // Where nothing is sent to create a group, ranks go on until they use it.
+        (draft.effect, draft.severity) = (Effect::None, Severity::Warning);
+    }
     // No member of these groups can use them.
     let is_member = |rank: &u32| {
         let mut requests = requests.iter();
