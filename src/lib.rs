@@ -5,7 +5,8 @@
 //! through [`evidence::decode`], to the engine in [`diagnosis`]. [`report`] formats the diagnosis as
 //! text and files, and [`monitoring`] shows it to Prometheus and a webhook. [`ingest`] reads the files
 //! of other programs, [`postmortem`] analyzes the evidence of a job after its end, [`check`] examines
-//! the nodes before a job starts, [`attach`] reads a running job that was started without capture, and [`demo`] contains jobs with a planted fault for a first trial.
+//! the nodes before a job starts, [`attach`] reads a running job that was started without capture, and [`demo`]
+//! contains jobs with a planted fault for a first trial. [`host`] changes files, for all of them.
 
 pub mod attach;
 pub mod check;
@@ -14,6 +15,7 @@ pub mod coordinator;
 pub mod demo;
 pub mod evidence;
 pub mod files;
+pub mod host;
 pub mod ingest;
 pub mod monitoring;
 pub mod node;

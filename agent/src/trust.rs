@@ -30,23 +30,49 @@ pub fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
     let user = sys::effective_uid();
     let installer = fs::metadata(own).map(|it| it.uid()).ok();
     let installer = installer.filter(|_| origin == Origin::Installation);
+    // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
+    let mut is_below_unmapped = false;
     for part in path.ancestors() {
         let shown = part.display();
         let found = fs::symlink_metadata(part).map_err(|error| format!("{shown}: {error}"))?;
         let (owner, mode) = (found.uid(), found.mode());
-        if owner != 0 && owner != user && Some(owner) != installer {
+        let is_known = owner == 0 || owner == user || Some(owner) == installer;
+        let is_unmapped = is_unmapped(owner);
+        if !is_known && !is_unmapped {
             return Err(format!("{shown} belongs to user {owner}"));
         }
         // In a sticky directory others may add entries but not replace existing ones.
-        let is_sticky = found.is_dir() && mode & STICKY != 0 && part != path;
+        let is_sticky = found.is_dir() && mode & STICKY != 0 && part != path && !is_below_unmapped;
+        is_below_unmapped = is_unmapped;
         // Most systems give each user a private group with the same id as the user.
         let is_own_group = found.gid() == user;
-        let is_shared = mode & GROUP_WRITE != 0 && !is_own_group && origin == Origin::SourceTree;
+        let is_strict = origin == Origin::SourceTree || is_unmapped;
+        let is_shared = mode & GROUP_WRITE != 0 && !is_own_group && is_strict;
         if !is_sticky && (mode & OTHER_WRITE != 0 || is_shared) {
             return Err(format!("{shown} is writable by other users"));
         }
     }
     Ok(())
+}
+
+/// Whether this is the id of every owner that has no id in this user namespace: in a rootless container, the root
+/// of the host and all its other users.
+#[must_use]
+pub fn is_unmapped(uid: u32) -> bool {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    read("/proc/sys/kernel/overflowuid").trim() == uid.to_string()
+        && is_left_out(&read("/proc/self/uid_map"), uid)
+}
+
+/// Whether a map of user ids (`first-inside first-outside count` per line) does not contain this one.
+fn is_left_out(map: &str, uid: u32) -> bool {
+    let contains = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|it| it.parse::<u64>().ok());
+        let (first, count) = (numbers.next()??, numbers.nth(1)??);
+        Some((first..first + count).contains(&u64::from(uid)))
+    };
+    let ranges: Option<Vec<bool>> = map.lines().map(contains).collect();
+    ranges.is_some_and(|ranges| !ranges.is_empty() && !ranges.contains(&true))
 }
 
 #[cfg(test)]
@@ -96,6 +122,15 @@ mod tests {
         chown(&code, Some(65534), None).unwrap();
         let error = check(&code, Origin::SourceTree).unwrap_err();
         assert!(error.contains("belongs to user 65534"), "{error}");
+    }
+
+    #[test]
+    fn unmapped_owner_is_recognized_by_the_map_of_ids() {
+        assert!(is_left_out("         0       1000          1\n", 65534));
+        assert!(!is_left_out("         0          0 4294967295\n", 65534));
+        assert!(!is_left_out("         0     100000      65536\n", 65534));
+        assert!(!is_left_out("", 65534));
+        assert!(!is_left_out("nonsense\n", 65534));
     }
 
     #[test]

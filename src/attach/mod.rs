@@ -19,7 +19,8 @@ use ddp_doctor_proto::v1;
 
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
-use crate::evidence::journal::Writer;
+use crate::evidence::journal::{self, Writer};
+use crate::host::files::Dir;
 use crate::node::follow::names;
 use crate::node::launch::rundir::RunDir;
 use crate::node::source;
@@ -131,16 +132,16 @@ impl fmt::Display for Whereabouts {
     }
 }
 
-/// Creates a run directory for the evidence; returns its path.
+/// Creates a run directory for the evidence.
 ///
 /// # Errors
 ///
 /// If it cannot be created.
-pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<PathBuf> {
+pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<Dir> {
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let job = names::file_name(&attached.job.id);
     let directory = RunDir::make(shared_memory, Some(requested), &job, Timestamp::now(), |_| false);
-    Ok(directory.context("the run directory cannot be created")?.path)
+    Ok(directory.context("the run directory cannot be created")?.dir)
 }
 
 /// Writes the journal of the evidence to a directory.
@@ -148,8 +149,8 @@ pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<PathBu
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
-    let mut journal = Writer::create(&directory.join("journal.ddpj"))?;
+pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
+    let mut journal = Writer::create_in(directory, journal::FIRST.as_ref())?;
     for report in &attached.reports {
         journal.append(report)?;
     }
@@ -162,7 +163,7 @@ pub fn write(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn describe(attached: &Attached, directory: &Path) -> anyhow::Result<()> {
+pub fn describe(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
     let events = attached.reports.iter().flat_map(|it| &it.events);
     let hello = events.into_iter().find_map(|event| match &event.kind {
         Some(v1::event::Kind::Hello(hello)) => Some(hello),

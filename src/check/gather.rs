@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::facts::{Container, Directory, Facts, Interface, Limit, MemoryLimit, Resolved};
 use super::packages;
+use crate::host::files::Dir;
 use crate::node::follow::names;
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::shape::Shape;
@@ -141,13 +142,14 @@ fn directory(path: PathBuf) -> Directory {
     let shown = path.display().to_string();
     let examined = sys::within(ANSWER, move || {
         let space = File::open(&path).and_then(|it| sys::space(&it));
-        let probe = path.join(format!(".ddp-doctor-check-{}", names::new_job()));
-        let created = OpenOptions::new().write(true).create_new(true).open(&probe);
-        if created.is_ok() {
+        let probe = OsString::from(format!(".ddp-doctor-check-{}", names::new_job()));
+        let created = Dir::open(&path).and_then(|dir| {
+            dir.new_file(&probe)?;
             // What remains is empty.
-            fs::remove_file(&probe).ok();
-        }
-        (space, created.map(drop))
+            dir.remove_file(&probe).ok();
+            Ok(())
+        });
+        (space, created)
     });
     let Some((space, created)) = examined else {
         return Directory {

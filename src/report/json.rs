@@ -1,7 +1,7 @@
 //! The report as JSON, assembled from updates.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
 };
 use ddp_doctor_proto::viewer::Update;
+
+use crate::host::files::{self, Dir};
 
 /// Assembles the report from updates.
 #[derive(Clone, Debug)]
@@ -105,22 +107,25 @@ pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
 ///
 /// Fails if the file cannot be written; the old file is unchanged then.
 pub fn write(report: &Report, path: &Path) -> io::Result<()> {
+    let (dir, name) = files::parent(path)?;
+    write_in(report, &dir, name)
+}
+
+/// Writes a report like [`write`], in an open directory.
+///
+/// # Errors
+///
+/// Like [`write`].
+pub fn write_in(report: &Report, dir: &Dir, name: &OsStr) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let temporary = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
-    let written = File::create(&temporary)
-        .and_then(|mut file| file.write_all(&text))
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        // Removal fails only if the file was not created.
-        drop(fs::remove_file(&temporary));
-    }
-    written
+    dir.replace(name, &text)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! The diagnosis of a running job on its terminal and in its report files.
 
 use std::borrow::Borrow;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use ddp_doctor_proto::viewer::Update;
 
 use super::json::{self, Assembler};
 use super::text::{self, Style};
+use crate::host::files::Dir;
 use crate::monitoring::events::{Event, Tracker};
 use crate::monitoring::webhook::Notifier;
 use crate::source_files::SourceFolders;
@@ -62,8 +63,10 @@ struct Printed {
 }
 
 /// A file with the last report.
-struct ReportFile {
+pub struct ReportFile {
     path: PathBuf,
+    /// The directory that contains it; `None`: the one that the path leads to.
+    dir: Option<Dir>,
     /// The last attempt to write it failed, and that was reported.
     is_stale: bool,
 }
@@ -76,14 +79,14 @@ impl Live {
         style: Style,
         verbosity: Verbosity,
         job: Job,
-        files: Vec<PathBuf>,
+        files: Vec<ReportFile>,
     ) -> Self {
         Self {
             out,
             style,
             verbosity,
             assembler: Assembler::new(job),
-            files: files.into_iter().map(ReportFile::new).collect(),
+            files,
             printed: Vec::new(),
             settling: None,
             is_over: false,
@@ -270,8 +273,8 @@ impl Live {
     }
 
     /// Also writes the report to this file from now on, and now.
-    pub fn add_file(&mut self, path: PathBuf) {
-        self.files.push(ReportFile::new(path));
+    pub fn add_file(&mut self, file: ReportFile) {
+        self.files.push(file);
         self.write_files();
     }
 
@@ -300,7 +303,7 @@ impl Live {
         let report = self.assembler.report();
         let mut failed = Vec::new();
         for file in &mut self.files {
-            let written = json::write(&report, &file.path);
+            let written = file.write(&report);
             let was_stale = std::mem::replace(&mut file.is_stale, written.is_err());
             if let (Err(error), false) = (written, was_stale) {
                 let path = file.path.display();
@@ -311,9 +314,25 @@ impl Live {
     }
 }
 
+impl From<PathBuf> for ReportFile {
+    fn from(path: PathBuf) -> Self {
+        Self { path, dir: None, is_stale: false }
+    }
+}
+
 impl ReportFile {
-    fn new(path: PathBuf) -> Self {
-        Self { path, is_stale: false }
+    /// The report in a run directory.
+    #[must_use]
+    pub fn of_run(dir: &Dir) -> Self {
+        let path = dir.path().join("report.json");
+        Self { path, dir: Some(dir.clone()), is_stale: false }
+    }
+
+    fn write(&self, report: &Report) -> io::Result<()> {
+        match (&self.dir, self.path.file_name()) {
+            (Some(dir), Some(name)) => json::write_in(report, dir, name),
+            _ => json::write(report, &self.path),
+        }
     }
 }
 
@@ -354,11 +373,11 @@ mod tests {
     struct Screen(Arc<Mutex<Vec<u8>>>);
 
     impl Write for Screen {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
 
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }
@@ -406,7 +425,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
         let (out, style) = (Box::new(Screen::default()), Style::default());
-        let files = vec![path.clone()];
+        let files = vec![path.clone().into()];
         let mut live = Live::new(out, style, Verbosity::default(), Job::default(), files);
         for ranks in [1, 2] {
             let mut joined = Update { verdict: Verdict::Healthy, ..Default::default() };

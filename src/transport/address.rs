@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::socket;
 use super::tls::{self, Keys};
 use super::token::{Credentials, TokenError};
+use crate::host::files;
 
 /// Why an address cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,8 @@ pub enum AddressError {
 pub struct Address {
     text: String,
     place: Place,
+    /// User who has to own the socket; `None`: this user, or any if this user is root.
+    owner: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +95,24 @@ impl Address {
                 }
             }
         };
-        Ok(Self { text: text.to_owned(), place })
+        // Sockets that are named by loopback addresses are in directories of this user.
+        let is_named = !text.starts_with(socket::SCHEME);
+        let owner = is_named.then(files::user_id);
+        Ok(Self { text: text.to_owned(), place, owner })
+    }
+
+    /// The same address, for a socket of this user only: it was read from a file of that user, not from the command
+    /// line.
+    #[must_use]
+    pub fn owned_by(self, user: u32) -> Self {
+        Self { owner: Some(user), ..self }
+    }
+
+    /// Another user who owns the socket. Only root can use it.
+    #[must_use]
+    pub fn other_owner(&self) -> Option<u32> {
+        let owner = self.socket().ok()?.owner();
+        (owner != files::user_id()).then_some(owner)
     }
 
     /// Host, port and keys of an address that may be on another machine.
@@ -103,14 +123,14 @@ impl Address {
         }
     }
 
-    /// Path of the socket of an address on this machine.
+    /// The socket of an address on this machine.
     ///
     /// # Errors
     ///
     /// If the address is another machine's, no socket has that name, or another user may have created it.
-    pub fn socket(&self) -> Result<PathBuf, AddressError> {
+    pub fn socket(&self) -> Result<socket::Located, AddressError> {
         match &self.place {
-            Place::Sockets(paths) => socket::find(paths, &self.text),
+            Place::Sockets(paths) => socket::find(paths, &self.text, self.owner),
             Place::Remote { .. } => Err(AddressError::NoListener(self.text.clone())),
         }
     }
@@ -119,9 +139,7 @@ impl Address {
     #[must_use]
     pub fn is_open(&self) -> bool {
         match &self.place {
-            Place::Sockets(_) => self
-                .socket()
-                .is_ok_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok()),
+            Place::Sockets(_) => self.socket().is_ok_and(|it| it.is_open()),
             Place::Remote { host, port, .. } => tls::is_open(host, *port),
         }
     }

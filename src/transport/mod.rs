@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
@@ -84,8 +83,8 @@ impl Service<Uri> for Connector {
             let stream: Box<dyn Stream> = match address.remote() {
                 Some((host, port, keys)) => Box::new(keys.connect(host, port).await?),
                 None => {
-                    let path = address.socket().map_err(io::Error::other)?;
-                    Box::new(UnixStream::connect(path).await?)
+                    let socket = address.socket().map_err(io::Error::other)?;
+                    Box::new(socket.connect().await?)
                 }
             };
             Ok(TokioIo::new(stream))

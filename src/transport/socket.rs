@@ -7,10 +7,9 @@
 //! A loopback address (`127.0.0.1:7077`) is the name of such a socket: nothing listens on TCP
 //! (`docs/decisions/0001-unix-sockets.md`).
 
-use std::fs;
+use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,9 +17,9 @@ use std::time::Duration;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::AddressError;
+use crate::host::files::{self, Dir};
 use crate::node::follow::names;
-use crate::node::sys;
-use crate::private::{self, ensure_private};
+use crate::private;
 
 /// Prefix of an address that is the path of a socket.
 pub(super) const SCHEME: &str = "unix:";
@@ -29,26 +28,80 @@ const EXTENSION: &str = "sock";
 /// Time limit for the answer of a socket that may have no listener any more.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// The socket among these candidates, which `address` names.
+/// A socket that exists, in an open directory that only its owner may enter.
+#[derive(Debug)]
+pub struct Located {
+    dir: Dir,
+    name: OsString,
+    owner: u32,
+}
+
+impl Located {
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join(&self.name)
+    }
+
+    /// User id of the owner of the socket and its directory.
+    #[must_use]
+    pub const fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Whether something accepts connections. May block.
+    pub(super) fn is_open(&self) -> bool {
+        files::is_listening(&self.dir, &self.name)
+    }
+
+    /// Connects to the process that listens.
+    ///
+    /// # Errors
+    ///
+    /// If nothing listens, or a process of a user other than the owner.
+    pub(super) async fn connect(&self) -> io::Result<UnixStream> {
+        let stream = files::connect(&self.dir, &self.name).await?;
+        let listener = files::peer_of(&stream)?;
+        if listener == self.owner {
+            return Ok(stream);
+        }
+        let path = self.path();
+        let why = format!("{} is not used: user {listener} listens there", path.display());
+        Err(io::Error::other(why))
+    }
+}
+
+/// The socket among these candidates, which `address` names. It belongs to `owner`; `None`: to this user, or to any
+/// if this user is root.
 ///
 /// # Errors
 ///
 /// If none exists, or another user may have created it.
-pub(super) fn find(candidates: &[PathBuf], address: &str) -> Result<PathBuf, AddressError> {
-    let found = candidates.iter().find(|path| path.exists());
-    let path = found.ok_or_else(|| AddressError::NoListener(address.to_owned()))?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let is_safe = fs::metadata(folder).is_ok_and(|folder| {
-        let user = sys::user_id();
-        let is_owner = folder.uid() == user && folder.mode() & 0o077 == 0;
-        is_owner || user == 0
-    });
-    if is_safe {
-        Ok(path.clone())
-    } else {
-        let path = path.display().to_string();
-        Err(AddressError::NotPrivate { path })
+pub(super) fn find(
+    candidates: &[PathBuf],
+    address: &str,
+    owner: Option<u32>,
+) -> Result<Located, AddressError> {
+    for path in candidates {
+        let refused = || AddressError::NotPrivate { path: path.display().to_string() };
+        let found = files::parent(path)
+            .and_then(|(dir, name)| Ok((dir.status()?, dir.status_of(name)?, dir, name)));
+        let (folder, socket, dir, name) = match found {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(refused());
+            }
+            Err(_) => continue,
+        };
+        let user = files::user_id();
+        let is_wanted =
+            owner.map_or(folder.owner() == user || user == 0, |it| it == folder.owner());
+        if !is_wanted || !folder.is_private() || socket.owner() != folder.owner() {
+            return Err(refused());
+        }
+        return Ok(Located { dir, name: name.to_owned(), owner: folder.owner() });
     }
+    Err(AddressError::NoListener(address.to_owned()))
 }
 
 /// Every path at which the socket with the name of a loopback address may be.
@@ -60,7 +113,8 @@ pub(super) fn paths(address: SocketAddr) -> [PathBuf; 3] {
 /// A listening socket. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct Socket {
-    path: PathBuf,
+    dir: Dir,
+    name: OsString,
     /// Keeps the port of a loopback address from being used by anything else.
     _port: Option<TcpSocket>,
 }
@@ -105,9 +159,8 @@ impl Socket {
         let mut refusal = io::ErrorKind::NotFound.into();
         for folder in folders() {
             match listen(&folder, name) {
-                Ok(listener) => {
-                    let path = folder.join(name);
-                    return Ok((Self { path, _port: port }, listener));
+                Ok((dir, listener)) => {
+                    return Ok((Self { dir, name: name.into(), _port: port }, listener));
                 }
                 Err(error) => refusal = error,
             }
@@ -118,39 +171,35 @@ impl Socket {
     /// Its address for clients.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("{SCHEME}{}", self.path.display())
+        format!("{SCHEME}{}", self.dir.path().join(&self.name).display())
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         // If this fails, a later `sweep` removes the file.
-        drop(fs::remove_file(&self.path));
+        drop(self.dir.remove_file(&self.name));
     }
 }
 
-fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
-    ensure_private(folder)?;
-    let temporary = folder.join(format!(".{name}.{}", std::process::id()));
-    drop(fs::remove_file(&temporary));
-    let listener = UnixListener::bind(&temporary)?;
-    // From here on a socket under this name that refuses connections has no listener: see `sweep`.
-    fs::rename(&temporary, folder.join(name))?;
-    Ok(listener)
+fn listen(folder: &Path, name: &str) -> io::Result<(Dir, UnixListener)> {
+    let dir = Dir::ensure_private(folder)?;
+    // A socket under this name that refuses connections has no listener: see `sweep`.
+    let listener = files::bind(&dir, name.as_ref())?;
+    Ok((dir, listener))
 }
 
 /// Removes sockets of this user that have no listener: their processes were killed.
 pub async fn sweep() {
-    for folder in folders() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.extension().is_none_or(|it| it != EXTENSION) {
+    for dir in folders().iter().filter_map(|folder| Dir::open_private(folder).ok()) {
+        for name in dir.names().unwrap_or_default() {
+            if Path::new(&name).extension().is_none_or(|it| it != EXTENSION) {
                 continue;
             }
-            let answer = tokio::time::timeout(PROBE, UnixStream::connect(&path)).await;
+            let answer = tokio::time::timeout(PROBE, files::connect(&dir, &name)).await;
             let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
             if matches!(answer, Ok(Err(error)) if is_refused(&error)) {
-                drop(fs::remove_file(&path));
+                drop(dir.remove_file(&name));
             }
         }
     }
@@ -159,7 +208,7 @@ pub async fn sweep() {
 /// Directories in which sockets of this user may be, in order of preference. They do not depend on
 /// the environment, so that every process of the user finds the same ones.
 fn folders() -> [PathBuf; 3] {
-    let user = sys::user_id();
+    let user = files::user_id();
     [
         private::user_dir(Path::new(private::SHARED_MEMORY)),
         PathBuf::from(format!("/run/user/{user}/ddp-doctor")),
@@ -173,6 +222,7 @@ fn file_name(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -183,9 +233,9 @@ mod tests {
         let (socket, listener, address) = Socket::at("127.0.0.1:0".parse().unwrap()).unwrap();
         let text = address.to_string();
         let find = |text: &str| Address::parse(text, &Credentials::default()).unwrap().socket();
-        let path = find(&text).unwrap();
+        let path = find(&text).unwrap().path();
         assert_eq!(socket.address(), format!("unix:{}", path.display()));
-        assert_eq!(find(&socket.address()).unwrap(), path);
+        assert_eq!(find(&socket.address()).unwrap().path(), path);
         let error = Socket::at(address).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         let error = std::net::TcpStream::connect(address).unwrap_err();
@@ -197,7 +247,7 @@ mod tests {
 
     #[test]
     fn directory_of_another_user_is_not_used() {
-        if sys::user_id() != 0 {
+        if files::user_id() != 0 {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -222,7 +272,7 @@ mod tests {
         let (dead, listener) = Socket::unnamed().unwrap();
         drop(listener);
         sweep().await;
-        assert!(living.path.exists());
-        assert!(!dead.path.exists());
+        assert!(living.dir.status_of(&living.name).is_ok());
+        assert!(dead.dir.status_of(&dead.name).is_err());
     }
 }

@@ -61,6 +61,7 @@ impl Watched {
     /// Directory of the ranks' black boxes.
     fn boxes(&self) -> PathBuf {
         BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir())
+            .into_iter()
             .next()
             .unwrap_or_else(|| self.run_dir().join("boxes"))
     }

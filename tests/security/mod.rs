@@ -2,12 +2,14 @@
 //!
 //! * `other_users`: other users of the machine, and hostile files.
 //! * `hostile_peers`: peers with the token that send too much or what is not true, or read nothing.
+//! * `planted_files`: files, directories and links that another user puts where those of this user will be.
 //! * `secrets`: that no secret is printed or handed on to ranks.
 //! * `sources`: which source files reports show.
 //! * `token`: the token by variable, file and prompt.
 
 mod hostile_peers;
 mod other_users;
+mod planted_files;
 mod secrets;
 mod sources;
 mod token;

@@ -28,13 +28,13 @@ use crate::support::report::is_healthy;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Another user, with a directory and a copy of the program.
-struct OtherUser {
+pub(super) struct OtherUser {
     dir: TempDir,
 }
 
 impl OtherUser {
     /// Returns `None`, and prints the reason, if this process cannot become another user.
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("ddp-doctor");
         copy_program(&copy);
@@ -52,15 +52,24 @@ impl OtherUser {
         self.dir.path().join("ddp-doctor")
     }
 
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// A command run as that user, in its directory; `ddp-doctor` is its copy of the program.
-    fn command(&self, name: &str) -> Command {
+    pub(super) fn command(&self, name: &str) -> Command {
+        self.command_as(65534, name)
+    }
+
+    /// The same as any user.
+    pub(super) fn command_as(&self, user: u32, name: &str) -> Command {
         let clean = program(self.dir.path());
         let mut command = Command::new("setpriv");
         for (variable, _) in clean.get_envs() {
             command.env_remove(variable);
         }
         command
-            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()])
             .current_dir(self.dir.path());
         match name {
             "ddp-doctor" => command.arg(self.program()),
@@ -130,7 +139,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn text(output: &Output) -> String {
+pub(super) fn text(output: &Output) -> String {
     let all = [output.stdout.as_slice(), &output.stderr].concat();
     String::from_utf8_lossy(&all).into_owned()
 }

@@ -101,7 +101,7 @@ impl Coordinator {
 
     /// The Unix socket behind its address.
     pub(crate) fn socket(&self) -> PathBuf {
-        self.parsed_address().socket().unwrap()
+        self.parsed_address().socket().unwrap().path()
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -14,9 +14,10 @@ use super::job_output::JobOutput;
 use crate::cli::options::{Global, Monitoring, Sources, address, stderr_is_terminal};
 use crate::cli::output::output;
 use crate::coordinator::{Hub, Listeners, serve};
+use crate::host::files::Dir;
 use crate::monitoring::Options;
 use crate::node::UserLog;
-use crate::node::follow::{boxes, orphans};
+use crate::node::follow::orphans;
 use crate::node::launch::job;
 use crate::node::sys;
 use crate::private;
@@ -97,7 +98,7 @@ impl Coordinator {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let keys = self.keys(global)?;
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            boxes::private_dir(dir)
+            Dir::ensure_own(dir)
                 .with_context(|| format!("cannot use report directory {}", dir.display()))?;
         }
         sys::block_interrupts();

@@ -1,6 +1,5 @@
 //! The output of a coordinator about its jobs: messages on standard error, and one report file for each job.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -12,9 +11,10 @@ use ddp_doctor_proto::viewer::Update;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::coordinator::Begun;
+use crate::host::files;
 use crate::monitoring::webhook::Notifier;
 use crate::node::follow::names;
-use crate::report::live::{Live, Verbosity};
+use crate::report::live::{Live, ReportFile, Verbosity};
 use crate::report::text::{self, Style};
 use crate::source_files::SourceFolders;
 
@@ -68,7 +68,7 @@ impl JobOutput {
         let file = self.report_dir.as_deref();
         let file = file.and_then(|dir| report_file(dir, &job));
         let out = Box::new(Labelled(name));
-        let files = file.clone().into_iter().collect();
+        let files = file.clone().into_iter().map(ReportFile::from).collect();
         let live = Live::new(out, self.style, self.verbosity, about, files);
         let mut live = live.with_sources(self.sources.clone());
         if let Some(notifier) = &self.notifier {
@@ -136,7 +136,7 @@ fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
             _ => dir.join(format!("{name}-{number}.json")),
         })
         // Created at once, because another job may begin in the same second.
-        .find(|path| fs::File::create_new(path).is_ok())
+        .find(|path| files::parent(path).and_then(|(dir, name)| dir.new_file(name)).is_ok())
 }
 
 /// Standard error, with the job id before every message.

@@ -1,6 +1,5 @@
 //! `ddp-doctor attach`
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use crate::cli::files::{Format, print_remarks, status};
 use crate::cli::options::Global;
 use crate::cli::output::output;
 use crate::diagnosis::timing::TimeScale;
+use crate::host::files::Dir;
 use crate::node::follow::names;
 use crate::postmortem::{self, Analysis};
 use crate::private;
@@ -150,37 +150,41 @@ fn analyze(attached: &Attached, directory: Option<PathBuf>) -> anyhow::Result<An
     if let Some(directory) = directory {
         let directory = attach::run_dir(attached, directory)?;
         attach::write(attached, &directory)?;
-        let analysis = postmortem::analyze(std::slice::from_ref(&directory));
+        let analysis = postmortem::analyze(&[directory.path().to_owned()]);
         if let Some(report) = analysis.reports.first() {
-            json::write(report, &directory.join("report.json"))
+            json::write_in(report, &directory, "report.json".as_ref())
                 .context("report.json cannot be written")?;
         }
         attach::describe(attached, &directory)?;
         return Ok(analysis);
     }
     let directory = Scratch::new()?;
-    attach::write(attached, &directory.0)?;
-    Ok(postmortem::analyze(std::slice::from_ref(&directory.0)))
+    attach::write(attached, &directory.dir)?;
+    Ok(postmortem::analyze(&[directory.dir.path().to_owned()]))
 }
 
 /// A directory that only this user may enter, and that is removed afterwards.
-struct Scratch(PathBuf);
+struct Scratch {
+    parent: Dir,
+    name: String,
+    dir: Dir,
+}
 
 impl Scratch {
     fn new() -> io::Result<Self> {
-        let parent = private::user_dir(Path::new(private::SHARED_MEMORY));
-        private::ensure_private(&parent)?;
-        let path = parent.join(format!("attach-{}", std::process::id()));
-        private::new_private_dir(&path)?;
-        Ok(Self(path))
+        let parent = Dir::ensure_private(&private::user_dir(Path::new(private::SHARED_MEMORY)))?;
+        let name = format!("attach-{}", std::process::id());
+        let dir = parent.new_child(name.as_ref())?;
+        Ok(Self { parent, name, dir })
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
+        if let Err(error) = self.parent.remove_all(self.name.as_ref()) {
             // Nothing depends on it.
-            writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.0.display()).ok();
+            writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.dir.path().display())
+                .ok();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Ranks, begin, number};
+use crate::host::files::{self, Dir};
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names;
 use crate::node::follow::orphans::{self, Orphan};
@@ -71,7 +72,7 @@ impl Target {
 
     /// The newest active run among these; if none is active, the newest run.
     fn newest(dirs: &[PathBuf], credentials: &Credentials) -> anyhow::Result<Self> {
-        let runs = dirs.iter().filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
+        let runs = dirs.iter().filter_map(|dir| Some((dir, own_run(dir)?)));
         let newest = runs.max_by_key(|(_, run)| {
             let is_running = run.is_running_here() && run.coordinator.is_some();
             (is_running, run.started_at.unwrap_or_default())
@@ -81,7 +82,7 @@ impl Target {
              `ddp-doctor run` printed",
         )?;
         if run.is_running_here() {
-            Ok(match live(run, credentials)? {
+            Ok(match live(run, files::user_id(), credentials)? {
                 Some(live) => Self::Live(live, Some(dir.clone())),
                 None => Self::Evidence(dir.clone()),
             })
@@ -183,7 +184,9 @@ impl Live {
         if path.exists() {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
-        Ok(Self { address: Address::parse(target, credentials)?, job: String::new() })
+        let address = Address::parse(target, credentials)?;
+        state_other_owner(&address);
+        Ok(Self { address, job: String::new() })
     }
 }
 
@@ -195,48 +198,63 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
-    live(run, credentials)?.with_context(|| {
+    // Whoever can write to the directory may have named the socket of somebody else.
+    let owner = Dir::open(path)
+        .and_then(|it| Ok(it.status()?.owner()))
+        .with_context(|| format!("cannot read {shown}"))?;
+    let live = live(run, owner, credentials)?;
+    live.iter().for_each(|it| state_other_owner(&it.address));
+    live.with_context(|| {
         format!(
             "the run in {shown} has no coordinator; ddp-doctor analyze {shown} shows its diagnosis"
         )
     })
 }
 
-fn live(run: Description, credentials: &Credentials) -> anyhow::Result<Option<Live>> {
+/// The job of a run whose directory belongs to `owner`.
+fn live(run: Description, owner: u32, credentials: &Credentials) -> anyhow::Result<Option<Live>> {
     let Some(address) = run.coordinator else {
         return Ok(None);
     };
-    Ok(Some(Live { address: Address::parse(&address, credentials)?, job: run.job }))
+    let address = Address::parse(&address, credentials)?.owned_by(owner);
+    Ok(Some(Live { address, job: run.job }))
+}
+
+/// States to root whose coordinator it uses.
+fn state_other_owner(address: &Address) {
+    if let Some(owner) = address.other_owner() {
+        drop(writeln!(io::stderr(), "ddp-doctor: {address} belongs to user {owner}"));
+    }
+}
+
+/// The run in a directory, if this user made both.
+fn own_run(dir: &Path) -> Option<Description> {
+    let dir = dir.to_owned();
+    let read = move || Description::of_own(&Dir::open_own(&dir).ok()?).ok()?;
+    sys::within(MAX_READ, read)?
 }
 
 /// The newest active run among these, if it has a coordinator.
 fn newest(run_dirs: &[PathBuf]) -> Option<Description> {
-    let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
+    let runs = run_dirs.iter().filter_map(|dir| own_run(dir));
     let active = runs.filter(Description::is_running_here);
     let newest = active.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
     newest.filter(|run| run.coordinator.is_some())
 }
 
 fn newest_live(newest: Option<Description>, credentials: &Credentials) -> anyhow::Result<Live> {
-    let live = newest.map(|run| live(run, credentials)).transpose()?;
+    let live = newest.map(|run| live(run, files::user_id(), credentials)).transpose()?;
     live.flatten().context(
         "no run of this user is active on this machine; name its run directory, or the coordinator \
          address that `ddp-doctor run` printed",
     )
 }
 
-/// Directories in which runs of this user may be active. In a directory that other users can write
-/// to, theirs are skipped.
+/// Directories in which runs of this user may be active. Those of other users are left out when they are opened.
 fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     let mut dirs = BoxDir::run_dirs(shared_memory);
     let here = std::fs::read_dir(runs).into_iter().flatten();
     dirs.extend(here.flatten().map(|entry| entry.path()));
-    let user = sys::user_id();
-    dirs.retain(|dir| {
-        let dir = dir.clone();
-        let owner = move || std::fs::symlink_metadata(&dir).ok().map(|it| it.uid());
-        sys::within(MAX_READ, owner).flatten() == Some(user)
-    });
     dirs
 }
 

@@ -9,13 +9,15 @@
 //! Files are append-only, and a journal may be several of them ([`segments`]). A process killed during a write leaves at most an incomplete frame at
 //! the end: the reader returns the complete frames and reports what it skipped.
 
-use std::fs::{File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ddp_doctor_proto::v1::Report;
 use prost::Message;
+
+use crate::host::files::{self, Dir};
 
 mod kept;
 pub mod segments;
@@ -66,7 +68,17 @@ impl Writer {
     ///
     /// Fails if the file exists, or cannot be created or written.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
-        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        let (dir, name) = files::parent(path)?;
+        Self::create_in(&dir, name)
+    }
+
+    /// Creates a new journal in an open directory.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::create`].
+    pub fn create_in(dir: &Dir, name: &OsStr) -> Result<Self, JournalError> {
+        let mut file = dir.new_file(name)?;
         let mut header = [0; HEADER];
         header[..4].copy_from_slice(&MAGIC);
         header[4..].copy_from_slice(&VERSION.to_le_bytes());

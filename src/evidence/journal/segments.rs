@@ -11,14 +11,16 @@
 //! on only if it has not read everything before them.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{Event, Report, Segment, event::Kind};
 use ddp_doctor_proto::{NoteKind, v1};
 use prost::Message;
+
+use crate::host::files::Dir;
 
 use super::kept::Kept;
 use super::{FRAME_HEADER, HEADER, JournalError, Reader, Skipped, Writer};
@@ -36,7 +38,7 @@ const REPEATED_AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub struct Segments {
     /// The run directory.
-    dir: PathBuf,
+    dir: Dir,
     writer: Writer,
     kept: Kept,
     /// Maximum size of all segments together, in bytes.
@@ -59,10 +61,10 @@ impl Segments {
     /// # Errors
     ///
     /// As [`Writer::create`].
-    pub fn create(dir: &Path, limit: u64) -> Result<Self, JournalError> {
+    pub fn create(dir: &Dir, limit: u64) -> Result<Self, JournalError> {
         Ok(Self {
-            dir: dir.to_owned(),
-            writer: Writer::create(&dir.join(FIRST))?,
+            dir: dir.clone(),
+            writer: Writer::create_in(dir, FIRST.as_ref())?,
             kept: Kept::default(),
             limit,
             segment_limit: limit / SEGMENTS,
@@ -134,23 +136,22 @@ impl Segments {
             number => self.complete.push_back((number, self.writer.length())),
         }
         self.writer.sync()?;
+        let later = self.dir.ensure_own_child(LATER.as_ref())?;
         while self.complete_bytes() + self.segment_limit > self.limit {
             let Some((oldest, _)) = self.complete.pop_front() else {
                 return Err(JournalError::Limit(self.limit >> 20));
             };
-            fs::remove_file(self.path(oldest))?;
+            later.remove_file(name(oldest).as_ref())?;
         }
         self.number += 1;
-        if self.number == 2 {
-            crate::private::ensure_private(&self.dir.join(LATER))?;
-        }
-        self.writer = Writer::create(&self.path(self.number))?;
+        self.writer = Writer::create_in(&later, name(self.number).as_ref())?;
         reports.iter().try_for_each(|report| self.writer.append(report))
     }
+}
 
-    fn path(&self, number: u32) -> PathBuf {
-        self.dir.join(LATER).join(format!("{number:06}.ddpj"))
-    }
+/// File name of a later segment.
+fn name(number: u32) -> String {
+    format!("{number:06}.ddpj")
 }
 
 /// Reads the segments of a journal that are left, as one journal.

@@ -3,23 +3,26 @@
 //! It is in shared memory, where writes cost no disk access and outlive the process. Only its user
 //! may enter it. It is removed after the job, and its boxes move to the run directory.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
-use crate::files;
+use crate::host::files::{self, Dir, Identity};
 use crate::node::sample::proc;
 use crate::node::sys;
-use crate::private::{self, user_dir};
+use crate::private::user_dir;
 
 /// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;
-/// File that identifies the owner of a directory.
+/// File that identifies the owner of a directory: see [`Owner`].
 const OWNER: &str = "owner";
+/// Directory for kept boxes, in a run directory.
+pub const KEPT: &str = "boxes";
 /// Maximum size of this file, in bytes.
 const MAX_OWNER: u64 = 64 << 10;
 /// Folder below a box directory in which programs find the NCCL shim under NCCL's soname.
@@ -41,7 +44,7 @@ pub struct BoxDir {
     /// Other directories in which the ranks of a launch may have boxes.
     others: Vec<PathBuf>,
     /// Directory for the boxes after the job; `None`: they are removed.
-    keep: Option<PathBuf>,
+    keep: Option<Dir>,
     is_shared_memory: bool,
     /// Whether [`Self::snapshot`] has copied the boxes, so that later changes are not kept.
     snapshot: bool,
@@ -56,15 +59,12 @@ impl BoxDir {
     /// # Errors
     ///
     /// If neither has enough space.
-    pub fn create(shared_memory: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<Self> {
-        let keep = run_dir.map(|dir| dir.join("boxes"));
-        if let Some(keep) = &keep {
-            private_dir(keep)?;
-        }
-        let (path, is_shared_memory) = match (in_shared_memory(shared_memory, job, run_dir), &keep)
-        {
+    pub fn create(shared_memory: &Path, job: &str, run_dir: Option<&Dir>) -> io::Result<Self> {
+        let keep = run_dir.map(|dir| dir.ensure_own_child(KEPT.as_ref())).transpose()?;
+        let made = in_shared_memory(shared_memory, job, keep.as_ref());
+        let (path, is_shared_memory) = match (made, &keep) {
             (Ok(path), _) => (path, true),
-            (Err(_), Some(dir)) => (dir.clone(), false),
+            (Err(_), Some(dir)) => (dir.path().to_owned(), false),
             (Err(error), None) => return Err(error),
         };
         let following = Following::begin(&path, FollowedBy::Run).ok().flatten();
@@ -80,13 +80,10 @@ impl BoxDir {
     pub fn of_launch(
         path: &Path,
         others: &[PathBuf],
-        run_dir: Option<&Path>,
+        run_dir: Option<&Dir>,
         following: Option<Following>,
     ) -> io::Result<Self> {
-        let keep = run_dir.map(|dir| dir.join("boxes"));
-        if let Some(keep) = &keep {
-            private_dir(keep)?;
-        }
+        let keep = run_dir.map(|dir| dir.ensure_own_child(KEPT.as_ref())).transpose()?;
         Ok(Self {
             path: path.to_owned(),
             others: others.to_vec(),
@@ -103,23 +100,28 @@ impl BoxDir {
         sys::within(MAX_SWEEP, move || sweep(&user));
     }
 
+    /// Why the directory of this user in shared memory is not used, if another user made it or may enter it.
+    #[must_use]
+    pub fn refusal(shared_memory: &Path) -> Option<String> {
+        let error = Dir::open_private(&user_dir(shared_memory)).err()?;
+        (error.kind() == io::ErrorKind::PermissionDenied).then(|| {
+            format!("{error}: it is left alone, and the black boxes of this run are elsewhere")
+        })
+    }
+
     /// Whether boxes in shared memory have yet to be moved to this run directory.
     #[must_use]
     pub fn are_awaited(shared_memory: &Path, run_dir: &Path) -> bool {
-        Self::awaited(shared_memory, run_dir).next().is_some()
+        !Self::awaited(shared_memory, run_dir).is_empty()
     }
 
     /// Directories in shared memory whose boxes have yet to be moved to this run directory, which is
     /// named as by [`Path::canonicalize`].
-    pub fn awaited<'a>(
-        shared_memory: &Path,
-        run_dir: &'a Path,
-    ) -> impl Iterator<Item = PathBuf> + use<'a> {
-        let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
-        entries.flatten().map(|entry| entry.path()).filter(|dir| {
-            files::read_text(&dir.join(OWNER), MAX_OWNER)
-                .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
-        })
+    #[must_use]
+    pub fn awaited(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
+        let owned = owned(&user_dir(shared_memory));
+        let awaited = owned.filter(|(_, owner)| owner.run_dir.as_deref() == Some(run_dir));
+        awaited.map(|(dir, _)| dir.path().to_owned()).collect()
     }
 
     /// Whether the file is an incomplete copy of a box, which is still in shared memory.
@@ -131,13 +133,7 @@ impl BoxDir {
     /// Run directories of all runs of this user that have boxes in shared memory, active or not.
     #[must_use]
     pub fn run_dirs(shared_memory: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
-        let owners = entries.flatten().filter_map(|entry| {
-            let owner = files::read_text(&entry.path().join(OWNER), MAX_OWNER).ok()?;
-            let dir = owner.lines().nth(1).filter(|dir| !dir.is_empty());
-            dir.map(PathBuf::from)
-        });
-        owners.collect()
+        owned(&user_dir(shared_memory)).filter_map(|(_, owner)| owner.run_dir).collect()
     }
 
     /// The directory in which ranks create their boxes.
@@ -150,9 +146,10 @@ impl BoxDir {
     #[must_use]
     pub fn directories(&self) -> Vec<PathBuf> {
         let mut directories = vec![self.path.clone()];
-        for other in self.others.iter().chain(&self.keep) {
-            if !directories.contains(other) {
-                directories.push(other.clone());
+        let kept = self.keep.as_ref().map(Dir::path);
+        for other in self.others.iter().map(PathBuf::as_path).chain(kept) {
+            if !directories.iter().any(|it| it == other) {
+                directories.push(other.to_owned());
             }
         }
         directories
@@ -164,11 +161,12 @@ impl BoxDir {
     ///
     /// If there is no such directory, or not enough space in it.
     pub fn keep(&self, file: &Path) -> io::Result<()> {
-        let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
-        if file.parent() == Some(keep) || self.snapshot {
+        let keep = self.keep.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        if file.parent() == Some(keep.path()) || self.snapshot {
             return Ok(());
         }
-        relocate(file, keep)
+        let (from, name) = files::parent(file)?;
+        relocate(&from, name, keep)
     }
 
     /// Copies all boxes to the directory for kept boxes. Later changes of the boxes are not kept.
@@ -177,10 +175,11 @@ impl BoxDir {
     ///
     /// If there is no such directory, or not enough space in it.
     pub fn snapshot(&mut self) -> io::Result<()> {
-        let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        let keep = self.keep.as_ref().ok_or(io::ErrorKind::NotFound)?;
         if self.is_shared_memory {
-            for file in boxes_in(&self.path)? {
-                copy(&file, keep)?;
+            let from = Dir::open_private(&self.path)?;
+            for name in boxes_of(&from)? {
+                copy(&from, &name, keep)?;
             }
         }
         self.snapshot = true;
@@ -192,11 +191,11 @@ impl BoxDir {
     /// # Errors
     ///
     /// If the directory does not have enough space.
-    pub fn snapshot_into(&mut self, dir: &Path) -> io::Result<()> {
-        let keep = dir.join("boxes");
-        private_dir(&keep)?;
-        for file in boxes_in(&self.path)? {
-            copy(&file, &keep)?;
+    pub fn snapshot_into(&mut self, dir: &Dir) -> io::Result<()> {
+        let keep = dir.ensure_own_child(KEPT.as_ref())?;
+        let from = Dir::open_own(&self.path)?;
+        for name in boxes_of(&from)? {
+            copy(&from, &name, &keep)?;
         }
         self.snapshot = true;
         Ok(())
@@ -209,20 +208,25 @@ impl BoxDir {
     /// If a box could not be moved.
     pub fn remove(self) -> io::Result<()> {
         if !self.is_shared_memory {
+            let Ok(dir) = Dir::open(&self.path) else {
+                return Ok(());
+            };
             // An error means that there is none.
-            drop(fs::remove_dir_all(self.path.join(NCCL_FOLDER)));
+            drop(dir.remove_all(NCCL_FOLDER.as_ref()));
             // In a directory created by ranks the lock file stays: other reporters may wait for the lock.
-            if self.following.is_some() && self.keep.as_ref() == Some(&self.path) {
-                drop(fs::remove_file(self.path.join(FOLLOWED)));
+            if self.following.is_some() && self.keep.is_some_and(|it| it.path() == self.path) {
+                drop(dir.remove_file(FOLLOWED.as_ref()));
             }
             return Ok(());
         }
+        let (parent, name) = files::parent(&self.path)?;
+        let dir = parent.private_child(name)?;
         let keep = self.keep.as_ref().filter(|_| !self.snapshot);
         let mut failed = None;
         if let Some(keep) = keep {
-            for file in boxes_in(&self.path)? {
+            for name in boxes_of(&dir)? {
                 // A smaller box may still fit.
-                failed = relocate(&file, keep).err().or(failed);
+                failed = relocate(&dir, &name, keep).err().or(failed);
             }
         }
         if let Some(error) = failed {
@@ -231,46 +235,24 @@ impl BoxDir {
             let why = format!("black boxes remain in {at}: {error}");
             return Err(io::Error::new(error.kind(), why));
         }
-        fs::remove_dir_all(&self.path)
+        parent.remove_all(name)
     }
 }
 
-/// Creates a directory that only this user may enter, and its parents.
-///
-/// # Errors
-///
-/// If it cannot be created, or belongs to another user.
-pub fn private_dir(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let metadata = fs::symlink_metadata(path)?;
-    if !metadata.is_dir() || metadata.uid() != sys::user_id() {
-        return Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            format!("{} does not belong to this user", path.display()),
-        ));
-    }
-    Ok(())
-}
-
-fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<PathBuf> {
+fn in_shared_memory(base: &Path, job: &str, keep: Option<&Dir>) -> io::Result<PathBuf> {
     if sys::space(&File::open(base)?)?.free < MIN_FREE {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    let user = user_dir(base);
-    private::ensure_private(&user)?;
+    let user = Dir::ensure_private(&user_dir(base))?;
     BoxDir::sweep(base);
     let pid = std::process::id();
     // Two runs of one job on one node, such as two tasks of a batch job, use separate directories.
     for name in [job.to_owned(), format!("{job}.{pid}")] {
-        let path = user.join(name);
-        match private::new_private_dir(&path) {
-            Ok(()) => {
-                let keep = run_dir.map_or(Path::new(""), |dir| dir);
-                let start = proc::Stat::of(pid)?.start_ticks;
-                let boot = proc::boot_id();
-                let owner = format!("{pid} {start} {boot}\n{}\n", keep.display());
-                fs::write(path.join(OWNER), owner)?;
-                return Ok(path);
+        match user.new_child(name.as_ref()) {
+            Ok(dir) => {
+                let owner = Owner::this_process(keep)?;
+                dir.new_file(OWNER.as_ref())?.write_all(owner.to_string().as_bytes())?;
+                return Ok(dir.path().to_owned());
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -279,61 +261,147 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
+/// Contents of an [`OWNER`] file: the process that made the directory, and where its boxes belong.
+///
+/// It is read only in a directory that no other user can have written to. Nothing is written to `run_dir` unless
+/// the directory for boxes in it is the one that the process had opened.
+struct Owner {
+    pid: u32,
+    start_ticks: u64,
+    boot_id: String,
+    run_dir: Option<PathBuf>,
+    /// The directory for kept boxes in `run_dir`.
+    kept: Option<Identity>,
+}
+
+impl Owner {
+    fn this_process(keep: Option<&Dir>) -> io::Result<Self> {
+        let pid = std::process::id();
+        Ok(Self {
+            pid,
+            start_ticks: proc::Stat::of(pid)?.start_ticks,
+            boot_id: proc::boot_id(),
+            run_dir: keep.and_then(|it| it.path().parent()).map(Path::to_owned),
+            kept: keep.map(Dir::identity).transpose()?,
+        })
+    }
+
+    /// Reads the file; `None`: there is none of this user.
+    fn of(dir: &Dir) -> Option<Self> {
+        let text = dir.read_text(OWNER.as_ref(), MAX_OWNER).ok()?;
+        let mut lines = text.lines();
+        let mut words = lines.next()?.split(' ');
+        let (pid, start_ticks) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let boot_id = words.next()?.to_owned();
+        let run_dir = lines.next().filter(|it| !it.is_empty()).map(PathBuf::from);
+        let kept = lines.next().and_then(|line| {
+            let (device, inode) = line.split_once(' ')?;
+            Some(Identity { device: device.parse().ok()?, inode: inode.parse().ok()? })
+        });
+        Some(Self { pid, start_ticks, boot_id, run_dir, kept })
+    }
+
+    /// Whether the process is alive; `None`: unknown.
+    fn is_alive(&self) -> Option<bool> {
+        let this_boot = proc::boot_id();
+        let are_known = !self.boot_id.is_empty() && !this_boot.is_empty();
+        are_known.then(|| self.boot_id == this_boot && proc::is_alive(self.pid, self.start_ticks))
+    }
+
+    /// Where the boxes belong; `None`: there is no such directory any more.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is not the one that the process had opened.
+    fn destination(&self) -> io::Result<Option<Dir>> {
+        let Some(run_dir) = &self.run_dir else {
+            return Ok(None);
+        };
+        let opened = Dir::open_own(run_dir).and_then(|it| it.own_child(KEPT.as_ref()));
+        match opened {
+            Ok(dir) if Some(dir.identity()?) == self.kept => Ok(Some(dir)),
+            Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let run_dir = self.run_dir.as_deref().unwrap_or(Path::new(""));
+        writeln!(f, "{} {} {}", self.pid, self.start_ticks, self.boot_id)?;
+        writeln!(f, "{}", run_dir.display())?;
+        match self.kept {
+            Some(kept) => writeln!(f, "{} {}", kept.device, kept.inode),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The directories of boxes in shared memory that no other user can have written to.
+fn own_dirs(user: &Dir) -> impl Iterator<Item = Dir> + use<'_> {
+    let names = user.names().unwrap_or_default();
+    names.into_iter().filter_map(|name| user.private_child(&name).ok())
+}
+
+/// Those of them that processes made, with the contents of their [`OWNER`] files.
+fn owned(user: &Path) -> impl Iterator<Item = (Dir, Owner)> + use<> {
+    let user = Dir::open_private(user).ok();
+    let dirs: Vec<Dir> = user.iter().flat_map(own_dirs).collect();
+    dirs.into_iter().filter_map(|dir| {
+        let owner = Owner::of(&dir)?;
+        Some((dir, owner))
+    })
+}
+
 /// Moves the boxes of runs that were killed to their run directories.
 ///
 /// A directory without an [`OWNER`] file was created by ranks that `run` did not start: it is kept
 /// for a while, so that it can be analyzed. A directory with a living rank is in use.
 fn sweep(user: &Path) {
-    let Ok(entries) = fs::read_dir(user) else {
+    let Ok(user) = Dir::open_private(user) else {
         return;
     };
-    for dir in entries.flatten().map(|entry| entry.path()) {
-        let Ok(owner) = files::read_text(&dir.join(OWNER), MAX_OWNER) else {
-            if is_stale(&dir) {
-                // If it cannot be removed now, the next run tries again.
-                drop(fs::remove_dir_all(&dir));
-            }
-            continue;
-        };
-        let mut lines = owner.lines();
-        let Some(alive) = lines.next().and_then(owner_is_alive) else {
-            continue;
-        };
-        // A directory that cannot be read may contain evidence.
-        let Ok(boxes) = boxes_in(&dir) else { continue };
-        if alive || boxes.iter().any(|file| writer_is_alive(file)) {
-            continue;
+    for dir in own_dirs(&user) {
+        let name = dir.path().file_name().unwrap_or_default();
+        if is_done(&dir) {
+            // If it cannot be removed now, the next run tries again.
+            drop(user.remove_all(name));
         }
-        let keep = lines.next().map(|run_dir| Path::new(run_dir).join("boxes"));
-        if let Some(keep) = keep.filter(|keep| keep.is_dir())
-            && boxes.iter().any(|file| relocate(file, &keep).is_err())
-        {
-            continue;
-        }
-        // If it cannot be removed now, the next run tries again.
-        drop(fs::remove_dir_all(&dir));
+    }
+}
+
+/// Whether nothing in a directory of boxes is needed any more. Moves its boxes to where they belong.
+fn is_done(dir: &Dir) -> bool {
+    let Some(owner) = Owner::of(dir) else {
+        return is_stale(dir);
+    };
+    // A directory that cannot be read may contain evidence.
+    let (Some(false), Ok(boxes)) = (owner.is_alive(), boxes_of(dir)) else {
+        return false;
+    };
+    if boxes.iter().any(|name| writer_is_alive(Path::new(name))) {
+        return false;
+    }
+    match owner.destination() {
+        Ok(Some(keep)) => boxes.iter().all(|name| relocate(dir, name, &keep).is_ok()),
+        Ok(None) => true,
+        Err(_) => is_stale(dir),
     }
 }
 
 /// Whether the directory is old, no writer of its boxes is alive, and no process follows it.
-fn is_stale(dir: &Path) -> bool {
-    let Ok(metadata) = fs::symlink_metadata(dir) else {
+fn is_stale(dir: &Dir) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let modified = dir.modified_s().ok().and_then(|it| u64::try_from(it).ok());
+    let (Ok(now), Some(modified)) = (now, modified) else {
         return false;
     };
-    let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
-    metadata.is_dir()
-        && age.is_some_and(|age| age > MAX_UNOWNED_AGE)
-        && Following::found(dir).is_none()
-        && boxes_in(dir).is_ok_and(|boxes| !boxes.iter().any(|file| writer_is_alive(file)))
-}
-
-/// Whether the process in the first line of an [`OWNER`] file is alive; `None`: unknown.
-fn owner_is_alive(line: &str) -> Option<bool> {
-    let mut words = line.split(' ');
-    let (pid, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let (boot, this_boot) = (words.next()?, proc::boot_id());
-    let are_known = !boot.is_empty() && !this_boot.is_empty();
-    are_known.then(|| boot == this_boot && proc::is_alive(pid, start))
+    now.saturating_sub(Duration::from_secs(modified)) > MAX_UNOWNED_AGE
+        && Following::found(dir.path()).is_none()
+        && boxes_of(dir)
+            .is_ok_and(|boxes| !boxes.iter().any(|name| writer_is_alive(Path::new(name))))
 }
 
 /// Whether the process that wrote a box (`<pid>.<start ticks>.<layer>.box`) is alive.
@@ -366,54 +434,58 @@ pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(boxes)
 }
 
-fn relocate(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    if fs::rename(file, to.join(name)).is_ok() {
+/// Names of all black boxes in a directory.
+fn boxes_of(dir: &Dir) -> io::Result<Vec<OsString>> {
+    let mut names = dir.names()?;
+    names.retain(|name| {
+        let is_box = name.as_encoded_bytes().ends_with(BOX.as_bytes());
+        is_box && dir.status_of(name).is_ok_and(|it| it.is_file())
+    });
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn relocate(from: &Dir, name: &OsStr, to: &Dir) -> io::Result<()> {
+    if from.rename(name, to, name).is_ok() {
         return Ok(());
     }
     // Another file system.
-    copy(file, to)?;
-    fs::remove_file(file)
+    copy(from, name, to)?;
+    from.remove_file(name)
 }
 
 /// Copies a box under a temporary name and renames the complete copy.
-fn copy(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let temporary = to.join(format!("{}{PARTIAL}", name.display()));
-    let mut from = files::open(file)?;
-    let copied = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut kept| {
-            // The unused end of the ring is a hole, which would be copied as zeros.
-            let used = Reader::open(file).map_or(u64::MAX, |reader| reader.used_bytes());
-            io::copy(&mut (&mut from).take(used), &mut kept)?;
-            kept.sync_data()
-        })
-        .and_then(|()| fs::rename(&temporary, to.join(name)));
+fn copy(from: &Dir, name: &OsStr, to: &Dir) -> io::Result<()> {
+    let mut temporary = name.to_owned();
+    temporary.push(PARTIAL);
+    let mut file = from.open_file(name)?;
+    // A copy that was interrupted may have left one.
+    let mut kept = to.new_file_instead(&temporary)?;
+    // The unused end of the ring is a hole, which would be copied as zeros.
+    let reader = Reader::open_own(&from.path_through_descriptor(name));
+    let used = reader.map_or(u64::MAX, |reader| reader.used_bytes());
+    let copied = io::copy(&mut (&mut file).take(used), &mut kept)
+        .and_then(|_| kept.sync_data())
+        .and_then(|()| to.rename(&temporary, to, name));
     if copied.is_err() {
-        // If the removal fails, the file was never created.
-        drop(fs::remove_file(&temporary));
+        // If it cannot be removed, the next copy replaces it.
+        drop(to.remove_file(&temporary));
     }
     copied
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
-    fn dirs() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    fn dirs() -> (tempfile::TempDir, PathBuf, Dir) {
         let dir = tempfile::tempdir().unwrap();
         let (shm, run) = (dir.path().join("shm"), dir.path().join("run"));
         fs::create_dir(&shm).unwrap();
         fs::create_dir(&run).unwrap();
+        let run = Dir::open_own(&run).unwrap();
         (dir, shm, run)
     }
 
@@ -426,13 +498,15 @@ mod tests {
         fs::write(path.join("1.2.c10d.box"), "x").unwrap();
         fs::write(path.join("3.4.c10d.box"), "y").unwrap();
         boxes.keep(&path.join("1.2.c10d.box")).unwrap();
-        assert!(run.join("boxes/1.2.c10d.box").exists() && !path.join("1.2.c10d.box").exists());
+        assert!(
+            run.path().join("boxes/1.2.c10d.box").exists() && !path.join("1.2.c10d.box").exists()
+        );
         boxes.snapshot().unwrap();
         fs::write(path.join("3.4.c10d.box"), "later").unwrap();
         boxes.keep(&path.join("3.4.c10d.box")).unwrap();
         boxes.remove().unwrap();
-        assert_eq!(boxes_in(&run.join("boxes")).unwrap().len(), 2);
-        assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
+        assert_eq!(boxes_in(&run.path().join("boxes")).unwrap().len(), 2);
+        assert_eq!(fs::read(run.path().join("boxes/3.4.c10d.box")).unwrap(), b"y");
         assert!(!path.exists());
     }
 
@@ -444,12 +518,12 @@ mod tests {
         fs::write(path.join("1.2.c10d.box"), "x").unwrap();
         fs::write(path.join("3.4.c10d.box"), "y").unwrap();
         // A directory with this name prevents the move.
-        fs::create_dir(run.join("boxes/1.2.c10d.box")).unwrap();
+        fs::create_dir(run.path().join("boxes/1.2.c10d.box")).unwrap();
         let error = boxes.remove().unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()), "{error}");
         assert_eq!(fs::read(path.join("1.2.c10d.box")).unwrap(), b"x");
-        assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
-        assert!(!run.join("boxes/1.2.c10d.box.part").exists());
+        assert_eq!(fs::read(run.path().join("boxes/3.4.c10d.box")).unwrap(), b"y");
+        assert!(!run.path().join("boxes/1.2.c10d.box.part").exists());
     }
 
     #[test]
@@ -464,10 +538,10 @@ mod tests {
     fn run_directory_is_used_without_shared_memory() {
         let (_dir, shm, run) = dirs();
         let boxes = BoxDir::create(&shm.join("none"), "job", Some(&run)).unwrap();
-        assert_eq!(boxes.path(), run.join("boxes"));
+        assert_eq!(boxes.path(), run.path().join("boxes"));
         assert_eq!(boxes.directories().len(), 1);
         boxes.remove().unwrap();
-        assert!(run.join("boxes").exists());
+        assert!(run.path().join("boxes").exists());
         assert!(BoxDir::create(&shm.join("none"), "job", None).is_err());
     }
 
@@ -485,7 +559,7 @@ mod tests {
         fs::write(&owner, text.replacen(&pid, "4194304", 1)).unwrap();
         BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
         assert!(!dead.path().exists());
-        assert!(run.join("boxes/1.2.c10d.box").exists());
+        assert!(run.path().join("boxes/1.2.c10d.box").exists());
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use tokio::sync::mpsc;
+
+use crate::host::files::Dir;
 
 /// A command for the follower.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub enum Command {
     /// Write all evidence to the disk, and answer.
     Secure {
         /// Directory for the black boxes instead of the run directory.
-        into: Option<PathBuf>,
+        into: Option<Dir>,
         /// Receives the answer.
         answer: Sender<Secured>,
     },

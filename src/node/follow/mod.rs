@@ -12,6 +12,7 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
 use crate::evidence::settings;
+use crate::host::files::Dir;
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
@@ -305,7 +306,7 @@ impl Follower {
     }
 
     /// Writes all evidence to the disk: black boxes into another directory if one is named.
-    fn secure(&mut self, into: Option<PathBuf>) -> Secured {
+    fn secure(&mut self, into: Option<Dir>) -> Secured {
         let on_disk = match into {
             None => self.boxes.snapshot().is_ok() && self.out.sync(),
             // The journal stays where it is.

@@ -4,13 +4,14 @@ use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use serde::{Deserialize, Serialize};
 
+use crate::host::files::Dir;
 use crate::node::sample::proc;
 
 /// Default parent of run directories.
@@ -65,7 +66,7 @@ pub fn attempt() -> u32 {
 ///
 /// If it cannot be written.
 pub fn describe(
-    dir: &Path,
+    dir: &Dir,
     hello: &v1::Hello,
     coordinator: Option<&str>,
     source_folders: &[PathBuf],
@@ -83,9 +84,9 @@ pub fn describe(
         "command": hello.command,
         "tool_version": hello.tool_version,
         "source_folders": source_folders.iter().filter_map(|it| it.to_str()).collect::<Vec<_>>(),
-        "directory": DirectoryIdentity::of(&std::fs::metadata(dir)?),
+        "directory": DirectoryIdentity::of(&dir.readable()?.metadata()?),
     });
-    std::fs::write(dir.join(DESCRIPTION), format!("{description:#}\n"))
+    dir.replace(DESCRIPTION.as_ref(), format!("{description:#}\n").as_bytes())
 }
 
 /// What distinguishes a directory from its copies, and from directories that others made.

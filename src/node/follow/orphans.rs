@@ -27,8 +27,8 @@ fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
     let Ok(run_dir) = run_dir.canonicalize() else {
         return Vec::new();
     };
-    let mut dirs: Vec<PathBuf> = BoxDir::awaited(shared_memory, &run_dir).collect();
-    dirs.push(run_dir.join("boxes"));
+    let mut dirs = BoxDir::awaited(shared_memory, &run_dir);
+    dirs.push(run_dir.join(boxes::KEPT));
     dirs
 }
 

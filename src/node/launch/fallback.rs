@@ -2,11 +2,11 @@
 //! a directory of another user.
 
 use std::env;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::node::follow::{boxes, names};
+use crate::host::files::Dir;
+use crate::node::follow::names;
 use crate::node::sys;
 use crate::private;
 
@@ -19,11 +19,11 @@ const MIN_FREE: u64 = 1 << 20;
 /// # Errors
 ///
 /// If none of them can be used.
-pub fn make(name: &str) -> io::Result<PathBuf> {
+pub fn make(name: &str) -> io::Result<Dir> {
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
     for place in places() {
         match place.and_then(|place| make_in(&place, name)) {
-            Ok(path) => return Ok(path),
+            Ok(dir) => return Ok(dir),
             Err(error) => failed = error,
         }
     }
@@ -35,16 +35,15 @@ pub fn make(name: &str) -> io::Result<PathBuf> {
 /// # Errors
 ///
 /// If it has not.
-pub fn has_room(dir: &Path) -> io::Result<()> {
-    let space = sys::space(&File::open(dir)?)?;
+pub fn has_room(dir: &Dir) -> io::Result<()> {
+    let space = sys::space(&dir.readable()?)?;
     if space.free < MIN_FREE { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
 
-fn make_in(place: &Path, name: &str) -> io::Result<PathBuf> {
-    let path = place.join(name);
-    boxes::private_dir(&path)?;
-    has_room(&path)?;
-    path.canonicalize()
+fn make_in(place: &Path, name: &str) -> io::Result<Dir> {
+    let dir = Dir::ensure_own(&place.join(name))?;
+    has_room(&dir)?;
+    Ok(dir.canonical())
 }
 
 /// Parents of run directories, created if they are missing.
@@ -52,11 +51,11 @@ fn places() -> impl Iterator<Item = io::Result<PathBuf>> {
     let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
     let home = home.map(|home| {
         let place = home.join(names::RUNS);
-        boxes::private_dir(&place).map(|()| place)
+        Dir::ensure_own(&place).map(|_| place)
     });
     let temporary = || {
         let place = private::user_dir(&env::temp_dir());
-        private::ensure_private(&place).map(|()| place)
+        Dir::ensure_private(&place).map(|_| place)
     };
     home.into_iter().chain(std::iter::once_with(temporary))
 }
@@ -70,8 +69,8 @@ mod tests {
     #[test]
     fn directory_is_private() {
         let dir = tempfile::tempdir().unwrap();
-        let path = make_in(dir.path(), "run").unwrap();
-        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+        let made = make_in(dir.path(), "run").unwrap();
+        assert_eq!(made.path().metadata().unwrap().mode() & 0o777, 0o700);
         assert!(make_in(&dir.path().join("none"), "run").is_ok());
         std::fs::write(dir.path().join("file"), "").unwrap();
         assert!(make_in(&dir.path().join("file"), "run").is_err());

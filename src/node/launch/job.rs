@@ -24,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 use crate::coordinator::{Access, Listeners, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::host::files::{self, Dir};
 use crate::monitoring::{self, Monitoring};
 use crate::node::UserLog;
 use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
@@ -49,7 +50,7 @@ use crate::node::stacks::taker::{Taker, When};
 use crate::node::sys::{self, DescriptorLimit, Reserve, Signals};
 use crate::node::timing::Timing;
 use crate::private;
-use crate::report::live::{Live, Verbosity};
+use crate::report::live::{Live, ReportFile, Verbosity};
 use crate::report::text::Style;
 use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
@@ -153,8 +154,8 @@ pub fn run(options: Options) -> Outcome {
         started,
         boxes::writer_is_alive,
     );
-    let mut files: Vec<PathBuf> = options.report.into_iter().collect();
-    files.extend(run_dir.as_ref().ok().map(|dir| dir.path.join("report.json")));
+    let mut files: Vec<ReportFile> = options.report.into_iter().map(ReportFile::from).collect();
+    files.extend(run_dir.as_ref().ok().map(|it| ReportFile::of_run(&it.dir)));
     let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
     let here = std::env::current_dir().unwrap_or_default();
     let source_folders = SourceFolders::of_command(&options.command, &here);
@@ -168,11 +169,13 @@ pub fn run(options: Options) -> Outcome {
             dir.display()
         ));
     }
-    if let Ok(RunDir { notice: Some(notice), .. }) = &run_dir {
-        live.print_line(notice);
+    let notices = run_dir.iter().flat_map(|it| &it.notices);
+    notices.for_each(|line| live.print_line(line));
+    let run_dir = run_dir.ok().map(|it| it.dir);
+    if let Some(line) = BoxDir::refusal(shared_memory) {
+        live.print_line(&line);
     }
-    let run_dir = run_dir.ok().map(|dir| dir.path);
-    let boxes = BoxDir::create(shared_memory, &job, run_dir.as_deref());
+    let boxes = BoxDir::create(shared_memory, &job, run_dir.as_ref());
     if let Err(error) = &boxes {
         live.print_line(&format!(
             "the job is not monitored: cannot create a directory for black boxes: {error}"
@@ -186,7 +189,7 @@ pub fn run(options: Options) -> Outcome {
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
-        run_dir: run_dir.clone(),
+        run_dir: run_dir.as_ref().map(|it| it.path().to_owned()),
         coordinator: address.clone(),
         library: environment::find_library(&mut |why| live.print_line(why)),
         python: environment::find_python(&mut |why| live.print_line(why)),
@@ -199,14 +202,15 @@ pub fn run(options: Options) -> Outcome {
     let connect = connect.unwrap_or("nowhere");
     let kept = run_dir
         .as_ref()
-        .map_or_else(|| "no evidence is kept".into(), |dir| dir.display().to_string());
+        .map_or_else(|| "no evidence is kept".into(), |dir| dir.path().display().to_string());
     live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
 
-    let private_dir = run_dir.as_deref().or_else(|| boxes.as_ref().ok().map(BoxDir::path));
-    let token = TokenFile::of(&options.credentials, private_dir).unwrap_or_else(|error| {
-        live.print_line(&format!("the processes of the job have no token: {error}"));
-        None
-    });
+    let box_dir = boxes.as_ref().ok().and_then(|it| Dir::open_private(it.path()).ok());
+    let token = TokenFile::of(&options.credentials, run_dir.as_ref().or(box_dir.as_ref()))
+        .unwrap_or_else(|error| {
+            live.print_line(&format!("the processes of the job have no token: {error}"));
+            None
+        });
     let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
     Signals::take_over().restore_in(&mut start);
     descriptors.restore_in(&mut start);
@@ -220,8 +224,9 @@ pub fn run(options: Options) -> Outcome {
             drop(token);
             // No job was started: remove the directories created for it if they are empty.
             if let Some(dir) = run_dir {
-                drop(std::fs::remove_dir(dir.join("boxes")));
-                drop(std::fs::remove_dir(dir));
+                drop(dir.remove_empty(boxes::KEPT.as_ref()));
+                let parent = files::parent(dir.path());
+                drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
             }
             return Outcome { status: status_of_failure(&error), report: None };
         }
@@ -249,7 +254,7 @@ pub fn run(options: Options) -> Outcome {
         child: child.id(),
         hello,
         boxes: boxes.ok(),
-        run_dir: run_dir.as_deref(),
+        run_dir: run_dir.as_ref(),
         journal_size: options.journal_size,
         activation: environment.as_ref().and_then(Environment::activation),
         coordinator: chosen.coordinator,
@@ -264,7 +269,7 @@ pub fn run(options: Options) -> Outcome {
     let exit = processes::wait_without_reaping(child.id()).unwrap_or_default();
     drop(reserve);
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
-    let ended = monitor.end(command_status, run_dir.as_deref());
+    let ended = monitor.end(command_status, run_dir.as_ref().map(Dir::path));
     // Reaped last: until then its exit status is in `/proc`.
     processes::reap_child(child.id());
     let status = if ended.killed { KILLED_STATUS } else { command_status as u8 };
@@ -354,7 +359,7 @@ struct MonitorParts<'a> {
     child: u32,
     hello: v1::Hello,
     boxes: Option<BoxDir>,
-    run_dir: Option<&'a Path>,
+    run_dir: Option<&'a Dir>,
     journal_size: u64,
     activation: Option<PathBuf>,
     coordinator: Coordinator,

@@ -4,7 +4,7 @@
 //! deleted. If that run may still be active, on this node or on another one that shares the
 //! directory, its files stay and this run uses a subdirectory.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -15,19 +15,19 @@ use serde::Deserialize;
 
 use crate::evidence::journal;
 use crate::files;
+use crate::host::files::Dir;
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names::DirectoryIdentity;
 use crate::node::follow::{boxes, names};
 use crate::node::launch::fallback;
 use crate::node::sample::proc;
 use crate::node::sys;
-use crate::private;
 use crate::source_files::SourceFolders;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
 const FILES: [&str; 5] =
-    ["boxes", journal::FIRST, journal::LATER, "report.json", names::DESCRIPTION];
+    [boxes::KEPT, journal::FIRST, journal::LATER, "report.json", names::DESCRIPTION];
 /// Maximum number of earlier runs kept in the directory.
 const MAX_EARLIER_RUNS: u32 = 10_000;
 /// Maximum size of a description, in bytes.
@@ -36,10 +36,10 @@ const MAX_DESCRIPTION: u64 = 1 << 20;
 /// The directory of this run.
 #[derive(Debug)]
 pub struct RunDir {
-    /// Path of the directory.
-    pub path: PathBuf,
-    /// Message for the user about an earlier run.
-    pub notice: Option<String>,
+    /// The open directory.
+    pub dir: Dir,
+    /// Messages for the user about an earlier run, and about other users.
+    pub notices: Vec<String>,
 }
 
 impl RunDir {
@@ -57,25 +57,26 @@ impl RunDir {
     ) -> io::Result<Self> {
         let place = requested.clone().unwrap_or_else(|| PathBuf::from(names::RUNS));
         let error = match Self::make(shared_memory, requested, job, started, is_own) {
-            Ok(made) => match fallback::has_room(&made.path) {
+            Ok(made) => match fallback::has_room(&made.dir) {
                 Ok(()) => return Ok(made),
                 Err(error) => {
                     // It stays if an earlier run used it.
-                    drop(fs::remove_dir(&made.path));
+                    let parent = crate::host::files::parent(made.dir.path());
+                    drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
                     error
                 }
             },
             Err(error) => error,
         };
-        let Ok(path) = fallback::make(&names::run_dir(job, started)) else {
+        let Ok(dir) = fallback::make(&names::run_dir(job, started)) else {
             return Err(error);
         };
         let notice = format!(
             "cannot create a run directory in {}: {error}; the evidence is kept in {}",
             place.display(),
-            path.display()
+            dir.path().display()
         );
-        Ok(Self { path, notice: Some(notice) })
+        Ok(Self { dir, notices: vec![notice] })
     }
 
     /// Creates the requested directory, or one below the working directory if none was requested. Ranks
@@ -95,33 +96,35 @@ impl RunDir {
         BoxDir::sweep(shared_memory);
         let own = names::run_dir(job, started);
         let dir = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
-        boxes::private_dir(&dir)?;
-        let dir = dir.canonicalize()?;
-        match Previous::of(&dir, is_own)? {
-            None => Ok(Self { path: dir, notice: None }),
+        let dir = Dir::ensure_own(&dir)?.canonical();
+        let mut notices = Vec::new();
+        if let Some(place) = dir.changeable_by_others()? {
+            notices.push(format!(
+                "other users can write to {}, and can remove or replace the evidence in {}",
+                place.display(),
+                dir.path().display()
+            ));
+        }
+        let dir = match Previous::of(&dir, is_own)? {
+            None => dir,
             // Ranks of a killed run may still be alive.
-            Some(previous) if previous.is_over && !BoxDir::are_awaited(shared_memory, &dir) => {
-                let aside = previous.move_aside(&dir)?;
-                Ok(Self {
-                    notice: Some(format!(
-                        "the files of an earlier run were moved to {}",
-                        aside.display()
-                    )),
-                    path: dir,
-                })
+            Some(it) if it.is_over && !BoxDir::are_awaited(shared_memory, dir.path()) => {
+                let aside = it.move_aside(&dir)?;
+                let aside = aside.path().display();
+                notices.push(format!("the files of an earlier run were moved to {aside}"));
+                dir
             }
             Some(_) => {
-                let path = create_new(&dir, &own)?;
-                Ok(Self {
-                    notice: Some(format!(
-                        "another run that may still be active uses {}; this run uses {}",
-                        dir.display(),
-                        path.display()
-                    )),
-                    path,
-                })
+                let new = create_new(&dir, &own)?;
+                notices.push(format!(
+                    "another run that may still be active uses {}; this run uses {}",
+                    dir.path().display(),
+                    new.path().display()
+                ));
+                new
             }
-        }
+        };
+        Ok(Self { dir, notices })
     }
 }
 
@@ -156,26 +159,27 @@ pub struct Description {
 }
 
 impl Previous {
-    fn of(dir: &Path, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
-        let mut files = FILES.iter().filter(|name| has_content(&dir.join(name))).peekable();
+    fn of(dir: &Dir, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
+        let mut files = FILES.iter().filter(|name| has_content(dir, name)).peekable();
         if files.peek().is_none() {
             return Ok(None);
         }
         let has_only_boxes = files.all(|name| *name == FILES[0]);
-        if has_only_boxes && boxes::boxes_in(&dir.join(FILES[0]))?.iter().all(|it| is_own(it)) {
+        let boxes = || boxes::boxes_in(&dir.path().join(FILES[0]));
+        if has_only_boxes && boxes()?.iter().all(|it| is_own(it)) {
             return Ok(None);
         }
-        Ok(Some(match Description::of(dir)? {
+        Ok(Some(match Description::of_own(dir)? {
             Some(it) => Self { is_over: it.is_over(), job: names::file_name(&it.job) },
             // A run writes the description once it has started the command.
             None => Self { job: "run".into(), is_over: false },
         }))
     }
 
-    fn move_aside(&self, dir: &Path) -> io::Result<PathBuf> {
+    fn move_aside(&self, dir: &Dir) -> io::Result<Dir> {
         let aside = create_new(dir, &format!("previous-{}", self.job))?;
         for name in FILES {
-            match fs::rename(dir.join(name), aside.join(name)) {
+            match dir.rename(name.as_ref(), &aside, name.as_ref()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -191,8 +195,20 @@ impl Description {
     ///
     /// If the file exists and cannot be read.
     pub fn of(dir: &Path) -> io::Result<Option<Self>> {
-        let file = dir.join(names::DESCRIPTION);
-        match files::read_text(&file, MAX_DESCRIPTION) {
+        Self::parse(files::read_text(&dir.join(names::DESCRIPTION), MAX_DESCRIPTION))
+    }
+
+    /// Reads the description that a process of this user wrote; `None` if it is missing or invalid.
+    ///
+    /// # Errors
+    ///
+    /// If the file exists and cannot be read, or belongs to another user.
+    pub fn of_own(dir: &Dir) -> io::Result<Option<Self>> {
+        Self::parse(dir.read_text(names::DESCRIPTION.as_ref(), MAX_DESCRIPTION))
+    }
+
+    fn parse(description: io::Result<String>) -> io::Result<Option<Self>> {
+        match description {
             Ok(description) => Ok(serde_json::from_str(&description).ok()),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound
@@ -245,24 +261,24 @@ fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
     is_original.then_some(run.source_folders)
 }
 
-/// Whether the path is a file or a directory with entries.
-fn has_content(path: &Path) -> bool {
-    match fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_some(),
-        Err(_) => path.exists(),
+/// Whether an entry is a directory with entries, or anything else.
+fn has_content(dir: &Dir, name: &str) -> bool {
+    match dir.child(name.as_ref()).and_then(|it| it.names()) {
+        Ok(names) => !names.is_empty(),
+        Err(_) => dir.status_of(name.as_ref()).is_ok(),
     }
 }
 
 /// Creates a new directory with this name, or with this name and a number.
-fn create_new(parent: &Path, name: &str) -> io::Result<PathBuf> {
+fn create_new(parent: &Dir, name: &str) -> io::Result<Dir> {
     for number in 1..MAX_EARLIER_RUNS {
-        let path = match number {
-            1 => parent.join(name),
-            _ => parent.join(format!("{name}-{number}")),
+        let name = match number {
+            1 => name.to_owned(),
+            _ => format!("{name}-{number}"),
         };
-        match private::new_private_dir(&path) {
+        match parent.new_child(name.as_ref()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            result => return result.map(|()| path),
+            result => return result,
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -270,6 +286,8 @@ fn create_new(parent: &Path, name: &str) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// Creates the files of a run.
@@ -300,13 +318,13 @@ mod tests {
     fn files_of_an_ended_run_are_moved_aside() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        assert!(make(&path).notice.is_none(), "new directory");
+        assert!(make(&path).notices.is_empty(), "new directory");
         fs::write(path.join("notes.txt"), "the user's").unwrap();
         for aside in ["previous-old", "previous-old-2"] {
             create_files(&path, "old", u32::MAX, &sys::host_name());
             let made = make(&path);
-            assert_eq!(made.path, path);
-            assert!(made.notice.unwrap().contains(aside));
+            assert_eq!(made.dir.path(), path);
+            assert!(made.notices[0].contains(aside));
             for name in FILES {
                 assert!(!path.join(name).exists(), "{name}");
                 assert!(path.join(aside).join(name).exists(), "{name}");
@@ -325,9 +343,9 @@ mod tests {
         {
             create_files(&path, "old", pid, &host);
             let made = make(&path);
-            assert_eq!(made.path.parent(), Some(path.as_path()));
-            assert!(!has_content(&made.path));
-            assert!(made.notice.unwrap().contains("may still be active"));
+            assert_eq!(made.dir.path().parent(), Some(path.as_path()));
+            assert_eq!(made.dir.names().unwrap(), [""; 0]);
+            assert!(made.notices[0].contains("may still be active"));
             for name in FILES {
                 assert!(path.join(name).exists(), "{name}");
             }
@@ -335,20 +353,21 @@ mod tests {
         // A rank of a killed run still writes to shared memory.
         create_files(&path, "old", u32::MAX, &sys::host_name());
         fs::create_dir(path.join("shm")).unwrap();
-        let living = BoxDir::create(&path.join("shm"), "old", Some(&path)).unwrap();
-        assert_ne!(make(&path).path, path);
+        let living =
+            BoxDir::create(&path.join("shm"), "old", Some(&Dir::open_own(&path).unwrap())).unwrap();
+        assert_ne!(make(&path).dir.path(), path);
         living.remove().unwrap();
-        assert_eq!(make(&path).path, path);
+        assert_eq!(make(&path).dir.path(), path);
         // Boxes alone: of this run, or of another one.
         fs::create_dir(path.join("boxes")).unwrap();
         fs::write(path.join("boxes/1.2.c10d.box"), "").unwrap();
         let own = |file: &Path| file.ends_with("boxes/1.2.c10d.box");
-        assert_eq!(make_with(&path, own).path, path);
-        assert_ne!(make(&path).path, path);
+        assert_eq!(make_with(&path, own).dir.path(), path);
+        assert_ne!(make(&path).dir.path(), path);
         fs::remove_dir_all(path.join("boxes")).unwrap();
         // Evidence without a description.
         create_files(&path, "old", u32::MAX, &sys::host_name());
         fs::remove_file(path.join(names::DESCRIPTION)).unwrap();
-        assert_ne!(make(&path).path, path);
+        assert_ne!(make(&path).dir.path(), path);
     }
 }

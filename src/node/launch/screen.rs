@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::viewer::Update;
 
+use crate::host::files::Dir;
 use crate::node::follow::{self, Commander, Secured};
 use crate::node::launch::fallback;
 use crate::node::launch::job::KILLED_STATUS;
 use crate::node::launch::kill::{self, HangTimer, KillAfter, TerminatedJob};
 use crate::node::processes;
-use crate::report::live::Live;
+use crate::report::live::{Live, ReportFile};
 
 /// Time from SIGTERM for the job to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(5);
@@ -169,11 +170,10 @@ impl Screen {
         {
             self.live.print_line(&format!(
                 "the run directory cannot be written: black boxes and report are in {}",
-                dir.display()
+                dir.path().display()
             ));
-            let report = dir.join("report.json");
-            self.live.add_file(report.clone());
-            self.saved = Some(report);
+            self.live.add_file(ReportFile::of_run(&dir));
+            self.saved = Some(dir.path().join("report.json"));
             return Some(secured.descendants);
         }
         if !kill::is_proved(self.live.findings()) {
@@ -184,7 +184,7 @@ impl Screen {
         Some(secured.descendants)
     }
 
-    fn request_secured(&self, into: Option<PathBuf>) -> Option<Secured> {
+    fn request_secured(&self, into: Option<Dir>) -> Option<Secured> {
         let (answer, secured) = channel();
         let asked = self.follower.send(follow::Command::Secure { into, answer });
         asked.then(|| secured.recv_timeout(MAX_SYNC).ok()).flatten()

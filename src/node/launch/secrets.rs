@@ -2,12 +2,11 @@
 //! record environments. What still needs the token, such as a reporter that a rank starts on another host,
 //! reads it from a file.
 
-use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use crate::host::files::Dir;
 use crate::monitoring::METRICS_TOKEN;
 use crate::transport::Credentials;
 use crate::transport::token::{self, TOKEN_FILE};
@@ -28,8 +27,8 @@ pub(super) fn remove_from(command: &mut Command) {
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
-    /// Whether the file was created here, and is removed at the end.
-    is_own: bool,
+    /// The directory in which the file was created, and from which it is removed at the end.
+    created_in: Option<Dir>,
 }
 
 impl TokenFile {
@@ -39,9 +38,9 @@ impl TokenFile {
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub(super) fn of(credentials: &Credentials, dir: Option<&Path>) -> io::Result<Option<Self>> {
+    pub(super) fn of(credentials: &Credentials, dir: Option<&Dir>) -> io::Result<Option<Self>> {
         if let Some(file) = &credentials.file {
-            return Ok(Some(Self { path: std::path::absolute(file)?, is_own: false }));
+            return Ok(Some(Self { path: std::path::absolute(file)?, created_in: None }));
         }
         let token = std::env::var(token::VARIABLE).unwrap_or_default();
         let (token, Some(dir)) = (token.trim(), dir) else {
@@ -50,14 +49,9 @@ impl TokenFile {
         if token.is_empty() {
             return Ok(None);
         }
-        let path = dir.join(NAME);
         // A run that was killed left its file.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let created = Self { path, is_own: true };
+        let mut file = dir.new_file_instead(NAME.as_ref())?;
+        let created = Self { path: dir.path().join(NAME), created_in: Some(dir.clone()) };
         writeln!(file, "{token}")?;
         Ok(Some(created))
     }
@@ -70,8 +64,8 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        if self.is_own {
-            drop(fs::remove_file(&self.path));
+        if let Some(dir) = &self.created_in {
+            drop(dir.remove_file(NAME.as_ref()));
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::{env, fs, io};
+use std::{env, io};
 
 use ddp_doctor_agent::blackbox::{FollowedBy, Following};
 use ddp_doctor_agent::trust::{self, Origin};
+
+use crate::host::files::Dir;
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
@@ -255,15 +256,8 @@ pub fn name_profiler(folder: &Path, library: &Path) -> io::Result<()> {
 }
 
 fn name(folder: &Path, library: &Path, names: &[&str]) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    names.iter().try_for_each(|name| {
-        let made = symlink(library, folder.join(name));
-        made.or_else(|error| match error.kind() {
-            // An earlier run in the same directory created it.
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        })
-    })
+    let folder = Dir::ensure_private(folder)?;
+    names.iter().try_for_each(|name| folder.link_to(library, name.as_ref()))
 }
 
 /// Whether this node has a driver for GPUs that NCCL runs on.

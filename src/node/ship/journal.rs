@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::v1;
 
 use crate::evidence::journal::{JournalError, Segments};
+use crate::host::files::Dir;
 use crate::node::UserLog;
 use crate::node::sys::{self, Space};
 
@@ -46,12 +46,12 @@ impl Journal {
     /// # Errors
     ///
     /// If the file cannot be created, or the thread cannot be started.
-    pub fn create(dir: &Path, limit: u64, log: UserLog) -> Result<Self, JournalError> {
+    pub fn create(dir: &Dir, limit: u64, log: UserLog) -> Result<Self, JournalError> {
         Self::with_reserve(dir, limit, log, Reserve::default())
     }
 
     fn with_reserve(
-        dir: &Path,
+        dir: &Dir,
         limit: u64,
         log: UserLog,
         reserve: Reserve,
@@ -173,7 +173,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (log, lines) = channel();
         let log = UserLog::new(move |line| log.send(line.to_owned()).unwrap());
-        let journal = Journal::with_reserve(dir.path(), DEFAULT_LIMIT, log, reserve).unwrap();
+        let journal =
+            Journal::with_reserve(&Dir::open(dir.path()).unwrap(), DEFAULT_LIMIT, log, reserve)
+                .unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let (live, mut reports) = mpsc::channel(200);
         outbox.connect(live);

@@ -169,6 +169,7 @@ fn size(kind: &Kind) -> usize {
 mod tests {
     use super::*;
     use crate::evidence::journal::{FIRST, Reader};
+    use crate::host::files::Dir;
     use crate::node::UserLog;
     use crate::node::ship::journal::DEFAULT_LIMIT;
 
@@ -180,7 +181,8 @@ mod tests {
     fn idle_journal_gets_a_heartbeat() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FIRST);
-        let journal = Journal::create(dir.path(), DEFAULT_LIMIT, UserLog::discard()).unwrap();
+        let dir = Dir::open(dir.path()).unwrap();
+        let journal = Journal::create(&dir, DEFAULT_LIMIT, UserLog::discard()).unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let timing = Timing::default();
         outbox.heartbeat(&timing);
@@ -204,7 +206,8 @@ mod tests {
     fn repeated_events_are_not_journaled_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FIRST);
-        let journal = Journal::create(dir.path(), DEFAULT_LIMIT, UserLog::discard()).unwrap();
+        let dir = Dir::open(dir.path()).unwrap();
+        let journal = Journal::create(&dir, DEFAULT_LIMIT, UserLog::discard()).unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let (live, mut reports) = mpsc::channel(8);
         outbox.push(lost(1));

@@ -5,7 +5,7 @@
 //! others detect it and exit. It does the work of `run` without a command, a terminal or its own
 //! diagnosis. It exits after the last rank: once its exit status is known, or after a delay.
 
-use std::fs;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::host::files::{self, Dir};
 use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
 use crate::node::follow::{Command, Commander, Follower};
@@ -34,7 +35,7 @@ use crate::node::stacks::taker::{Taker, When};
 use crate::node::timing::Timing;
 use crate::node::{UserLog, source, sys};
 use crate::private;
-use crate::report::live::{Live, Verbosity};
+use crate::report::live::{Live, ReportFile, Verbosity};
 use crate::report::text::Style;
 use crate::source_files::SourceFolders;
 use crate::transport::{Address, Credentials};
@@ -118,9 +119,7 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     }
     // The terminal and its pipes belong to the job.
     sys::close_standard_error();
-    let path = directory.join(LOG);
-    drop(fs::remove_file(&path));
-    let log = UserLog::new(move |line| drop(append(&path, line)));
+    let log = log_in(Dir::open(directory).ok());
     follow(&options, coordinator, directory, following, &identity, &log);
     Ok(())
 }
@@ -188,7 +187,7 @@ fn follow(
         let made = RunDir::make(shared_memory, Some(requested), &identity.job, started, is_own);
         made.map_err(|error| log.print(&format!("no evidence is kept: {error}"))).ok()
     });
-    let run_dir = run_dir.map(|it| it.path);
+    let run_dir = run_dir.map(|it| it.dir);
     BoxDir::sweep(shared_memory);
     let hello = hello(options, identity, started);
     let sources = source::folders_of(identity.pid);
@@ -199,7 +198,7 @@ fn follow(
         let journal = Journal::create(dir, options.journal_size, log.clone());
         journal.map_err(|error| log.print(&error.to_string())).ok()
     });
-    let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_deref(), following) {
+    let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_ref(), following) {
         Ok(boxes) => boxes,
         Err(error) => return log.print(&format!("nothing is reported: {error}")),
     };
@@ -222,7 +221,7 @@ fn follow(
     match runtime {
         Ok(runtime) => {
             let (ending, has_ended) = watch::channel(false);
-            let live = Mutex::new(live(&hello.job, run_dir.as_deref()));
+            let live = Mutex::new(live(&hello.job, run_dir.as_ref()));
             let take = move |update| {
                 let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
                 live.apply(update, Instant::now());
@@ -271,11 +270,11 @@ fn follow(
 }
 
 /// Writes the report of this process to a file in the run directory.
-fn live(job: &str, run_dir: Option<&Path>) -> Live {
+fn live(job: &str, run_dir: Option<&Dir>) -> Live {
     let about =
         Job { id: job.to_owned(), nodes: 1, started_at: Some(Timestamp::now()), ..Job::default() };
     let quiet = Verbosity { quiet: 2, verbose: 0 };
-    let files = run_dir.map(|dir| dir.join("report.json"));
+    let files = run_dir.map(ReportFile::of_run);
     let out = Box::new(io::sink());
     Live::new(out, Style::default(), quiet, about, files.into_iter().collect())
 }
@@ -308,15 +307,26 @@ fn remove_boxes(directory: &Path) {
         let identity = reader.identity();
         let is_ours = reader.claimed_by().is_some_and(|(pid, _)| pid == us);
         if is_ours && !proc::is_alive(identity.pid, identity.start_ticks) {
-            drop(fs::remove_file(&file));
+            let parent = files::parent(&file);
+            drop(parent.and_then(|(parent, name)| parent.remove_file(name)));
         }
     }
 }
 
-fn append(log: &Path, line: &str) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
-    if file.metadata()?.len() > MAX_LOG {
-        return Ok(());
-    }
-    writeln!(file, "{} {line}", Timestamp::now())
+/// A log beside the boxes. The first line replaces the log of another reporter.
+fn log_in(directory: Option<Dir>) -> UserLog {
+    let opened: Mutex<Option<File>> = Mutex::default();
+    let append = move |line: &str| -> io::Result<()> {
+        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = match (&mut *opened, &directory) {
+            (Some(file), _) => file,
+            (none, Some(directory)) => none.insert(directory.new_file_instead(LOG.as_ref())?),
+            (None, None) => return Ok(()),
+        };
+        if file.metadata()?.len() > MAX_LOG {
+            return Ok(());
+        }
+        writeln!(file, "{} {line}", Timestamp::now())
+    };
+    UserLog::new(move |line| drop(append(line)))
 }

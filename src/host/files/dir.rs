@@ -1,0 +1,488 @@
+//! An open directory, and what can be done with the entries of it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
+    renameat, statat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::walk::{self, AS_IT_IS, Missing, Walked, can_others_write, refused};
+use super::{removal, user_id};
+
+/// Attempts to find an unused temporary name.
+const MAX_ATTEMPTS: u32 = 16;
+const ANY_PERMISSION: u32 = 0o077;
+
+/// An open directory. It stays the same directory whatever happens to its path.
+///
+/// All names are single components. Nothing that a name refers to is followed if it is a link.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    /// Opened with `O_PATH`: the directory need not be readable.
+    fd: Arc<OwnedFd>,
+    path: PathBuf,
+    changeable: Option<PathBuf>,
+}
+
+/// Identifies a file or directory on this machine, whatever its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Device number of the file system.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// What the kernel says about an entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Status(Stat);
+
+impl Status {
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        FileType::from_raw_mode(self.0.st_mode) == FileType::Directory
+    }
+
+    /// Whether it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        FileType::from_raw_mode(self.0.st_mode) == FileType::RegularFile
+    }
+
+    /// User id of its owner.
+    #[must_use]
+    pub const fn owner(&self) -> u32 {
+        self.0.st_uid
+    }
+
+    /// Whether only its owner has permissions.
+    #[must_use]
+    pub const fn is_private(&self) -> bool {
+        self.0.st_mode & ANY_PERMISSION == 0
+    }
+}
+
+impl Dir {
+    /// Opens a directory, whoever owns it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened, or its path contains a link that another user can have made.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::walk(path, Missing::Fail)
+    }
+
+    /// Opens a directory of this user.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::open`], or if it belongs to another user.
+    pub fn open_own(path: &Path) -> io::Result<Self> {
+        Self::open(path)?.own()
+    }
+
+    /// Opens a directory that only this user may enter.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::open_own`], or if it is accessible to other users.
+    pub fn open_private(path: &Path) -> io::Result<Self> {
+        Self::open(path)?.private()
+    }
+
+    /// Opens a directory that only this user may enter, and creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::open_private`], or if it cannot be created.
+    pub fn ensure_private(path: &Path) -> io::Result<Self> {
+        let (parent, name) = super::parent(path)?;
+        match parent.make(name) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Self { path: path.to_owned(), ..parent.child(name)? }.private(),
+        }
+    }
+
+    /// Opens a directory of this user. Creates it, and its parents, if they do not exist; only this user may enter
+    /// what is created.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::open_own`], or if it cannot be created.
+    pub fn ensure_own(path: &Path) -> io::Result<Self> {
+        Self::walk(path, Missing::Create)?.own()
+    }
+
+    fn walk(path: &Path, missing: Missing) -> io::Result<Self> {
+        let Walked { fd, changeable } = walk::walk(path, missing)?;
+        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), changeable })
+    }
+
+    fn own(self) -> io::Result<Self> {
+        let owner = self.status()?.owner();
+        if owner == user_id() {
+            return Ok(self);
+        }
+        Err(refused(&self.path, &format!("belongs to user {owner}")))
+    }
+
+    fn private(self) -> io::Result<Self> {
+        let own = self.own()?;
+        if own.status()?.is_private() {
+            return Ok(own);
+        }
+        Err(refused(&own.path, "is accessible to other users"))
+    }
+
+    /// The same directory, with the path without links by which the kernel knows it.
+    #[must_use]
+    pub fn canonical(self) -> Self {
+        let link = Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string());
+        let path = std::fs::read_link(link).or_else(|_| self.path.canonicalize());
+        Self { path: path.unwrap_or_else(|_| self.path.clone()), ..self }
+    }
+
+    /// The path by which it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that leads to an entry through the open descriptor, for code that takes paths. It is valid in this process
+    /// while the directory is open.
+    #[must_use]
+    pub fn path_through_descriptor(&self, name: &OsStr) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
+    }
+
+    /// A directory on the path of this one in which other users can rename or replace the next component; or this
+    /// directory, if they can write to it.
+    ///
+    /// # Errors
+    ///
+    /// If its status cannot be read.
+    pub fn changeable_by_others(&self) -> io::Result<Option<&Path>> {
+        let is_writable = can_others_write(&self.status()?.0);
+        Ok(if is_writable { Some(&self.path) } else { self.changeable.as_deref() })
+    }
+
+    /// Type, owner and mode of the open directory.
+    ///
+    /// # Errors
+    ///
+    /// If the system call fails.
+    pub fn status(&self) -> io::Result<Status> {
+        Ok(Status(fstat(&*self.fd)?))
+    }
+
+    /// Identifies the open directory.
+    ///
+    /// # Errors
+    ///
+    /// If the system call fails.
+    pub fn identity(&self) -> io::Result<Identity> {
+        let stat = self.status()?.0;
+        Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Time of the last change of an entry, in seconds since the epoch.
+    ///
+    /// # Errors
+    ///
+    /// If the system call fails.
+    pub fn modified_s(&self) -> io::Result<i64> {
+        Ok(self.status()?.0.st_mtime)
+    }
+
+    /// A descriptor of the directory that can be read and locked.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is not readable.
+    pub fn readable(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(File::from(openat(&*self.fd, ".", flags, Mode::empty())?))
+    }
+
+    /// Names of all entries.
+    ///
+    /// # Errors
+    ///
+    /// If the directory is not readable.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Listing::read_from(self.readable()?)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if !matches!(&*name, b"." | b"..") {
+                names.push(OsString::from_vec(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Type, owner and mode of an entry.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such entry.
+    pub fn status_of(&self, name: &OsStr) -> io::Result<Status> {
+        Ok(Status(statat(&*self.fd, &*component(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
+    }
+
+    /// Opens a directory in this one, whoever owns it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such directory.
+    pub fn child(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = AS_IT_IS | OFlags::DIRECTORY;
+        let path = self.path.join(name);
+        let fd = openat(&*self.fd, &*component(name)?, flags, Mode::empty());
+        let fd = fd.map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => refused(&path, "is not a directory"),
+            error => error.into(),
+        })?;
+        let changeable = self.changeable_by_others()?.map(Path::to_owned);
+        Ok(Self { fd: Arc::new(fd), path, changeable })
+    }
+
+    /// Opens a directory of this user in this one.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such directory, or it belongs to another user.
+    pub fn own_child(&self, name: &OsStr) -> io::Result<Self> {
+        self.child(name)?.own()
+    }
+
+    /// Opens a directory in this one that only this user may enter.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such directory, or other users may enter it.
+    pub fn private_child(&self, name: &OsStr) -> io::Result<Self> {
+        self.child(name)?.private()
+    }
+
+    /// Opens a directory of this user in this one, and creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be created, or belongs to another user.
+    pub fn ensure_own_child(&self, name: &OsStr) -> io::Result<Self> {
+        match self.make(name) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.own_child(name),
+        }
+    }
+
+    /// Creates a directory in this one that only this user may enter.
+    ///
+    /// # Errors
+    ///
+    /// If it exists, or cannot be created.
+    pub fn new_child(&self, name: &OsStr) -> io::Result<Self> {
+        self.make(name)?;
+        self.private_child(name)
+    }
+
+    fn make(&self, name: &OsStr) -> io::Result<()> {
+        Ok(mkdirat(&*self.fd, &*component(name)?, Mode::RWXU)?)
+    }
+
+    /// Creates a file that only this user may read, opened for appending.
+    ///
+    /// # Errors
+    ///
+    /// If there is an entry with this name, or the file cannot be created.
+    pub fn new_file(&self, name: &OsStr) -> io::Result<File> {
+        self.create(name, Mode::RUSR | Mode::WUSR)
+    }
+
+    fn create(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
+        let flags = OFlags::WRONLY
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
+        Ok(File::from(openat(&*self.fd, &*component(name)?, flags, mode)?))
+    }
+
+    /// Creates a file in place of one that may exist, opened for appending.
+    ///
+    /// # Errors
+    ///
+    /// If the existing entry cannot be removed, or the file cannot be created.
+    pub fn new_file_instead(&self, name: &OsStr) -> io::Result<File> {
+        match self.remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.new_file(name),
+        }
+    }
+
+    /// Opens a regular file of this user for reading.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        // Checked first, since opening a device can have side effects, and again afterwards.
+        let check = |found: Status| match found.owner() {
+            _ if !found.is_file() => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} is not a regular file", self.path.join(name).display()),
+            )),
+            owner if owner != user_id() => {
+                let why = format!("belongs to user {owner}");
+                Err(refused(&self.path.join(name), &why))
+            }
+            _ => Ok(()),
+        };
+        check(self.status_of(name)?)?;
+        let file = openat(&*self.fd, &*component(name)?, flags, Mode::empty())?;
+        check(Status(fstat(&file)?))?;
+        Ok(File::from(file))
+    }
+
+    /// Reads a regular file of this user with at most `limit` bytes as text.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::open_file`], or if the file is longer or not UTF-8.
+    pub fn read_text(&self, name: &OsStr, limit: u64) -> io::Result<String> {
+        let file = self.open_file(name)?;
+        if file.metadata()?.len() > limit {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        io::read_to_string(file)
+    }
+
+    /// Replaces a file, or creates it: readers see the old contents or the new ones. A link is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, and then the old file is unchanged; or if something other than a file is in its place.
+    pub fn replace(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
+        if let Ok(Status(found)) = self.status_of(name)
+            && !matches!(
+                FileType::from_raw_mode(found.st_mode),
+                FileType::RegularFile | FileType::Symlink
+            )
+        {
+            let shown = self.path.join(name);
+            let why = format!("{} is not a regular file", shown.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        // Like files that other programs create: as far as the umask permits, others may read it.
+        let mode = Mode::from_raw_mode(0o666);
+        let (mut file, temporary) = self.temporary(name, |it| self.create(it, mode))?;
+        let written = file.write_all(contents).and_then(|()| self.rename(&temporary, self, name));
+        self.unless_done(written, &temporary)
+    }
+
+    /// Makes `name` a symbolic link to `target`, in place of a file or link with this name.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be created.
+    pub fn link_to(&self, target: &Path, name: &OsStr) -> io::Result<()> {
+        let present = component(name)?;
+        if let Ok(found) = readlinkat(&*self.fd, &*present, Vec::new())
+            && found.as_bytes() == target.as_os_str().as_bytes()
+        {
+            return Ok(());
+        }
+        let link = |it: &OsStr| Ok(symlinkat(target, &*self.fd, &*component(it)?)?);
+        let ((), temporary) = self.temporary(name, link)?;
+        let renamed = self.rename(&temporary, self, name);
+        self.unless_done(renamed, &temporary)
+    }
+
+    /// Calls `make` with a name that does not exist, which others cannot predict.
+    pub(super) fn temporary<T>(
+        &self,
+        name: &OsStr,
+        make: impl Fn(&OsStr) -> io::Result<T>,
+    ) -> io::Result<(T, OsString)> {
+        let mut failed = io::ErrorKind::AlreadyExists.into();
+        for _ in 0..MAX_ATTEMPTS {
+            // The keys of a hash map are random.
+            let random = RandomState::new().build_hasher().finish();
+            let mut temporary = OsString::from(".");
+            temporary.push(name);
+            temporary.push(format!(".{random:016x}"));
+            match make(&temporary) {
+                Ok(made) => return Ok((made, temporary)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => failed = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed)
+    }
+
+    fn unless_done(&self, done: io::Result<()>, temporary: &OsStr) -> io::Result<()> {
+        if done.is_err() {
+            // If it cannot be removed, it stays, and harms nothing.
+            drop(self.remove_file(temporary));
+        }
+        done
+    }
+
+    /// Moves an entry to another directory of the same file system. A file with the new name is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be moved.
+    pub fn rename(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
+        Ok(renameat(&*self.fd, &*component(name)?, &*to.fd, &*component(new_name)?)?)
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be removed.
+    pub fn remove_file(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&*self.fd, &*component(name)?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be removed.
+    pub fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&*self.fd, &*component(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Removes a directory of this user with everything in it.
+    ///
+    /// # Errors
+    ///
+    /// If a part of it cannot be removed, or belongs to another user.
+    pub fn remove_all(&self, name: &OsStr) -> io::Result<()> {
+        removal::remove_all(&*self.fd, &component(name)?)
+    }
+}
+
+/// A name that is one component of a path.
+pub(super) fn component(name: &OsStr) -> io::Result<CString> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(CString::new(bytes)?)
+}

@@ -1,0 +1,51 @@
+//! Changes of the file system, through descriptors of directories.
+//!
+//! Other users can write to the parents of most directories that this program uses, and can replace what is in
+//! them by links at any moment. Therefore this is the only module that creates, renames, removes, or connects to,
+//! anything by its name (`tests/structure/forbidden_code.rs`), and it does so as follows:
+//!
+//! - A directory is opened component by component ([`Dir`]). A link that another user can have made is not followed.
+//! - Type, owner and mode are read from the open descriptor, before anything in the directory is read.
+//! - Names are single components, resolved in the open directory. A file is always created new, under a temporary name
+//!   if it replaces one. No operation follows a link, waits for a FIFO, or writes to a file that existed before.
+//!
+//! What a training process writes follows the same rules: `agent/src/blackbox/directory.rs`.
+
+use std::io;
+use std::path::Path;
+
+mod dir;
+mod removal;
+mod socket;
+mod walk;
+
+pub use dir::{Dir, Identity, Status};
+pub use socket::{bind, connect, is_listening, peer_of};
+
+/// Effective user id of this process.
+#[must_use]
+pub fn user_id() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Replaces the file at a path, or creates it: readers see the old contents or the new ones. If the path is a link,
+/// the link is replaced.
+///
+/// # Errors
+///
+/// If it cannot be written, and then the old file is unchanged; or if something other than a file is in its place.
+pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let (dir, name) = parent(path)?;
+    dir.replace(name, contents)
+}
+
+/// Opens the directory that contains a path, which may belong to any user. Also returns the name in it.
+///
+/// # Errors
+///
+/// If it cannot be opened, or the path does not end in a name.
+pub fn parent(path: &Path) -> io::Result<(Dir, &std::ffi::OsStr)> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+    Ok((Dir::open(parent.unwrap_or(Path::new(".")))?, name))
+}

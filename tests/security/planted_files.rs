@@ -1,0 +1,230 @@
+//! Attacks by another user of the machine who plants files, directories and links where this user's will be.
+//!
+//! Each runs as two users, and needs root for that.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use ddp_doctor::host::files::{self, Dir};
+use ddp_doctor::node::follow::boxes::BoxDir;
+use tempfile::TempDir;
+
+use super::other_users::{OtherUser, text};
+
+/// User id of the attacker.
+const OTHER: u32 = 65534;
+const SECRET: &str = "the victim's own text";
+
+/// A directory that everybody can write to, as `/dev/shm`, and a file of the victim's in another one.
+struct Victim {
+    dir: TempDir,
+}
+
+impl Victim {
+    /// Returns `None`, and prints the reason, if this process cannot give files to another user.
+    fn new() -> Option<Self> {
+        if files::user_id() != 0 {
+            eprintln!("skipped: this process cannot act as two users (it has to be root)");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let it = Self { dir };
+        fs::create_dir(it.shm()).unwrap();
+        fs::set_permissions(it.shm(), fs::Permissions::from_mode(0o1777)).unwrap();
+        fs::create_dir_all(it.home()).unwrap();
+        fs::set_permissions(it.home(), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(it.secret(), SECRET).unwrap();
+        Some(it)
+    }
+
+    fn shm(&self) -> PathBuf {
+        self.dir.path().join("shm")
+    }
+
+    fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    fn secret(&self) -> PathBuf {
+        self.home().join("secret")
+    }
+
+    /// The victim's directory in shared memory.
+    fn squatted(&self) -> PathBuf {
+        self.shm().join("ddp-doctor-0")
+    }
+
+    #[track_caller]
+    fn assert_unharmed(&self) {
+        assert_eq!(fs::read_to_string(self.secret()).unwrap(), SECRET);
+        let names: Vec<_> =
+            fs::read_dir(self.home()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert!(names.iter().all(|it| it == "secret" || it == "old"), "{names:?}");
+    }
+}
+
+/// Creates a directory of the attacker.
+fn attackers_dir(path: &Path) {
+    fs::create_dir(path).unwrap();
+    chown(path, Some(OTHER), Some(OTHER)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn attackers_file(path: &Path, contents: &str) {
+    fs::write(path, contents).unwrap();
+    chown(path, Some(OTHER), Some(OTHER)).unwrap();
+}
+
+fn attackers_link(target: &Path, path: &Path) {
+    symlink(target, path).unwrap();
+    lchown(path, Some(OTHER), Some(OTHER)).unwrap();
+}
+
+/// A directory of boxes, of a run that has ended, whose `owner` file names a run directory with a trap.
+fn plant_ended_run(boxes: &Path, run_dir: &Path) {
+    attackers_dir(boxes);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    attackers_file(&boxes.join("owner"), &format!("4194304 1 {boot}{}\n", run_dir.display()));
+    attackers_file(&boxes.join("1.2.x.box"), "the attacker's text");
+}
+
+#[test]
+fn squatted_directory_overwrites_no_file() {
+    let Some(victim) = Victim::new() else { return };
+    let run = victim.dir.path().join("evil-run");
+    attackers_dir(&run);
+    attackers_dir(&run.join("boxes"));
+    attackers_link(&victim.secret(), &run.join("boxes/1.2.x.box.part"));
+    // `copy` is for another file system, which a directory with the final name stands for here.
+    attackers_dir(&run.join("boxes/1.2.x.box"));
+    attackers_dir(&victim.squatted());
+    plant_ended_run(&victim.squatted().join("a"), &run);
+    BoxDir::sweep(&victim.shm());
+    victim.assert_unharmed();
+    assert!(victim.squatted().join("a/1.2.x.box").exists(), "left alone");
+    let said = BoxDir::refusal(&victim.shm()).unwrap();
+    assert!(said.contains("belongs to user 65534"), "{said}");
+    let boxes = Dir::open_own(&victim.home()).unwrap();
+    let made = BoxDir::create(&victim.shm(), "job", Some(&boxes)).unwrap();
+    assert_eq!(made.path(), victim.home().join("boxes"));
+    fs::remove_dir_all(victim.home().join("boxes")).unwrap();
+    assert!(BoxDir::run_dirs(&victim.shm()).is_empty());
+    assert!(BoxDir::awaited(&victim.shm(), &run).is_empty());
+}
+
+/// The same through the program, in the real `/dev/shm`, as a user that no other test uses.
+#[test]
+fn run_leaves_a_squatted_directory_alone_and_says_so() {
+    let Some(other) = OtherUser::new() else { return };
+    let squatted = Path::new("/dev/shm/ddp-doctor-64123");
+    fs::remove_dir_all(squatted).ok();
+    attackers_dir(squatted);
+    let home = tempfile::tempdir().unwrap();
+    chown(home.path(), Some(64123), Some(64123)).unwrap();
+    let secret = home.path().join("secret");
+    fs::write(&secret, SECRET).unwrap();
+    chown(&secret, Some(64123), Some(64123)).unwrap();
+    let run = other.path().join("evil-run");
+    attackers_dir(&run);
+    attackers_dir(&run.join("boxes"));
+    fs::set_permissions(run.join("boxes"), fs::Permissions::from_mode(0o777)).unwrap();
+    attackers_link(&secret, &run.join("boxes/1.2.x.box.part"));
+    plant_ended_run(&squatted.join("a"), &run);
+    let output = other
+        .command_as(64123, "ddp-doctor")
+        .current_dir(home.path())
+        .args(["run", "--", "true"])
+        .output();
+    fs::remove_dir_all(squatted).unwrap();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(fs::read_to_string(&secret).unwrap(), SECRET);
+    let said = text(&output);
+    assert!(said.contains("/dev/shm/ddp-doctor-64123 belongs to user 65534"), "{said}");
+}
+
+#[test]
+fn link_in_place_of_the_directory_removes_nothing() {
+    let Some(victim) = Victim::new() else { return };
+    let old = victim.home().join("old");
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("key"), SECRET).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(72 * 3600);
+    fs::File::open(&old).unwrap().set_modified(long_ago).unwrap();
+    attackers_link(&victim.home(), &victim.squatted());
+    BoxDir::sweep(&victim.shm());
+    victim.assert_unharmed();
+    assert!(old.join("key").exists());
+    assert!(BoxDir::refusal(&victim.shm()).is_some());
+}
+
+#[test]
+fn directory_that_is_exchanged_for_a_link_during_sweeps_removes_nothing() {
+    let Some(victim) = Victim::new() else { return };
+    let old = victim.home().join("old");
+    fs::create_dir(&old).unwrap();
+    fs::write(old.join("key"), SECRET).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(72 * 3600);
+    fs::File::open(&old).unwrap().set_modified(long_ago).unwrap();
+    let own = victim.shm().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    let link = victim.shm().join("link");
+    attackers_link(&victim.home(), &link);
+    fs::rename(&own, victim.squatted()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                let cwd = rustix::fs::CWD;
+                rustix::fs::renameat_with(cwd, &link, cwd, victim.squatted(), exchange).unwrap();
+            }
+        });
+        for _ in 0..300 {
+            BoxDir::sweep(&victim.shm());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    victim.assert_unharmed();
+    assert!(old.join("key").exists());
+}
+
+#[test]
+fn owner_file_moves_boxes_only_to_the_directory_that_its_run_had_opened() {
+    let Some(victim) = Victim::new() else { return };
+    let shared = victim.dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let run = shared.join("run");
+    let dir = Dir::ensure_own(&run).unwrap();
+    let boxes = BoxDir::create(&victim.shm(), "job", Some(&dir)).unwrap();
+    let owner = boxes.path().join("owner");
+    let alive = fs::read_to_string(&owner).unwrap();
+    let pid = std::process::id().to_string();
+    fs::write(&owner, alive.replacen(&pid, "4194304", 1)).unwrap();
+    fs::write(boxes.path().join("1.2.x.box"), "box").unwrap();
+    // The attacker can write to the parent of the run directory.
+    fs::rename(&run, shared.join("away")).unwrap();
+    attackers_link(&victim.home(), &run);
+    BoxDir::sweep(&victim.shm());
+    victim.assert_unharmed();
+    fs::remove_file(&run).unwrap();
+    attackers_dir(&run);
+    attackers_dir(&run.join("boxes"));
+    BoxDir::sweep(&victim.shm());
+    assert_eq!(fs::read_dir(run.join("boxes")).unwrap().count(), 0);
+    // Another directory of the victim's.
+    fs::remove_dir_all(&run).unwrap();
+    fs::create_dir_all(run.join("boxes")).unwrap();
+    BoxDir::sweep(&victim.shm());
+    assert_eq!(fs::read_dir(run.join("boxes")).unwrap().count(), 0);
+    fs::remove_dir_all(&run).unwrap();
+    fs::rename(shared.join("away"), &run).unwrap();
+    BoxDir::sweep(&victim.shm());
+    assert_eq!(fs::read_to_string(run.join("boxes/1.2.x.box")).unwrap(), "box");
+}
