@@ -56,6 +56,51 @@ fn only_the_table_of_backends_knows_them_by_name() {
     }
 }
 
+/// Another user can exchange what a path leads to for a link at any moment: only descriptors of directories whose
+/// owner was checked are safe.
+#[test]
+fn only_host_files_changes_files_or_connects_by_name() {
+    let forbidden = [
+        "fs::create_dir",
+        "fs::rename",
+        "fs::remove_",
+        "fs::write",
+        "fs::copy",
+        "fs::hard_link",
+        "fs::set_permissions",
+        "DirBuilder",
+        "File::create",
+        "symlink(",
+        ".append(true)",
+        ".create(true)",
+        ".create_new(true)",
+        ".write(true)",
+        ".truncate(true)",
+        "UnixListener::bind",
+        "UnixStream::connect",
+    ];
+    // It opens /dev/null and the terminal.
+    let devices = root().join("src/node/sys.rs");
+    let room = root().join("src/host/files");
+    let mut found = Vec::new();
+    for file in ["src", "dashboard/src"].iter().flat_map(|folder| files_below(folder, "rs")) {
+        let is_test = file.iter().any(|it| it == "tests")
+            || file.file_stem().is_some_and(|it| it.to_string_lossy().ends_with("tests"));
+        if is_test || file == devices || file.starts_with(&room) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (i, line) in code.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            if let Some(word) = forbidden.iter().find(|word| code.contains(**word)) {
+                found.push(format!("{}:{}: {word}", file.display(), i + 1));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn unsafe_code_is_limited_to_listed_files() {
     let fenced = [

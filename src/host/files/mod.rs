@@ -9,7 +9,8 @@
 //! - Names are single components, resolved in the open directory. A file is always created new, under a temporary name
 //!   if it replaces one. No operation follows a link, waits for a FIFO, or writes to a file that existed before.
 //!
-//! What a training process writes follows the same rules: `agent/src/blackbox/directory.rs`.
+//! A training process, which links libc alone, creates its files by path, in a directory whose type, owner and mode
+//! it has checked, and never through a link: `agent/src/blackbox/place.rs`.
 
 use std::io;
 use std::path::Path;
