@@ -422,7 +422,7 @@ impl Collected {
                 self.gap(path, place, text);
             }
             Err(error @ (JournalError::NotAJournal | JournalError::Limit(_))) => {
-                self.gap(path, place, error.to_string())
+                self.gap(path, place, error.to_string());
             }
         }
     }

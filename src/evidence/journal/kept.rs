@@ -51,7 +51,7 @@ impl Kept {
             Kind::ThreadDefined(it) => self.process(it.process).threads.define(it.id, it),
             Kind::Record(it) => self.process(it.process).record(it),
             Kind::GroupFrontier(it) => {
-                self.process(it.process).count(it.group, it.issued, it.p2p_issued)
+                self.process(it.process).count(it.group, it.issued, it.p2p_issued);
             }
             Kind::ProcessChanged(it) => self.process(it.process).state = Some(*it),
             Kind::RecordsLost(it) => self.process(it.process).lost += it.count,
