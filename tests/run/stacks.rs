@@ -264,8 +264,8 @@ fn dump_explains_why_a_process_cannot_be_read() {
     let mut as_nobody = Command::new("setpriv");
     as_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
     let seen = as_nobody.arg(&program).args(["dump", "--pid", &pid]).output().unwrap();
-    assert_eq!(seen.status.code(), Some(0), "{}", out(&seen));
+    assert_eq!(seen.status.code(), Some(3), "{}", out(&seen));
     let said = out(&seen);
     assert!(said.contains("its memory may not be read: it belongs to user 0"), "{said}");
-    assert!(said.contains("CAP_SYS_PTRACE") && said.contains("sleeping"), "{said}");
+    assert!(said.contains("CAP_SYS_PTRACE"), "{said}");
 }

@@ -70,7 +70,7 @@ fn only_host_files_changes_files_or_connects_by_name() {
         "fs::set_permissions",
         "DirBuilder",
         "File::create",
-        "symlink(",
+        "fs::symlink",
         ".append(true)",
         ".create(true)",
         ".create_new(true)",

@@ -448,7 +448,8 @@ enum {
     DDP_DOCTOR_NOTE_RANK_NOT_SEEN = 4,
     DDP_DOCTOR_NOTE_UNREADABLE = 5,
     DDP_DOCTOR_NOTE_NO_LIBRARY = 6,
-    DDP_DOCTOR_NOTE_SEVERAL_RANKS = 7
+    DDP_DOCTOR_NOTE_SEVERAL_RANKS = 7,
+    DDP_DOCTOR_NOTE_JOURNAL_CUT = 8 /* made by readers of journals, not by programs */
 };
 
 /* Records a limitation of the capture: part of this process is not recorded. */

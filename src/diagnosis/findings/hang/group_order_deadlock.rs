@@ -14,7 +14,7 @@ use crate::words::{self, Ranks};
 
 /// DD111: cycles of waits that lead through several groups.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    cycle::led_to(situation)
+    let threads: Vec<Draft> = cycle::led_to(situation)
         .into_iter()
         .filter(|(_, cycle)| {
             cycle.iter().all(|wait| wait.message.is_none())
@@ -25,9 +25,12 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             is_closed || cycle::is_overdue(situation, *i)
         })
         .filter_map(|(i, cycle)| draft(situation, i, cycle))
-        .chain(on_streams(situation))
-        .chain(on_devices(situation))
-        .collect()
+        .collect();
+    // Where the threads of these ranks are blocked, their devices wait for the same calls.
+    let is_known =
+        |it: &Draft| threads.iter().any(|of| of.root.iter().any(|rank| it.root.contains(rank)));
+    let devices = on_devices(situation).filter(|it| !is_known(it));
+    threads.into_iter().chain(on_streams(situation)).chain(devices).collect()
 }
 
 /// Cycles among the streams of devices. Their ranks need not have a blocked thread.
