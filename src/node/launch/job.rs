@@ -205,16 +205,21 @@ pub fn run(options: Options) -> Outcome {
         .map_or_else(|| "no evidence is kept".into(), |dir| dir.path().display().to_string());
     live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
 
-    let box_dir = boxes.as_ref().ok().and_then(|it| Dir::open_private(it.path()).ok());
-    let token = TokenFile::of(&options.credentials, run_dir.as_ref().or(box_dir.as_ref()))
-        .unwrap_or_else(|error| {
-            live.print_line(&format!("the processes of the job have no token: {error}"));
-            None
-        });
+    let box_dir = || Dir::open_private(boxes.as_ref().ok()?.path()).ok();
+    let token_dir = run_dir.clone().or_else(box_dir);
+    let token = TokenFile::of(&options.credentials, token_dir.as_ref()).unwrap_or_else(|error| {
+        live.print_line(&format!("the processes of the job have no token: {error}"));
+        None
+    });
     let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
     Signals::take_over().restore_in(&mut start);
     descriptors.restore_in(&mut start);
-    let child = match start.spawn() {
+    // The command starts even if no descriptor is left for the diagnosis.
+    drop(token_dir);
+    drop(reserve);
+    let spawned = start.spawn();
+    let reserve = Reserve::new(RESERVED_DESCRIPTORS);
+    let child = match spawned {
         Ok(child) => child,
         Err(error) => {
             live.print_line(&format!("{}: {error}", options.command[0].display()));
