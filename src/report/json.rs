@@ -111,11 +111,11 @@ pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     write_in(report, &dir, name)
 }
 
-/// Writes a report like [`write`], in an open directory.
+/// Writes a report like [`write()`], in an open directory.
 ///
 /// # Errors
 ///
-/// Like [`write`].
+/// Like [`write()`].
 pub fn write_in(report: &Report, dir: &Dir, name: &OsStr) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
