@@ -189,7 +189,9 @@ impl Session {
                     requested = self.live_viewers.load(Ordering::Relaxed) > 0;
                 }
             }
-            self.conclude(requested || !self.refreshed.is_empty());
+            // There is nothing to refresh before the first report.
+            let is_published = self.publisher.borrow().report.is_some();
+            self.conclude(requested || is_published && !self.refreshed.is_empty());
         }
         self.publish(true);
     }
