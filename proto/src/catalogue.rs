@@ -33,6 +33,15 @@ impl Code {
     }
 }
 
+/// Whether the finding describes a span of time, such as a rank that is slow: it may hold, end and hold
+/// again without ever having been wrong.
+#[must_use]
+pub fn is_over_time(code: &str) -> bool {
+    let memory = [DD502, DD503, DD504, DD505, DD506].map(|it| it.code);
+    let speed = [DD407, DD601, DD602, DD603, DD604, DD605].map(|it| it.code);
+    memory.contains(&code) || speed.contains(&code)
+}
+
 /// Whether the finding reports missing evidence, which may hide what went wrong.
 #[must_use]
 pub fn is_gap(code: &str) -> bool {

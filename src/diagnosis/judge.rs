@@ -11,6 +11,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::causality;
@@ -35,13 +36,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
         it.attempt = restarts::attempt_of(situation, it);
     }
     let has_effect = |it: &Draft| it.effect != Effect::None;
-    // Hints are reported only if there is no other finding with an effect.
-    let explained: Vec<Attempt> = found
-        .iter()
-        .filter(|it| has_effect(it) && it.precedence < Precedence::Hint)
-        .map(|it| it.attempt)
-        .collect();
-    found.retain(|it| it.precedence != Precedence::Hint || !explained.contains(&it.attempt));
+    withhold_hints(&mut found);
     // A failure in a world that the launcher started later does not follow from one before it.
     let world = |it: &Draft| Some(&restarts::process_of(situation, it)?.world);
     let worlds: Vec<Option<&World>> = found.iter().map(world).collect();
@@ -73,6 +68,26 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     let mut judged = merge(found);
     restarts::describe(situation, &mut judged);
     judged
+}
+
+/// Drops hints that another finding with an effect may explain. What held over time before the other one
+/// began stays, unless memory ran out, which says as much.
+fn withhold_hints(found: &mut Vec<Draft>) {
+    let others = found.iter().filter(|it| it.effect != Effect::None);
+    let explained: Vec<(Attempt, Timestamp)> = others
+        .filter(|it| it.precedence < Precedence::Hint)
+        .map(|it| match it.precedence {
+            Precedence::Memory => (it.attempt, Timestamp::default()),
+            _ => (it.attempt, begin(it)),
+        })
+        .collect();
+    found.retain(|it| {
+        let held_from = Some(it.evidence_at).filter(|_| catalogue::is_over_time(it.code.code));
+        let explains = |(attempt, at): &(Attempt, Timestamp)| {
+            *attempt == it.attempt && held_from.is_none_or(|held_from| *at <= held_from)
+        };
+        it.precedence != Precedence::Hint || !explained.iter().any(explains)
+    });
 }
 
 /// The draft that this one followed from, if any.
@@ -123,7 +138,7 @@ fn break_circles(found: &[Draft], causes: &mut [Option<usize>]) {
 type Other<'a> = (usize, &'a Draft);
 
 /// The drafts that may be the cause of this one: those of the same attempt and world that neither
-/// followed from it nor are the same event.
+/// followed from it nor are the same event. Hints are not causes.
 fn others<'a>(found: &'a [Draft], worlds: &[Option<&World>], at: usize) -> Vec<Other<'a>> {
     let draft = &found[at];
     let own = |other: &Draft| {
@@ -134,7 +149,9 @@ fn others<'a>(found: &'a [Draft], worlds: &[Option<&World>], at: usize) -> Vec<O
         found[i].attempt != draft.attempt || worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b)
     };
     let others = found.iter().enumerate();
-    others.filter(|(i, other)| *i != at && !own(other) && !elsewhere(*i)).collect()
+    let is_hint = |other: &Draft| other.precedence == Precedence::Hint;
+    let may_be = |i: usize, other: &Draft| i != at && !own(other) && !is_hint(other);
+    others.filter(|(i, other)| may_be(*i, other) && !elsewhere(*i)).collect()
 }
 
 /// The draft that already blocked the rank for another reason.

@@ -2,8 +2,8 @@
 //!
 //! A state machine without I/O, clock or threads. [`Engine::handle`] applies an event to the
 //! [`model`]; [`Engine::poll_change`] evaluates the whole model. Between evaluations the engine
-//! keeps only when each finding was first seen, and short-lived caches: the same evidence gives the
-//! same findings, whether it is live, from a journal or from a scenario file.
+//! keeps only when each finding was first seen, when findings over time held, and short-lived caches:
+//! the same evidence gives the same findings, whether it is live, from a journal or from a scenario file.
 //!
 //! ```text
 //! event ─► model ─► situation ─────────────► findings/* ─► judge ─► report
@@ -23,6 +23,7 @@ use ddp_doctor_proto::report::{
 
 pub mod capture;
 mod causality;
+mod episodes;
 pub mod evidence;
 pub mod findings;
 pub mod judge;
@@ -43,6 +44,7 @@ pub mod words;
 pub use evidence::event::{self, Event};
 
 use capture::CaptureRequests;
+use episodes::Episodes;
 use event::{Call, ProcessId};
 use evidence::roster::Roster;
 use findings::{Draft, Key};
@@ -94,6 +96,8 @@ pub struct Engine {
     dirty: bool,
     /// When each current finding was first seen.
     first_seen: BTreeMap<(Attempt, Key), Timestamp>,
+    /// When findings over time held.
+    episodes: Episodes,
     findings: Vec<Finding>,
     /// Number of them that concern the last attempt; they come first.
     current: usize,
@@ -163,7 +167,9 @@ impl Engine {
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
         situation.communication = communication;
-        let judged = judge::judge(&situation, findings::detect(&situation));
+        let mut drafts = findings::detect(&situation);
+        self.episodes.update(&situation, &mut drafts);
+        let judged = judge::judge(&situation, drafts);
         let next = next_look(&situation).into_iter().chain(self.roster.next_release());
         self.timeout = next.min().filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
@@ -321,7 +327,7 @@ impl Engine {
             pid: process.pid,
             state,
             exit: process.end.map_or(process.later_exit, |end| end.exit),
-            step: process.step,
+            step: process.training_step(),
             place: self.place_of(process),
             blocked_on: stacks::blocked_on(&self.model, process),
             waiting_in,

@@ -8,6 +8,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
 
 use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
+use crate::diagnosis::model::Ending;
 use crate::diagnosis::waits::Waits;
 use crate::diagnosis::{Engine, Event};
 use crate::ingest::Observer;
@@ -29,7 +30,7 @@ const CURVES: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     processes: BTreeMap<ProcessId, Process>,
-    /// The graph of waits with the most blocked ranks.
+    /// The latest graph of waits before a blocked rank ended.
     waits: Vec<Blocked>,
     /// Time of that graph.
     waited_at: Timestamp,
@@ -105,19 +106,24 @@ impl Observer for Collector {
             return;
         }
         // Ranks that are ended because of the stall no longer wait.
-        let blocked = Waits::of(engine.model(), now).blocked;
-        if blocked.len() >= self.waits.len() {
-            self.waited_at = now;
-            let threads = blocked.into_values().filter_map(|it| it.into_iter().next());
-            self.waits = threads
-                .map(|it| Blocked {
-                    rank: it.rank,
-                    call: it.call,
-                    since: it.since,
-                    needs: it.needs.to_vec(),
-                })
-                .collect();
+        let model = engine.model();
+        let has_ended = |it: &Blocked| {
+            model.process_of(it.rank).is_some_and(|process| process.ending() != Ending::None)
+        };
+        if self.waits.iter().any(has_ended) {
+            return;
         }
+        self.waited_at = now;
+        let blocked = Waits::of(model, now).blocked.into_values();
+        let threads = blocked.filter_map(|it| it.into_iter().next());
+        self.waits = threads
+            .map(|it| Blocked {
+                rank: it.rank,
+                call: it.call,
+                since: it.since,
+                needs: it.needs.to_vec(),
+            })
+            .collect();
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::catalogue::is_gap;
+use ddp_doctor_proto::catalogue::{is_gap, is_over_time};
 use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::viewer::Update;
 
@@ -43,6 +43,8 @@ pub struct Live {
     files: Vec<ReportFile>,
     /// Findings on the terminal.
     printed: Vec<Printed>,
+    /// Printed findings over time that no longer hold.
+    lapsed: Vec<Printed>,
     /// When `printed` became outdated, and when to print; `None`: up to date.
     settling: Option<(Instant, Instant)>,
     /// The job has ended: the findings are final.
@@ -88,6 +90,7 @@ impl Live {
             assembler: Assembler::new(job),
             files,
             printed: Vec::new(),
+            lapsed: Vec::new(),
             settling: None,
             is_over: false,
             webhook: None,
@@ -166,14 +169,36 @@ impl Live {
             let same = take_previous(&mut before, &finding);
             let at = match same {
                 Some(same) if !has_changed(&same.finding, &finding) => same.at,
-                _ => self.finding(&finding),
+                _ => self.new_finding(&finding),
             };
             printed.push(Printed { finding, at });
         }
-        for Printed { finding, .. } in before {
-            self.print_line(&format!("withdrawn: {} {}", finding.code, finding.name));
+        for gone in before {
+            let Finding { code, name, .. } = &gone.finding;
+            if is_over_time(code) {
+                // Beside a finding with an effect, it is only left out.
+                if !printed.iter().any(|it| it.finding.effect > Effect::Slows) {
+                    self.print_line(&format!("no longer seen: {code} {name}"));
+                }
+                self.lapsed.push(gone);
+            } else {
+                self.print_line(&format!("withdrawn: {code} {name}"));
+            }
         }
         self.printed = printed;
+    }
+
+    /// Prints a finding that was not printed before, or whose subject has changed: one line if it was
+    /// printed earlier, lapsed and holds again.
+    fn new_finding(&mut self, finding: &Finding) -> Option<Instant> {
+        let earlier = take_previous(&mut self.lapsed, finding);
+        let is_same = earlier.is_some_and(|it| !has_changed(&it.finding, finding));
+        if !is_same || self.is_over {
+            return self.finding(finding);
+        }
+        let Finding { severity, code, summary, .. } = finding;
+        self.print_line(&format!("again: {severity}[{code}] {summary}"));
+        Some(Instant::now())
     }
 
     /// Prints and writes the rest. Initiating findings are printed last, below the final output of

@@ -68,6 +68,7 @@ pub(crate) fn early_exit() -> Finding {
         next: vec!["Give every rank the same number of batches.".into()],
         blocked_at: None,
         detected_at: Timestamp(0),
+        held: Vec::new(),
         latency_ms: 180,
     }
 }

@@ -134,6 +134,73 @@ fn page_of_a_recorded_hang_has_its_calls_and_waits() {
     assert!(!page.contains("https://"));
 }
 
+/// A job in which rank 5 makes another call than its peers, whose calls arrive one after the other.
+fn odd_call(world: u32) -> String {
+    let peers: Vec<u32> = (0..world).filter(|&rank| rank != 5).collect();
+    let at = |index: usize| 3.0 + 2.0 * index as f64 / peers.len() as f64;
+    let calls = peers.iter().enumerate().map(|(index, rank)| {
+        format!("{:.4} {rank} all_reduce f32[2762] sum @train.py:19\n", at(index))
+    });
+    let (first, rest): (Vec<_>, Vec<_>) =
+        calls.enumerate().partition(|(index, _)| index * 8 < peers.len());
+    let lines =
+        |calls: Vec<(usize, String)>| calls.into_iter().map(|(_, line)| line).collect::<String>();
+    format!(
+        r#"
+about = "rank 5 of {world} makes another call"
+world = {world}
+stall-after = 2
+events = """
+1.0 * step 1
+1.1 * all_reduce f32[2762] sum @train.py:19
+1.2 * done
+{}{:.4} 5 barrier @train.py:41
+{}"""
+continues-for = 4
+"#,
+        lines(first),
+        at(peers.len().div_ceil(8)),
+        lines(rest),
+    )
+}
+
+/// A job of which rank 5 does not make the last call, and its peers make theirs one after the other.
+fn missing_call(world: u32) -> String {
+    let job = odd_call(world);
+    let is_kept = |line: &&str| !line.contains("barrier");
+    job.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
+}
+
+/// Numbers of ranks for which the graph of waits is compared with the report.
+const WORLDS: [u32; 4] = [8, 36, 64, 1024];
+
+#[test]
+fn waits_of_a_page_are_those_of_the_report() {
+    for (world, job) in
+        WORLDS.into_iter().flat_map(|it| [(it, odd_call(it)), (it, missing_call(it))])
+    {
+        let dir = evidence(&job);
+        let data = data(&analyzed(&dir, "html"));
+        let report: Value = serde_json::from_str(&analyzed(&dir, "json")).unwrap();
+        let finding = &report["findings"][0];
+        assert_eq!(finding["ranks"]["root"], serde_json::json!([5]), "{world}");
+        let waits = data["jobs"][0]["waits"].as_array().unwrap();
+        let ranks = |key: &str| -> BTreeSet<u64> {
+            let all = waits.iter().flat_map(|it| it[key].as_array().unwrap());
+            all.map(|it| it.as_u64().unwrap()).collect()
+        };
+        if finding["code"] == "DD103" {
+            // All have made a call: none of them waits for a rank that has not.
+            assert_eq!((waits.len(), ranks("needs").len()), (0, 0), "{world}: {waits:?}");
+            continue;
+        }
+        let victims = finding["ranks"]["victims"].as_array().unwrap();
+        let victims: BTreeSet<u64> = victims.iter().map(|it| it.as_u64().unwrap()).collect();
+        assert_eq!((ranks("ranks"), waits.len()), (victims, 1), "{world}");
+        assert_eq!(ranks("needs"), BTreeSet::from([5]), "{world}");
+    }
+}
+
 #[test]
 fn trace_follows_the_trace_event_format() {
     for dir in [recording("groups/two_groups_in_opposite_order.faulty.gz"), evidence(EIGHT)] {
@@ -316,6 +383,29 @@ fn page_opens_in_a_browser_with_its_verdict_and_sections() {
         // Only what is visible is drawn.
         assert!(main.matches("<path").count() < 2000, "{name}");
         assert!(main.len() < 400_000, "{name}: {}", main.len());
+    }
+}
+
+#[test]
+fn graph_of_waits_in_a_browser_groups_ranks_by_what_they_do() {
+    let Some(browser) = browser() else { return };
+    for world in WORLDS {
+        let peers = format!(
+            "ranks 0–4, {}",
+            if world == 8 { "6, 7".into() } else { format!("6–{}", world - 1) }
+        );
+        for (job, said) in [
+            (odd_call(world), format!("rank 5 cannot match {peers}")),
+            (missing_call(world), format!("{peers} wait for rank 5")),
+        ] {
+            let (dom, console) =
+                opened(&browser, &analyzed(&evidence(&job), "html"), &format!("waits-{world}"));
+            assert_eq!(console, Vec::<String>::new(), "{world}");
+            let (_, graph) = main_of(&dom).split_once("<section id=\"waits\"").unwrap();
+            let (_, label) = graph.split_once("aria-label=\"").unwrap();
+            assert_eq!(label.split('"').next(), Some(&*said), "{world}");
+            assert_eq!(graph.matches("class=\"node").count(), 2, "{world}");
+        }
     }
 }
 

@@ -329,8 +329,10 @@ uint32_t ddp_doctor_step(void);
 
 /* Bits of the flags of ddp_doctor_forward(). */
 enum {
-    DDP_DOCTOR_REPEATED = 1024,      /* the input is the same as that of the previous forward */
-    DDP_DOCTOR_UNSYNCHRONISED = 2048 /* gradients are not synchronised (gradient accumulation) */
+    DDP_DOCTOR_REPEATED = 1024,       /* the input is the same as that of the previous forward */
+    DDP_DOCTOR_UNSYNCHRONISED = 2048, /* gradients are not synchronised (gradient accumulation) */
+    DDP_DOCTOR_UPDATED = 8192,        /* parameters were updated since the previous forward */
+    DDP_DOCTOR_SEES_UPDATES = 16384   /* whether they were is known */
 };
 
 /*

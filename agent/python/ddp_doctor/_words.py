@@ -67,6 +67,8 @@ BORROWED_SITE = 128
 # Flags of a forward.
 REPEATED = 1024
 UNSYNCHRONISED = 2048
+UPDATED = 8192
+SEES_UPDATES = 16384
 
 # Kinds of exceptions.
 UNCAUGHT = 1

@@ -376,6 +376,22 @@ model(input=batch.clone()).sum().backward()  # plain
         plain = b.FORWARD
         self.assertEqual(flags, [plain] * 3 + [plain | b.REPEATED, plain | b.UNSYNCHRONISED, plain])
 
+    def test_forwards_note_whether_parameters_were_updated(self):
+        o = self.run_job(
+            """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    (model(torch.ones(3, 2)).sum() + model(torch.zeros(3, 2)).sum()).backward()
+    optimizer.step()
+""",
+            forked=False,
+        )
+        flags = [s.flags & (b.SEES_UPDATES | b.UPDATED) for s in o.box.of("step")]
+        same, new = b.SEES_UPDATES, b.SEES_UPDATES | b.UPDATED
+        self.assertEqual(flags, [0, same, new, same, new, same])
+
     def test_inputs_of_forwards_are_not_kept_alive(self):
         self.run_job(
             """

@@ -31,6 +31,10 @@ pub mod flags {
     pub const REPEATED: u16 = 1024;
     /// For such a step: its gradients are not to be synchronised.
     pub const UNSYNCHRONISED: u16 = 2048;
+    /// For such a step: whether parameters are updated between forward passes is known.
+    pub const SEES_UPDATES: u16 = 16384;
+    /// For such a step: parameters were updated since the previous forward pass.
+    pub const UPDATED: u16 = 8192;
     /// Enqueued on a stream of a device: the words of `dims` are those of [`super::on_stream`].
     pub const STREAM: u16 = 4096;
     /// The result replaces the input.

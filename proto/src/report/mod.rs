@@ -144,10 +144,22 @@ pub struct Finding {
     pub next: Vec<String>,
     /// Time at which ranks began to wait because of the finding.
     pub blocked_at: Option<Timestamp>,
+    /// For a finding over time that did not hold without interruption until the end: when it held.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Period>,
     /// Time the finding was made.
     pub detected_at: Timestamp,
     /// Time from the event that completed the evidence to `detected_at`, in milliseconds.
     pub latency_ms: u64,
+}
+
+/// A period of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Period {
+    /// Start …
+    pub from: Timestamp,
+    /// … and end.
+    pub to: Timestamp,
 }
 
 /// Hypothesis of the cause of a finding.

@@ -6,8 +6,8 @@ use std::mem;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall, Severity,
-    Timestamp, Where,
+    Cause, Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, Period, RankCall,
+    Severity, Timestamp, Where,
 };
 
 use crate::evidence::align::OddOnes;
@@ -128,6 +128,8 @@ pub struct Draft {
     pub cause: Option<Cause>,
     /// Time at which the first rank began to wait because of it.
     pub blocked_at: Option<Timestamp>,
+    /// For a finding over time that did not hold without interruption until the end: when it held.
+    pub held: Vec<Period>,
     /// Time from which the evidence sufficed for the finding.
     pub evidence_at: Timestamp,
     /// The fact about a rank's process that this finding states.
@@ -185,6 +187,7 @@ impl Draft {
             next: Vec::new(),
             cause: None,
             blocked_at: None,
+            held: Vec::new(),
             evidence_at,
             fact: None,
             event: None,

@@ -197,6 +197,10 @@ pub fn detects(code: &str) -> bool {
 /// The finding of a draft; `caused_by` remains to be set.
 pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
     draft.per_rank.sort_by_key(|call| call.rank);
+    for call in &mut draft.per_rank {
+        let process = situation.model.process_of(call.rank);
+        call.step = call.step.map(|step| process.map_or(step, |it| it.optimizer.of(step)));
+    }
     draft.why.extend(stalls::lower_layer::why(situation, &draft));
     draft.why.extend(view::where_lines_are_from(situation, &draft));
     let info = draft.place.map(|(group, _)| &situation.model.group(group).info);
@@ -232,6 +236,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         why: draft.why,
         next: draft.next,
         blocked_at: draft.blocked_at,
+        held: draft.held,
         detected_at,
         latency_ms: detected_at.since(draft.evidence_at).as_millis() as u64,
     }

@@ -206,7 +206,7 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
     ];
     series.into_iter().filter_map(move |(kind, series)| {
         let room = memory.room(kind)?;
-        let growth = of(series, process.step)?;
+        let growth = of(series, process.training_step())?;
         let first = series.samples().first()?;
         Some(Filling {
             room,
@@ -220,12 +220,13 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
 /// All ranks that grow, in host memory or on a device.
 pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     let processes = model.processes.values();
-    let mut growers: Vec<Grower<'_>> = processes
-        // The memory of a failed process is reported with its end.
-        .filter(|process| process.has_not_failed())
-        .flat_map(of_process)
-        .collect();
-    let in_hosts = growers.iter().filter(|it| it.device.is_none() && !it.process.has_ended());
+    let mut growers: Vec<Grower<'_>> = processes.flat_map(of_process).collect();
+    // Of a rank that was restarted, the memory of the newest process counts.
+    let is_newest = |process: &Process| {
+        let newest = process.rank.and_then(|rank| model.process_of(rank));
+        newest.is_some_and(|newest| newest.id == process.id)
+    };
+    let in_hosts = growers.iter().filter(|it| it.device.is_none() && is_newest(it.process));
     let mut together: BTreeMap<&str, Trend> = BTreeMap::new();
     for Grower { process, growth: Growth { trend, .. }, .. } in in_hosts {
         let all = together.entry(&process.host);
@@ -278,7 +279,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
             rank,
             process,
             device,
-            growth: of(series, process.step)?,
+            growth: of(series, process.training_step())?,
             end: None,
             place: GrowsIn::Own,
         })

@@ -355,6 +355,7 @@ impl Process {
             batches: record.numel,
             repeated: has(flags::REPEATED),
             unsynchronised: has(flags::UNSYNCHRONISED),
+            updated: has(flags::SEES_UPDATES).then_some(has(flags::UPDATED)),
         })
     }
 

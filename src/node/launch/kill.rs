@@ -179,6 +179,7 @@ mod tests {
             next: Vec::new(),
             blocked_at: None,
             detected_at: Timestamp(1),
+            held: Vec::new(),
             latency_ms: 0,
         }
     }

@@ -228,12 +228,13 @@ function place(column, x, y, size) {
 }
 
 function nodeShape(node) {
-  const text = shortened(node.text, 24);
+  const many = node.ranks.length > 2;
+  const text = shortened(node.text, many ? 15 : 24);
   const title = `${plural(node.text)} ${node.text}: ${node.lines.join(", ")}`;
   return draw("g", { class: node.bad ? "node bad" : "node" }, draw("title", {}, title),
     draw("rect", { x: node.x, y: node.y, width: NODE.width, height: NODE.height, rx: 9 }),
     draw("text", { class: "title", x: node.x + 14, y: node.y + 22 }, `${plural(node.text)} ${text}`),
-    node.ranks.length > 2 && draw("text", { class: "dim small", x: node.x + NODE.width - 14, y: node.y + 22, "text-anchor": "end" }, `× ${number(node.ranks.length)}`),
+    many && draw("text", { class: "dim small", x: node.x + NODE.width - 14, y: node.y + 22, "text-anchor": "end" }, `× ${number(node.ranks.length)}`),
     node.lines.map((line, at) => draw("text", { class: at < 2 ? "small" : "dim small", x: node.x + 14, y: node.y + 41 + at * 16 }, shortened(line, 36))));
 }
 

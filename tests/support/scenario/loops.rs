@@ -57,6 +57,8 @@ impl Loop {
                 let at: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
                 let at = self.from + self.every * round as f64 + at;
                 let rest = rest
+                    .replace("$*2-1", &(number * 2 - 1).to_string())
+                    .replace("$*2", &(number * 2).to_string())
                     .replace("$+1", &(number + 1).to_string())
                     .replace("$-1", &number.saturating_sub(1).to_string())
                     .replace('$', &number.to_string());

@@ -35,7 +35,7 @@
 //! | `started`, `stands STACK`, `ended STATUS` | a process that will become the rank, before it joins: it is seen, its stacks are captured (as `stack`), it exits (negative: by a signal) |
 //! | `sets NAME=VALUE` | a version or a setting of the process |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
-//! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
+//! | `forward N [@PATH] [batch=N] [repeated] [no-sync] [updated\|not-updated]` | DDP's training forward, which begins step N; whether parameters were updated since the one before |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model with these parameters |
 //! | `values ROUND INDEX NUMBER…` | float32 elements of the model's parameter with this index, read before the forward after that many synchronised backward passes |
 //! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `thawed …`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
@@ -53,7 +53,7 @@
 //!
 //! `loop 1-6 from 1.0 every 0.5` … `end` repeats its lines six times, with times relative to the
 //! start of each round; `$` is the number of the round, `$+1` and `$-1` the next and the previous
-//! number.
+//! number, `$*2-1` and `$*2` those of two steps in each round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -346,7 +346,9 @@ pub(crate) fn gist(report: &Report) -> Vec<String> {
             f.attempt, f.role, f.code, f.seq, f.confidence
         )
     };
-    report.findings.iter().map(gist).collect()
+    // Episodes that are over are known to an engine that was evaluated while they lasted.
+    let lasting = report.findings.iter().filter(|finding| finding.held.is_empty());
+    lasting.map(gist).collect()
 }
 
 impl Expect {

@@ -150,6 +150,8 @@ pub(super) fn forward(args: &[String]) -> Result<Forward, String> {
             }
             _ if arg == "repeated" => forward.repeated = true,
             _ if arg == "no-sync" => forward.unsynchronised = true,
+            _ if arg == "updated" => forward.updated = Some(true),
+            _ if arg == "not-updated" => forward.updated = Some(false),
             _ => return Err(format!("unknown word of a forward: {arg:?}")),
         }
     }

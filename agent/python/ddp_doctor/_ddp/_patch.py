@@ -1,8 +1,9 @@
 """Steps, and exceptions raised out of DDP's forward.
 
-A step is a training forward. Since the steps of ranks are compared, a forward is also marked if its
-gradients are only accumulated, or if it repeats the previous input. The input is identified by a weak
-reference, which keeps nothing alive.
+Each training forward is recorded as a step. Since the steps of ranks are compared, a forward is also marked if
+its gradients are only accumulated, if it repeats the previous input, or if no parameter was updated since the
+previous forward: several forwards may belong to one step of the optimizer. Inputs and parameters are identified
+by weak references, which keep nothing alive.
 """
 
 import functools
@@ -20,6 +21,9 @@ _automatic = True
 _stepper = None
 # Weak reference to the first tensor of the last forward's input.
 _last_input = None
+# Weak references to the first and the last parameter of that module, and their versions at the last forward.
+_watched = ()
+_versions = ()
 _grad_enabled = None
 _compiling = None
 _inference = None
@@ -58,6 +62,19 @@ def _is_repeated(inputs, kwargs):
     return tensor is not None and before is tensor
 
 
+def _update_flags(module):
+    """Whether a parameter was updated since the previous forward, as flags. 0: unknown."""
+    global _watched, _versions
+    watched = [parameter() for parameter in _watched]
+    if not watched or None in watched:
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        _watched = tuple(weakref.ref(parameter) for parameter in trained[:1] + trained[1:][-1:])
+        _versions = tuple(parameter()._version for parameter in _watched)
+        return 0
+    before, _versions = _versions, tuple(parameter._version for parameter in watched)
+    return _words.SEES_UPDATES | (_words.UPDATED if before != _versions else 0)
+
+
 def _forward_begins(module, inputs, kwargs):
     global _stepper
     if not (_automatic and _box.is_open and module.training and _grad_enabled()):
@@ -75,6 +92,10 @@ def _forward_begins(module, inputs, kwargs):
         pass
     if not getattr(module, "require_backward_grad_sync", True):
         flags |= _words.UNSYNCHRONISED
+    try:
+        flags |= _update_flags(module)
+    except Exception:  # parameters without a version
+        pass
     _box.lib.forward(_sites.path_of(sys._getframe(2)), _data.drawn(), flags)
     _memory.sample()
 
@@ -110,8 +131,8 @@ def _wrap_forward(original):
 def _wrap_swap(original):
     @functools.wraps(original)
     def swap_tensors(*args, **kwargs):
-        global _last_input
-        _last_input = None  # swap_tensors rejects tensors with weak references
+        global _last_input, _watched
+        _last_input, _watched = None, ()  # swap_tensors rejects tensors with weak references
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -146,9 +167,10 @@ def patch(module, late):
 
 
 def _reset():
-    global _stepper, _last_input, _automatic
+    global _stepper, _last_input, _automatic, _watched
     _stepper = None
     _last_input = None
+    _watched = ()
     _automatic = True
 
 

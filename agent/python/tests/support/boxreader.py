@@ -19,6 +19,8 @@ OTHERWISE = ("splits", "memory")
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REPEATED, UNSYNCHRONISED = (
     1 << bit for bit in range(12)
 )
+# Of a step that began with a forward.
+UPDATED, SEES_UPDATES = 8192, 16384
 
 # Ops that create a group.
 CREATIONS = (33, 36)

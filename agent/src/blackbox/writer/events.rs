@@ -23,6 +23,8 @@ pub struct Forward {
     pub repeated: bool,
     /// The gradients are not synchronised.
     pub unsynchronised: bool,
+    /// Whether parameters were updated since the previous forward; `None`: unknown.
+    pub updated: Option<bool>,
 }
 
 /// Parameters of a model whose gradients are averaged over the ranks of a group.
@@ -65,6 +67,8 @@ impl Writer {
             (forward.batches.is_some(), flags::NUMEL),
             (forward.repeated, flags::REPEATED),
             (forward.unsynchronised, flags::UNSYNCHRONISED),
+            (forward.updated.is_some(), flags::SEES_UPDATES),
+            (forward.updated == Some(true), flags::UPDATED),
         ] {
             flags |= if is { flag } else { 0 };
         }

@@ -65,4 +65,6 @@ pub struct Forward {
     pub repeated: bool,
     /// Its gradients are not synchronised (`no_sync`).
     pub unsynchronised: bool,
+    /// Whether parameters were updated since the preceding forward; `None`: unknown.
+    pub updated: Option<bool>,
 }

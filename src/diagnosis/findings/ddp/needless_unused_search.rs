@@ -48,14 +48,14 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
             with_place(last_call(*rank, process), replica.place.as_deref())
         })
         .collect();
-    let (_, _, replica, first) = reports.first()?;
+    let (_, process, replica, first) = reports.first()?;
     let longest = reports.iter().map(|(.., report)| report.number).max()?;
     let took = Duration::from_micros(u64::from(longest));
     draft.summary = format!(
         "find_unused_parameters=True{} has found nothing unused in {} steps; the search takes up to \
          {:.2} ms of each",
         words::at(replica.place.as_deref()),
-        first.step,
+        process.optimizer.of(first.step),
         took.as_secs_f64() * 1e3,
     );
     draft.say(format!(

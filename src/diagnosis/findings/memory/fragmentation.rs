@@ -20,7 +20,6 @@ const SHARE: u64 = 20;
 pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let processes = situation.model.processes.values();
     let mut found: Vec<Fragmented<'_>> = processes
-        .filter(|process| !process.has_ended())
         .flat_map(|process| {
             let devices = process.memory.devices.iter();
             devices.filter_map(move |(&number, device)| found(process, number, device))

@@ -19,6 +19,9 @@ pub(crate) fn about_growers(
 ) -> Draft {
     growers.sort_by_key(|grower| (grower.rank, grower.device));
     growers.dedup_by_key(|grower| grower.rank);
+    // It was known when the last step began: what happened in that step does not contradict it.
+    let last_step = growers.iter().map(|grower| grower.process.step_at).max();
+    let evidence_at = last_step.map_or(evidence_at, |at| at.min(evidence_at));
     let mut draft = Draft::new(code, KeyPlace::Job, evidence_at);
     let ranks: Vec<u32> = growers.iter().map(|grower| grower.rank).collect();
     draft.blame(ranks, Confidence::Supported);

@@ -23,7 +23,7 @@ const MOMENTS: Duration = Duration::from_secs(10);
 pub(crate) fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     let (process, Filling { room, growth, end, .. }) = first_to_run_out(situation)?;
     let beside = situation.model.processes.values();
-    let beside = beside.filter(|it| it.host == process.host && it.has_not_failed());
+    let beside = beside.filter(|it| it.host == process.host);
     let ranks: BTreeSet<u32> = beside.filter_map(|other| other.rank).collect();
     let mut draft = Draft::new(&catalogue::DD506, KeyPlace::Job, growth.at);
     draft.victims = ranks.into_iter().collect();
@@ -62,10 +62,7 @@ fn first_to_run_out<'a>(situation: &Situation<'a>) -> Option<(&'a Process, Filli
     // One process per host suffices: all of them sample the same memory.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
     for process in situation.model.processes.values() {
-        // A forecast stays after a normal end; a failed process has its own finding.
-        if process.has_not_failed() {
-            hosts.entry(&process.host).or_insert(process);
-        }
+        hosts.entry(&process.host).or_insert(process);
     }
     let timing = &situation.model.timing;
     let filling = hosts

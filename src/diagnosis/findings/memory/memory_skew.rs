@@ -18,13 +18,13 @@ const BYTES: u64 = 1 << 30;
 
 /// DD505: ranks that hold far more memory than the others.
 pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
-    let well = || situation.model.processes.values().filter(|process| process.has_not_failed());
-    let on_device = well().filter_map(|process| {
+    let processes = || situation.model.processes.values();
+    let on_device = processes().filter_map(|process| {
         let (_, device) = process.memory.devices.first_key_value()?;
         Usage::of(process, "GPU memory", &device.allocated_by_step)
     });
     let in_host =
-        well().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
+        processes().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
     let found = draft(&on_device.collect::<Vec<_>>());
     let found = found.or_else(|| draft(&in_host.collect::<Vec<_>>()));
     // Growth has findings of its own.
@@ -46,7 +46,7 @@ struct Usage<'a> {
 
 impl<'a> Usage<'a> {
     fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
-        let from = process.step.checked_sub(STEPS)?;
+        let from = process.training_step().checked_sub(STEPS)?;
         let samples = series.samples();
         // The last sample before these steps counts as well.
         let begin = samples.partition_point(|it| it.step <= from).checked_sub(1)?;

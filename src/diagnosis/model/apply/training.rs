@@ -17,6 +17,7 @@ impl Model {
                 process.step_at = at;
                 process.pace.step(at);
                 process.turns.begin(thread, forward.as_ref());
+                process.optimizer.begin(step, forward.as_ref());
                 if let Some(forward) = &forward {
                     process.accumulation.begin(forward, at);
                 }
@@ -39,7 +40,7 @@ impl Model {
                 let batches = process.turns.batches();
                 process.input_ended = Some(InputEnd { at, batches });
                 if process.step > 0 {
-                    process.input_ended_in_step.get_or_insert(process.step);
+                    process.input_ended_in_step.get_or_insert(process.training_step());
                 }
             }
             Event::Parameters { process, group, said, at } => {

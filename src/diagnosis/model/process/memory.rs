@@ -243,15 +243,18 @@ impl Memory {
         raise(&mut device.nccl, sample.gpu_nccl, at);
     }
 
-    /// The room of this kind as measured; `None`: usage or limit is unknown.
+    /// The room of this kind in the latest step; `None`: usage or limit is unknown.
     pub fn room(&self, kind: RoomKind) -> Option<Room> {
-        let (used, limit) = match kind {
-            RoomKind::Host => (self.host_used, self.host_total),
-            RoomKind::Cgroup => (self.cgroup_used, self.cgroup_limit),
-            RoomKind::AddressSpace => (self.virtual_used, self.virtual_limit),
-            RoomKind::Shm => (self.shm_used, self.shm_total),
+        let (by_step, used, limit) = match kind {
+            RoomKind::Host => (self.host_by_step.samples(), self.host_used, self.host_total),
+            RoomKind::Cgroup => {
+                (self.cgroup_by_step.samples(), self.cgroup_used, self.cgroup_limit)
+            }
+            RoomKind::AddressSpace => (&[][..], self.virtual_used, self.virtual_limit),
+            RoomKind::Shm => (self.shm_by_step.samples(), self.shm_used, self.shm_total),
         };
-        Some(Room { kind, used: used?.latest, limit: limit? })
+        let in_step = by_step.last().map(|sample| sample.value);
+        Some(Room { kind, used: in_step.or(used.map(|it| it.latest))?, limit: limit? })
     }
 
     /// The limits that the process may reach on its host, except that of `/dev/shm`.

@@ -20,6 +20,7 @@ mod buckets;
 mod calls;
 mod ending;
 mod memory;
+mod optimizer;
 mod pace;
 mod recent;
 mod series;
@@ -28,6 +29,7 @@ mod thread;
 pub use calls::Unawaited;
 pub use ending::{Announced, End, Ending, Exception};
 pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
+pub(in crate::model) use optimizer::OptimizerSteps;
 pub use pace::{Pace, Quantity, Spent};
 pub use recent::Places;
 pub use series::{KEPT_OF_SHARED, Sample, Series};
@@ -87,8 +89,10 @@ pub struct Process {
     pub exceptions: Vec<Exception>,
     /// Threads that issued calls.
     pub threads: BTreeMap<ThreadId, Thread>,
-    /// Training step; 0: before the first.
+    /// Recorded step, such as a training forward; 0: before the first.
     pub step: u64,
+    /// The steps of its optimizer, to which recorded steps belong.
+    pub optimizer: OptimizerSteps,
     /// When that step began.
     pub step_at: Timestamp,
     /// Its turns: steps that are to synchronise gradients.
@@ -270,12 +274,17 @@ impl Process {
         self.settings.insert(name, value);
     }
 
-    /// The step in progress at a recent time; samples taken from outside arrive late. `None`: the
+    /// The training step in progress at a recent time; samples taken from outside arrive late. `None`: the
     /// program was over, and its memory released.
     pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
         let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
         let before = u64::from(at < self.step_at);
-        (!is_over).then(|| self.step.saturating_sub(before))
+        (!is_over).then(|| self.optimizer.of(self.step.saturating_sub(before)))
+    }
+
+    /// Its training step: that of its optimizer, if known.
+    pub fn training_step(&self) -> u64 {
+        self.optimizer.of(self.step)
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

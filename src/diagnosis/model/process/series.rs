@@ -9,7 +9,8 @@ pub const KEPT_OF_SHARED: usize = 160;
 /// series.
 const GROWTH: usize = 8;
 
-/// A value at the latest steps that have one: the last value of each. Only noticeable changes are
+/// A value at the latest steps that have one: the highest of each, so that memory which is released once
+/// the loop is over does not count. Only noticeable changes are
 /// reported, so a value holds until the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series<const KEPT: usize = 64> {
@@ -36,7 +37,7 @@ impl<const KEPT: usize> Series<KEPT> {
         let sample = Sample { at, step, value };
         let place = self.samples.partition_point(|it| it.step < step);
         if let Some(known) = self.samples.get_mut(place).filter(|it| it.step == step) {
-            if known.at < at {
+            if (known.value, known.at) < (value, at) {
                 *known = sample;
             }
         } else if self.samples.len() < KEPT {
@@ -94,8 +95,8 @@ mod tests {
         }
         assert_eq!(forwards.samples(), backwards.samples());
         assert_eq!(forwards.samples().len(), 64);
-        assert_eq!(forwards.samples().last().map(|it| it.value), Some(801));
-        assert_eq!(forwards.earlier_peak, 999);
+        assert_eq!(forwards.samples().last().map(|it| it.value), Some(802));
+        assert_eq!(forwards.earlier_peak, 1000);
     }
 
     #[test]

@@ -231,5 +231,8 @@ fn flags_of(forward: &Forward) -> u32 {
     if forward.unsynchronised {
         bits |= flags::UNSYNCHRONISED;
     }
+    if let Some(updated) = forward.updated {
+        bits |= flags::SEES_UPDATES | if updated { flags::UPDATED } else { 0 };
+    }
     u32::from(bits)
 }
