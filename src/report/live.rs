@@ -481,6 +481,25 @@ mod tests {
     }
 
     #[test]
+    fn finding_over_time_lapses_and_is_printed_in_full_at_the_end() {
+        let (mut live, screen) = live(Verbosity::default());
+        let slow = || update(vec![finding("DD601", 1, Severity::Warning, "rank 1 is slow")]);
+        let mut show = |update| {
+            live.apply(update, Instant::now());
+            live.print();
+            screen.take()
+        };
+        assert!(show(slow()).contains("warning[DD601]"));
+        let lapsed = show(update(Vec::new()));
+        assert!(lapsed.contains("no longer seen: DD601"), "{lapsed}");
+        assert_eq!(show(slow()), "ddp-doctor: again: warning[DD601] rank 1 is slow\n");
+        show(update(Vec::new()));
+        live.apply(slow(), Instant::now());
+        live.finish();
+        assert!(screen.take().contains("\nwarning[DD601]"));
+    }
+
+    #[test]
     fn printing_delay_is_bounded() {
         let (mut live, _) = live(Verbosity::default());
         let start = Instant::now();
