@@ -24,10 +24,11 @@ pub fn is_disabled() -> bool {
 #[must_use]
 pub fn options_from_env(layer: &str) -> Options {
     let variable = |name: &str| env::var(name).ok();
-    let jobs = [JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"];
+    let jobs = [JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
+    let job = first(variable, &jobs).or_else(pmix_namespace);
     Options {
         layer: layer.to_owned(),
-        job: first(variable, &jobs).unwrap_or_else(|| "default".to_owned()),
+        job: job.unwrap_or_else(|| "default".to_owned()),
         attempt: attempt(variable),
         world: world(),
         ..Options::default()
@@ -53,11 +54,25 @@ fn attempt(variable: impl Fn(&str) -> Option<String>) -> u32 {
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();
     let launch = of("TORCHELASTIC_RUN_ID");
-    let launch = if launch.is_empty() { of("PMIX_NAMESPACE") } else { launch };
+    let launch = if launch.is_empty() { pmix_namespace().unwrap_or_default() } else { launch };
     match (of("MASTER_PORT"), launch) {
         (port, launch) if port.is_empty() && launch.is_empty() => String::new(),
         (port, launch) => format!("{port}/{launch}"),
     }
+}
+
+/// The PMIx namespace that the launcher gave this process. MPI libraries that start without a launcher
+/// set the variable as well, to another value in each process: it counts only if it was set at exec.
+fn pmix_namespace() -> Option<String> {
+    namespace_in(&fs::read("/proc/self/environ").ok()?)
+}
+
+/// The PMIx namespace in an environment of zero-separated variables.
+fn namespace_in(environment: &[u8]) -> Option<String> {
+    let mut variables = environment.split(|&byte| byte == 0);
+    let value = variables.find_map(|variable| variable.strip_prefix(b"PMIX_NAMESPACE="))?;
+    let value = String::from_utf8(value.to_vec()).ok()?;
+    (!value.is_empty()).then_some(value)
 }
 
 /// Start time of a process in clock ticks since boot, which distinguishes reused pids; `None`: no
@@ -155,6 +170,13 @@ fn parse_boot_id(text: &str) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn namespace_counts_only_if_it_was_set_at_exec() {
+        assert_eq!(namespace_in(b"A=1\0PMIX_NAMESPACE=prterun-7\0"), Some("prterun-7".into()));
+        assert_eq!(namespace_in(b"A=1\0PMIX_NAMESPACE=\0"), None);
+        assert_eq!(namespace_in(b"NOT_PMIX_NAMESPACE=7\0"), None);
+    }
 
     #[test]
     fn process_name_cannot_forge_the_start_time() {

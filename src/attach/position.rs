@@ -98,7 +98,7 @@ pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>) -> Position {
 #[must_use]
 pub fn call_of(stacks: &Arc<Stacks>) -> Option<StackCall> {
     let thread = stacks.threads.first()?;
-    let place = stacks::line_of(stacks).cloned();
+    let place = stacks::line_of(stacks, None).cloned();
     let (op, hidden) = operation(thread, place.as_ref())?;
     Some(StackCall { op, place, hidden, tid: thread.tid, asleep: thread.asleep, group: None })
 }

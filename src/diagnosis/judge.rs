@@ -15,6 +15,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::causality;
+use crate::common_root;
 use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, Standing};
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;
@@ -35,6 +36,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     for it in &mut found {
         it.attempt = restarts::attempt_of(situation, it);
     }
+    common_root::blame(&mut found);
     let has_effect = |it: &Draft| it.effect != Effect::None;
     withhold_hints(&mut found);
     // A failure in a world that the launcher started later does not follow from one before it.

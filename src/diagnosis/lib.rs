@@ -17,12 +17,13 @@ use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankState, Report, Role, Severity,
-    Timestamp, Tool, Verdict, WaitingIn, Where,
+    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity, RankState, Report, Role,
+    Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
 };
 
 pub mod capture;
 mod causality;
+mod common_root;
 mod episodes;
 pub mod evidence;
 pub mod findings;
@@ -30,6 +31,7 @@ pub mod judge;
 pub mod model;
 pub mod proof;
 mod restarts;
+mod retained;
 pub mod situation;
 pub mod source;
 pub mod speed;
@@ -49,6 +51,7 @@ use event::{Call, ProcessId};
 use evidence::roster::Roster;
 use findings::{Draft, Key};
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
+use retained::Retained;
 use situation::Situation;
 use timing::Timing;
 
@@ -108,6 +111,8 @@ pub struct Engine {
     late: speed::lateness::Review,
     /// Cached analysis of the duration of collectives.
     communication: speed::communication::Review,
+    /// Withdrawn findings, one of which may be the reason for ending the job.
+    retained: Retained,
     /// Stack captures requested so far, and those to request next.
     asked: CaptureRequests,
     wanted: Vec<ProcessId>,
@@ -175,8 +180,14 @@ impl Engine {
         self.wanted = self.asked.wanted(&situation);
         let attempts = &situation.attempts;
         self.current = judged.iter().filter(|draft| !attempts.is_over(draft.attempt)).count();
-        let ranks = self.rank_states(attempts);
-        let findings = conclude(&situation, judged, &mut self.first_seen);
+        let activities = findings::stalls::idle::activities(&situation);
+        let ranks = self.rank_states(attempts, activities);
+        let mut findings = conclude(&situation, judged, &mut self.first_seen);
+        self.retained.note(&self.findings, &findings);
+        let reason = self.model.kill_reason.as_ref();
+        if reason.is_some_and(|it| self.retained.restore_reason(it, &mut findings)) {
+            self.current += 1;
+        }
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
         self.findings = findings;
         self.ranks = ranks;
@@ -262,13 +273,19 @@ impl Engine {
         verdict_of(self.findings.get(..self.current).unwrap_or_default())
     }
 
-    fn rank_states(&self, attempts: &Attempts) -> Vec<Rank> {
+    fn rank_states(
+        &self,
+        attempts: &Attempts,
+        mut activities: BTreeMap<u32, RankActivity>,
+    ) -> Vec<Rank> {
         let mut ranks = self.not_joined(attempts);
         let replaced: BTreeSet<u32> = ranks.iter().map(|rank| rank.rank).collect();
         let joined = self.model.ranks.keys().filter(|it| !replaced.contains(it));
         ranks.extend(joined.filter_map(|&rank| {
             let process = self.model.process_of(rank)?;
-            Some(self.rank_state(rank, process, attempts.of_process(process).index))
+            let activity = activities.remove(&rank);
+            let state = self.rank_state(rank, process, attempts.of_process(process).index);
+            Some(Rank { activity, ..state })
         }));
         ranks.sort_by_key(|rank| rank.rank);
         ranks
@@ -331,6 +348,7 @@ impl Engine {
             place: self.place_of(process),
             blocked_on: stacks::blocked_on(&self.model, process),
             waiting_in,
+            activity: None,
         }
     }
 

@@ -22,7 +22,7 @@ use super::process::Process;
 use super::stacks;
 use super::values::{name, text};
 use crate::diagnosis::event::{
-    Event, GroupInfo, OomKills, ProcessId, SchedulingSample, StartedRank,
+    Event, GroupInfo, KillReason, OomKills, ProcessId, SchedulingSample, StartedRank, ThreadId,
 };
 use crate::diagnosis::model::MAX_WORLD;
 
@@ -268,8 +268,10 @@ impl Decoder {
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
             Kind::RankStarted(started) => out.extend(self.started(&started)),
-            Kind::ThreadDefined(thread) => {
-                self.process(thread.process)?;
+            Kind::ThreadDefined(defined) => {
+                let (process, ..) = self.process(defined.process)?;
+                let (thread, tid) = (ThreadId(defined.id), defined.tid);
+                out.push(Event::ThreadDefined { process, thread, tid });
             }
             Kind::SiteDefined(site) => {
                 let (id, process, limits) = self.process(site.process)?;
@@ -350,7 +352,13 @@ impl Decoder {
             Kind::JobEnded(ended) => {
                 // No further message can complete a held event.
                 self.release(out);
-                out.push(Event::JobEnded { status: ended.status, at: self.time(ended.unix_ns) });
+                let reason = ended.reason.as_ref().map(|reason| KillReason {
+                    code: name(&reason.code),
+                    group: name(&reason.group),
+                    seq: reason.seq,
+                });
+                let at = self.time(ended.unix_ns);
+                out.push(Event::JobEnded { status: ended.status, reason, at });
             }
         }
         Some(())

@@ -7,12 +7,14 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{BlockKind, v1};
 
 use super::values::{name, number, text};
-use crate::diagnosis::event::{Blocked, Stacks, ThreadStack};
+use crate::diagnosis::event::{Blocked, ChildProcess, Stacks, ThreadStack};
 
 /// Maximum number of threads kept per process: OpenMP and autograd create dozens.
 const MAX_THREADS: usize = 512;
 /// Maximum number of frames kept per thread, from the innermost.
 const MAX_FRAMES: usize = 256;
+/// Maximum number of child processes kept per process.
+const MAX_CHILDREN: usize = 256;
 
 /// Decodes stacks that a node sent.
 #[must_use]
@@ -21,6 +23,18 @@ pub fn decode(stacks: &v1::Stacks) -> Stacks {
         at: Timestamp(stacks.unix_ns),
         threads: stacks.threads.iter().take(MAX_THREADS).map(thread).collect(),
         trouble: text(&stacks.trouble),
+        children: stacks.children.iter().take(MAX_CHILDREN).map(child).collect(),
+    }
+}
+
+fn child(child: &v1::ChildProcess) -> ChildProcess {
+    ChildProcess {
+        pid: child.pid,
+        parent: child.parent,
+        name: name(&child.name),
+        state: child.state.chars().next(),
+        wait_channel: (!child.wait_channel.is_empty()).then(|| name(&child.wait_channel)),
+        cpu_time: Duration::from_nanos(child.cpu_ns),
     }
 }
 

@@ -38,7 +38,7 @@ fn rank(rank: u32, state: RankState, threads: Vec<ThreadStack>, trouble: &str) -
         ..Default::default()
     };
     rank.exit.signal = (state == RankState::Dead).then_some(9);
-    let stacks = Stacks { at: Timestamp(2_000_000_000), threads, trouble: "".into() };
+    let stacks = Stacks { at: Timestamp(2_000_000_000), threads, ..Stacks::default() };
     let has_any = !stacks.threads.is_empty();
     of_rank(&rank, if has_any { Ok(&stacks) } else { Err(trouble) })
 }
@@ -119,6 +119,7 @@ fn single_process_is_named_by_its_pid() {
         at: Timestamp::default(),
         threads: vec![main],
         trouble: "its memory may not be read".into(),
+        ..Stacks::default()
     };
     let dump = of_processes("h", vec![(None, 123, stacks)]);
     let expected = "

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use ddp_doctor_proto::report::{Rank, RankState, Report, Role};
+use ddp_doctor_proto::report::{Rank, RankActivity, RankState, Report, Role, Where};
 
 use super::text::{Style, about, duration, ended, plain};
 
@@ -43,9 +43,12 @@ pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()
 /// State of a rank: "waiting in all_reduce #23 of group 0 for 1.2 s, step 8, train.py:9, pid 123 on
 /// node".
 fn rank_words(rank: &Rank) -> String {
-    let mut text = match rank.state {
-        RankState::Exited | RankState::Dead => format!("{}: {}", rank.state, ended(rank.exit)),
-        state => state.to_string(),
+    let mut text = match (rank.state, &rank.activity) {
+        (RankState::Exited | RankState::Dead, _) => {
+            format!("{}: {}", rank.state, ended(rank.exit))
+        }
+        (RankState::Running, Some(activity)) => doing(activity),
+        (state, _) => state.to_string(),
     };
     if let Some(waiting) = &rank.waiting_in {
         let seq = waiting.seq.map(|seq| format!(" #{seq}"));
@@ -64,8 +67,10 @@ fn rank_words(rank: &Rank) -> String {
     if rank.step > 0 {
         text.push_str(&format!(", step {}", rank.step));
     }
-    if let Some(place) = &rank.place {
-        text.push_str(&format!(", {}:{}", plain(&place.file), place.line));
+    // The line of its last call is not where it is now.
+    let place = rank.place.as_ref().filter(|_| rank.activity.is_none());
+    if let Some(place) = place {
+        text.push_str(&format!(", {}", line(place)));
     }
     // Evidence of other tools may name neither process nor host.
     if rank.pid > 0 {
@@ -77,11 +82,34 @@ fn rank_words(rank: &Rank) -> String {
     text
 }
 
+/// "idle, waiting for a request at engine.py:16".
+fn doing(activity: &RankActivity) -> String {
+    let at = activity.place.as_ref().map(|place| format!(" at {}", line(place)));
+    format!("{}, {}{}", activity.kind, plain(&activity.text), at.unwrap_or_default())
+}
+
+fn line(place: &Where) -> String {
+    format!("{}:{}", plain(&place.file), place.line)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::testing::report;
-    use ddp_doctor_proto::report::WaitingIn;
+    use ddp_doctor_proto::report::{ActivityKind, WaitingIn};
+
+    #[test]
+    fn rank_that_others_wait_for_shows_what_it_does() {
+        let mut rank = report().ranks.remove(0);
+        rank.state = RankState::Running;
+        rank.activity = Some(RankActivity {
+            kind: ActivityKind::Idle,
+            text: "waiting for a request".into(),
+            place: Some(Where { file: "engine.py".into(), line: 16, ..Where::default() }),
+        });
+        let expected = "idle, waiting for a request at engine.py:16, step 8, pid 1 on node";
+        assert_eq!(rank_words(&rank), expected);
+    }
 
     #[test]
     fn every_line_begins_with_its_kind() {

@@ -85,6 +85,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         place: None,
         waiting_in: None,
         blocked_on: None,
+        activity: None,
     };
     vec![
         rank(0, RankState::Waiting, None),

@@ -69,7 +69,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     if !digests {
         is_as_live(&scratch.path().join("run"));
     }
-    if case.is_silent() {
+    if case.is_silent() && !truth.may_suspect {
         let stderr = finished.stderr.lines();
         let is_ours =
             |line: &&str| line.contains("ddp-doctor: ") || line.contains("ddp-doctor explain");

@@ -85,6 +85,9 @@ pub(crate) struct Truth {
     /// Functions of installed packages between the line of a rank and its call, by rank.
     #[serde(default)]
     pub(crate) via: BTreeMap<String, String>,
+    /// Whether findings may be suspected while it runs, of which none remains.
+    #[serde(default)]
+    pub(crate) may_suspect: bool,
     /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
     #[serde(default)]
     pub(crate) hang: bool,

@@ -16,7 +16,7 @@ use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor::report::json::Assembler;
 use ddp_doctor::report::text::{self, Style};
 use ddp_doctor_proto::blackbox::LAYOUT_VERSION;
-use ddp_doctor_proto::report::{Finding, Job};
+use ddp_doctor_proto::report::{Confidence, Finding, Job};
 use ddp_doctor_proto::v1::{self, event::Kind};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -123,7 +123,8 @@ fn added_lines(case: &Case, meta: &Meta) -> u32 {
 /// A recording, diagnosed again.
 pub(crate) struct Replay {
     pub(crate) outcome: Outcome,
-    /// The findings that were shown first, if there were any at any time.
+    /// The findings that were shown first, if there were any at any time, without suspicions that the truth
+    /// allows.
     pub(crate) first_shown: Vec<Finding>,
 }
 
@@ -141,9 +142,11 @@ pub(crate) fn diagnose(case: &Case) -> Replay {
     let recorded = postmortem::record(&paths, &mut remarks, &Progress::default()).unwrap();
     assert_eq!(remarks, [], "{case}");
     let mut shown = Assembler::new(Job::default());
+    let may_suspect = case.is_silent() && case.truth.may_suspect;
     let mut findings = recorded.updates.into_iter().map(|update| {
         shown.apply(update);
-        shown.findings().to_vec()
+        let is_allowed = |it: &&Finding| may_suspect && it.confidence == Confidence::Suspected;
+        shown.findings().iter().filter(|it| !is_allowed(it)).cloned().collect::<Vec<_>>()
     });
     let first_shown = findings.find(|it| !it.is_empty()).unwrap_or_default();
     let mut said = Vec::new();

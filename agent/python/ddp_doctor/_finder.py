@@ -11,6 +11,7 @@ import sys
 # Module to patch → module of this package whose `patch(module, late)` patches it.
 _TARGETS = {
     "torch.distributed.distributed_c10d": "_c10d._patch",
+    "torch.distributed._functional_collectives": "_c10d._functional",
     "torch.nn.parallel.distributed": "_ddp._patch",
     "torch.autograd": "_ddp._backward",
     "torch.utils.data.dataloader": "_ddp._data",

@@ -1474,13 +1474,28 @@ pub struct Interrupted {
     pub signal: i32,
 }
 /// The command of the node has ended and every black box was read to its end.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobEnded {
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
     /// Exit status as a shell reports it.
     #[prost(int32, tag = "2")]
     pub status: i32,
+    /// The finding for which the job is being ended; absent: it ends by itself.
+    #[prost(message, optional, tag = "3")]
+    pub reason: ::core::option::Option<KillReason>,
+}
+/// Identifies a finding.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KillReason {
+    #[prost(string, tag = "1")]
+    pub code: ::prost::alloc::string::String,
+    /// Name of the group; empty: none.
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// Sequence number; 0: none.
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
 }
 /// Stacks of the threads of a process at one moment.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1495,6 +1510,27 @@ pub struct Stacks {
     /// Missing parts with the reasons, as text; empty: nothing is missing.
     #[prost(string, tag = "4")]
     pub trouble: ::prost::alloc::string::String,
+    /// Processes below it, parents first; a limited number.
+    #[prost(message, repeated, tag = "5")]
+    pub children: ::prost::alloc::vec::Vec<ChildProcess>,
+}
+/// A process below another one at one moment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChildProcess {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(uint32, tag = "2")]
+    pub parent: u32,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// As in ThreadStack, of its main thread.
+    #[prost(string, tag = "4")]
+    pub state: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub wait_channel: ::prost::alloc::string::String,
+    /// Processor time used by all its threads, in nanoseconds.
+    #[prost(uint64, tag = "6")]
+    pub cpu_ns: u64,
 }
 /// One thread of a process at one moment.
 #[derive(Clone, PartialEq, ::prost::Message)]

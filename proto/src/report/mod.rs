@@ -14,7 +14,8 @@ pub use certificate::{
 };
 pub use timestamp::Timestamp;
 pub use words::{
-    CallState, CauseKind, CertificateKind, Confidence, Effect, RankState, Role, Severity, Verdict,
+    ActivityKind, CallState, CauseKind, CertificateKind, Confidence, Effect, RankState, Role,
+    Severity, Verdict,
 };
 
 /// Value of [`Report::schema`].
@@ -308,6 +309,9 @@ pub struct Rank {
     /// What its main thread waits for outside of collectives.
     #[serde(default)]
     pub blocked_on: Option<BlockedOn>,
+    /// What it does while other ranks wait for it; `None`: unknown, or none does.
+    #[serde(default)]
+    pub activity: Option<RankActivity>,
 }
 
 /// What a thread waits for.
@@ -324,6 +328,18 @@ pub struct BlockedOn {
     pub pid: Option<u32>,
     /// Time since the thread last ran, in milliseconds.
     pub for_ms: Option<u64>,
+}
+
+/// What a rank's program does outside of calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankActivity {
+    /// Kind of activity, which decides whether a job may be ended for it.
+    pub kind: ActivityKind,
+    /// As a participle: "waiting for a request", "running generate()".
+    pub text: String,
+    /// Its line: `where` in JSON.
+    #[serde(flatten, with = "crate::place")]
+    pub place: Option<Where>,
 }
 
 /// How a process ended: both `None` while it is alive, or if its end was not observed.

@@ -106,6 +106,21 @@ words! {
 }
 
 words! {
+    /// What a rank does while others wait for it.
+    ActivityKind {
+        /// It waits for work that it then passes on to the ranks that wait.
+        Idle = "idle",
+        /// It waits for something outside of the job, or for something unknown.
+        #[default]
+        External = "external",
+        /// It computes.
+        Computing = "computing",
+        /// Nothing in the job can end its wait.
+        Blocked = "blocked",
+    }
+}
+
+words! {
     /// Why collectives diverged.
     CauseKind {
         /// Ranks had different numbers of batches.

@@ -27,6 +27,7 @@ async fn answer_capture(
             unix_ns: now(),
             threads: vec![v1::ThreadStack::default()],
             trouble: String::new(),
+            children: Vec::new(),
         })
     });
     reports.send(report(stacks.collect())).await.unwrap();

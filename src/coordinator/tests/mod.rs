@@ -87,7 +87,7 @@ fn ended(rank: u32, signal: i32) -> Kind {
 }
 
 fn job_ended() -> Kind {
-    Kind::JobEnded(v1::JobEnded { unix_ns: now(), status: 1 })
+    Kind::JobEnded(v1::JobEnded { unix_ns: now(), status: 1, reason: None })
 }
 
 async fn attach(

@@ -424,6 +424,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Parameters { process, .. }
         | Event::Frontier { process, .. }
         | Event::ProcessChanged { process, .. }
+        | Event::ThreadDefined { process, .. }
         | Event::Stacks { process, .. }
         | Event::Unwatched { process, .. }
         | Event::RecordsLost { process, .. }

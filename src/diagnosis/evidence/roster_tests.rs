@@ -220,7 +220,7 @@ fn end_of_a_process_is_not_held_back() {
     assert!(matches!(&out[..], [Event::Issued { .. }, Event::ProcessChanged { .. }]));
     // The end of the job does not wait either.
     take(&mut roster, issued(1, Op::NewGroup, &group("0xb", 1, 2), None));
-    let out = taken(&mut roster, Event::JobEnded { status: 0, at: NOW });
+    let out = taken(&mut roster, Event::JobEnded { status: 0, reason: None, at: NOW });
     assert_eq!(out.len(), 2);
 }
 

@@ -166,6 +166,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unseen_ranks)),
     row(&catalogue::DD901, Precedence::Evidence, Always, Job(evidence::evidence_incomplete::nothing_seen)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unwatched_ends)),
+    row(&catalogue::DD901, Precedence::Hint, LeavesOpen, Job(evidence::unexplained_wait::detect)),
     row(&catalogue::DD902, Precedence::Evidence, Always, Job(evidence::records_lost::draft)),
     row(&catalogue::DD903, Precedence::Evidence, Always, Job(evidence::clock_skew::detect)),
     row(&catalogue::DD904, Precedence::Evidence, Always, Any(evidence::agent_silent::detect)),

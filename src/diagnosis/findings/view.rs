@@ -104,7 +104,7 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
 pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
     let since = process.last_at.max(since);
     let latest = process.stacks.last().filter(|it| it.at >= since)?;
-    stacks::line_of(latest)
+    stacks::line_of(latest, process.training_tid())
 }
 
 /// A sentence on the ranks whose line is taken from their stacks.

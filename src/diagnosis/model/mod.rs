@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
-use crate::evidence::event::{GroupInfo, ProcessId, StartedRank};
+use crate::evidence::event::{GroupInfo, KillReason, ProcessId, StartedRank};
 use crate::timing::Timing;
 
 mod apply;
@@ -67,6 +67,8 @@ pub struct Model {
     pub ended: Option<Timestamp>,
     /// Whether the command of a node ended with another status than 0.
     pub has_failed: bool,
+    /// The finding for which it was ended.
+    pub kill_reason: Option<KillReason>,
     /// End of the evidence, if the end of the job was not observed.
     pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
@@ -83,6 +85,8 @@ pub struct Model {
     /// Number of times that a process joined or changed its rank.
     pub rank_changes: u64,
     worlds: worlds::Worlds,
+    /// Layers and names of the worlds that processes joined.
+    world_names: BTreeSet<(Arc<str>, Arc<str>)>,
     /// All groups, by [`GroupId`].
     groups: Vec<Group>,
     /// Groups by identity, so that nothing depends on the order in which they are reported.
@@ -179,6 +183,13 @@ impl Model {
     /// Whether the processes of all these members are known and none of their records is lost.
     pub fn has_all_records(&self, group: GroupId, ranks: impl IntoIterator<Item = u32>) -> bool {
         ranks.into_iter().all(|rank| self.member(group, rank).is_some_and(|it| it.lost == 0))
+    }
+
+    /// Whether a process has destroyed all groups that it was a member of.
+    pub fn has_left_its_groups(&self, process: &Process) -> bool {
+        let Some(rank) = process.rank else { return false };
+        let mut groups = process.groups().peekable();
+        groups.peek().is_some() && groups.all(|id| self.group(id).is_destroyed_by(rank))
     }
 
     /// The newest process of a rank in a world.

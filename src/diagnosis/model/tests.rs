@@ -4,7 +4,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::evidence::event::{Event, MemorySample, OomKills};
+use crate::evidence::event::{CallId, Event, MemorySample, OomKills, ThreadId};
 use crate::testing;
 
 #[test]
@@ -48,6 +48,40 @@ fn join_world(model: &mut Model, id: u64, rank: u32, at: u64, world: &str) {
         restarts: 0,
         at: Timestamp(at),
     });
+}
+
+#[test]
+fn thread_that_makes_the_calls_trains_unless_the_main_thread_makes_some() {
+    let mut model = Model::default();
+    join(&mut model, 1, 0, 100);
+    let process = ProcessId(1);
+    let mut issues = |thread: u32, tid: u32| {
+        let thread = ThreadId(thread);
+        model.apply(Event::ThreadDefined { process, thread, tid });
+        let mut call = testing::call(ddp_doctor_proto::Op::Barrier);
+        (call.thread, call.id) = (thread, CallId(u64::from(tid)));
+        model.apply(Event::Issued { process, call: Arc::new(call) });
+        model.process_of(0).and_then(Process::training_tid)
+    };
+    assert_eq!(issues(1, 40), Some(40));
+    assert_eq!(issues(2, 1), None, "the main thread has the id of the process");
+}
+
+#[test]
+fn complementary_ranks_at_one_port_are_one_world() {
+    let world_of = |model: &Model, rank| {
+        model.process_of(rank).map(|process| process.world.name.to_string()).unwrap_or_default()
+    };
+    let mut model = Model::default();
+    join_world(&mut model, 1, 0, 100, "29500/");
+    join_world(&mut model, 2, 1, 110, "29500/singleton-2");
+    assert_eq!(world_of(&model, 1), "29500/");
+    // Another port, and a rank that is taken, are other worlds.
+    let mut model = Model::default();
+    join_world(&mut model, 1, 0, 100, "29500/a");
+    join_world(&mut model, 2, 1, 110, "29501/b");
+    join_world(&mut model, 3, 0, 120, "29500/c");
+    assert_eq!((world_of(&model, 1), world_of(&model, 0)), ("29501/b".into(), "29500/c".into()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Why a member has not arrived.
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::evidence::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
@@ -52,6 +52,8 @@ pub enum Absence {
     LongPhase,
     /// It is alive and does not move.
     StandsStill,
+    /// It waits for work, which it then passes on to the ranks that wait.
+    Idle,
     /// It is alive and does something else.
     #[default]
     Elsewhere,
@@ -81,7 +83,7 @@ impl Absence {
             | Self::Breach(_)
             | Self::Inside(..)
             | Self::Making => Hopelessness::Held,
-            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => {
+            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Idle | Self::Elsewhere => {
                 Hopelessness::MayCome
             }
         }
@@ -112,7 +114,7 @@ impl Situation<'_> {
             Ending::Raised(_) => return Absence::Raised,
             // Launchers also end ranks that have left and are exiting.
             Ending::Died(exit)
-                if exit.signal.is_some_and(libc_signal::is_asked)
+                if (exit == Exit::default() || exit.signal.is_some_and(libc_signal::is_asked))
                     && group.is_destroyed_by(rank) =>
             {
                 return Absence::Left;

@@ -175,7 +175,12 @@ impl<'a> Situation<'a> {
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
         match stall.origin.why {
-            Absence::Elsewhere | Absence::StandsStill => self.parting_at(stall),
+            // A rank that makes progress may still reach a call that matches.
+            Absence::Elsewhere | Absence::StandsStill => {
+                let gave_up = stall.failed || stall.timed_out.is_some();
+                let goes_on = !gave_up && self.is_computing(stall, &stall.origin.ranks);
+                self.parting_at(stall).filter(|_| !goes_on)
+            }
             // Ranks that left are at fault unless it is the call that only a few make.
             Absence::Left => {
                 let is_call_of_few = |it: &Parting| it.few() == Some(&it.inside[..]);

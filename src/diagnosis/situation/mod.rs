@@ -22,6 +22,7 @@ pub mod creations;
 mod devices;
 mod divergence;
 mod inside;
+mod occupation;
 mod omission;
 mod origin;
 mod overdue;

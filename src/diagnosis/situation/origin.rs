@@ -44,6 +44,7 @@ impl Origin {
             Absence::Inside(..) => 11,
             Absence::Silent => 12,
             Absence::Elsewhere => 13,
+            Absence::Idle => 14,
             // Never compared: the origins of such waits take their place, and breaches are assigned last.
             Absence::Blocked(..) | Absence::Unpartnered(_) | Absence::Breach(_) => 0,
         }
@@ -174,7 +175,8 @@ impl Situation<'_> {
         };
         let still = still.into_iter().filter(|it| !for_others(it)).collect();
         let still = Origin { why: Absence::StandsStill, ranks: still };
-        let kept = first([with(Absence::Making), still, with(Absence::LongPhase)]);
+        let idle = with(Absence::Idle);
+        let kept = first([with(Absence::Making), still, with(Absence::LongPhase), idle]);
         kept.or(behind).unwrap_or_else(|| with(Absence::Elsewhere))
     }
 

@@ -207,7 +207,7 @@ impl Situation<'_> {
         retain_hopeless(&mut waiters, &missing);
         let since = waiters.iter().map(|it| it.joined.call.at).min()?;
         let must_wait = |it: &Waiter<'_>| !self.may_go_on(group, it.rank, it.joined, &it.open);
-        let stall = Stall {
+        let mut stall = Stall {
             group: group.id,
             seq,
             waiting: waiters.iter().map(|it| it.rank).collect(),
@@ -219,6 +219,7 @@ impl Situation<'_> {
             timed_out,
             ..Stall::default()
         };
+        self.recognize_idle(&mut stall);
         (!self.is_deserted(group, &stall)).then_some(stall)
     }
 
@@ -412,7 +413,7 @@ impl Situation<'_> {
             self.model.is_before_shutdown(at) && at.since(since) >= self.config.stall_after
         });
         let given_up = timed_out.or(gave_up);
-        Some(Stall {
+        let mut stall = Stall {
             group: group.id,
             seq: lone.joined.call.seq,
             waiting: vec![lone.rank],
@@ -426,7 +427,9 @@ impl Situation<'_> {
             failed,
             timed_out,
             ..Stall::default()
-        })
+        };
+        self.recognize_idle(&mut stall);
+        Some(stall)
     }
 
     /// When a rank's wait timed out.

@@ -1,15 +1,25 @@
-//! Ranks that a launcher ends by SIGTERM. An elastic launcher does so when a node joins, one rank after the
-//! other, and starts them again.
+//! Ends of ranks that are no faults: a launcher ends them by SIGTERM and starts them again when a node joins;
+//! a program kills its workers once they are done.
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 
-use crate::model::Process;
+use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
 
 impl Situation<'_> {
     /// When the end of a process shows that something went wrong; `None`: it does not.
     pub(crate) fn end_is_fault_at(&self, process: &Process) -> Option<Timestamp> {
         let (attempts, timing) = (&self.attempts, &self.model.timing);
+        if self.is_unneeded_end(process) {
+            let ended_well = self.model.ended.is_some() && !self.model.has_failed;
+            if ended_well || self.model.has_left_its_groups(process) {
+                return None;
+            }
+            if !is_terminated(process) && self.has_ended_whole(process) {
+                let at = process.end?.at.plus(timing.restart);
+                return Some(self.model.over().map_or(at, |over| over.min(at)));
+            }
+        }
         let time = match attempts.all_requested(process) {
             None => return Some(Timestamp::default()),
             Some(_) if attempts.is_over(attempts.of_process(process)) => return None,
@@ -19,4 +29,41 @@ impl Situation<'_> {
         let at = process.end?.at.plus(time);
         Some(self.model.over().map_or(at, |over| over.min(at)))
     }
+
+    /// Whether a process was killed, or ended in an unknown way, while no rank needed it: no rank of the
+    /// job waits, and none failed by itself. Programs kill their workers at the end.
+    fn is_unneeded_end(&self, process: &Process) -> bool {
+        let Some(end) = process.end else { return false };
+        let is_killed = end.exit.signal == Some(libc_signal::KILL) || is_terminated(process);
+        let is_unknown = end.exit == Exit::default() && process.unwatched.is_none();
+        let kills = [end.oom_kills.in_cgroup, end.oom_kills.on_host];
+        let failed = |other: &Process| {
+            let raised = other.exceptions.iter().any(|it| !it.asks_to_end());
+            let exit = other.end.map(|end| end.exit).unwrap_or_default();
+            let by_itself = exit.code.is_some_and(|code| code != 0)
+                || exit
+                    .signal
+                    .is_some_and(|it| ![libc_signal::KILL, libc_signal::TERM].contains(&it));
+            raised || by_itself
+        };
+        (is_killed || is_unknown)
+            && !process.is_from_text()
+            // From outside, calls in which ranks wait are not all seen.
+            && !process.is_attached()
+            && !kills.iter().flatten().any(|&count| count > 0)
+            && self.stalls.is_empty()
+            && self.divergences.is_empty()
+            && self.model.unseen().is_empty()
+            && !self.model.processes.values().any(failed)
+    }
+
+    /// Whether every process of the world has ended.
+    fn has_ended_whole(&self, process: &Process) -> bool {
+        let mut world = self.model.processes.values().filter(|it| it.world == process.world);
+        world.all(Process::has_ended)
+    }
+}
+
+fn is_terminated(process: &Process) -> bool {
+    process.end.is_some_and(|end| end.exit.signal == Some(libc_signal::TERM))
 }

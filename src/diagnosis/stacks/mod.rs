@@ -1,8 +1,8 @@
 //! What a process does outside collectives, and whether it moves, by comparing its stacks at two
 //! moments.
 //!
-//! A process *stands still* if, between two captures some time apart, its threads used almost no
-//! processor time and no thread that runs the user's code changed its line. A thread that computes
+//! A process *stands still* if, between two captures some time apart, its threads and the processes
+//! below it used almost no processor time and no thread that runs the user's code changed its line. A thread that computes
 //! at one line does not stand still: a long computation cannot be distinguished from an endless
 //! one. Nor does an idle thread whose line changes: it reads, slowly.
 //!
@@ -19,9 +19,11 @@ use crate::model::{Model, Process};
 use crate::timing::Timing;
 
 mod code;
+mod occupation;
 mod sort;
 
 pub(crate) use code::is_users;
+pub use occupation::Occupation;
 pub use sort::What;
 pub(crate) use sort::is_in_driver;
 
@@ -41,6 +43,8 @@ pub struct Activity<'a> {
     pub inner: Option<&'a Where>,
     /// Whether the process progressed between the captures.
     pub moves: bool,
+    /// How its wait can end, or that it computes.
+    pub occupation: Occupation,
     /// Whether the thread that runs the program was at the same place in both captures, whatever
     /// processor time it used.
     pub stays: bool,
@@ -53,28 +57,32 @@ pub struct Activity<'a> {
 /// The activity of a process, from two captures after its latest record; `None` if there are no
 /// two, or if they show it inside a collective that was not recorded.
 pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
-    of_looks(&process.stacks, process.last_at, timing)
+    of_looks(&process.stacks, process.last_at, process.training_tid(), timing)
 }
 
-/// The same from `looks`, oldest first; those before `since` do not count.
+/// The same from `looks`, oldest first; those before `since` do not count. `trains`: the thread that runs
+/// the program, if it is not the main thread.
 pub fn of_looks<'a>(
     looks: &'a [Arc<Stacks>],
     since: Timestamp,
+    trains: Option<u32>,
     timing: &Timing,
 ) -> Option<Activity<'a>> {
     let [first, last] = two(looks, since, timing)?;
-    let thread = program_thread(last)?;
+    let thread = program_thread(last, trains)?;
     let frames = code::Frames::of(thread);
     let what = sort::what([first, last], thread, &frames)?;
+    let stays = program_thread(first, trains).is_some_and(|before| {
+        before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
+    });
     Some(Activity {
         thread,
         what,
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        stays: program_thread(first).is_some_and(|before| {
-            before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
-        }),
+        occupation: occupation::of([first, last], thread, what, stays),
+        stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
     })
@@ -109,7 +117,8 @@ pub fn unseen_call<'a>(
     timing: &Timing,
 ) -> Option<(&'a Where, Option<&'a Where>)> {
     let [first, last] = two(&process.stacks, process.last_at, timing)?;
-    let (before, now) = (program_thread(first)?, program_thread(last)?);
+    let trains = process.training_tid();
+    let (before, now) = (program_thread(first, trains)?, program_thread(last, trains)?);
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
     let (before, now) = (code::Frames::of(before), code::Frames::of(now));
     let stays = before.standing() == now.standing() && used * IDLE < last.at.since(first.at);
@@ -134,14 +143,16 @@ pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> 
     })
 }
 
-/// The user's line in one capture.
-pub fn line_of(stacks: &Stacks) -> Option<&Where> {
-    program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
+/// The user's line in one capture. `trains`: the thread that runs the program, if it is not the main thread.
+pub fn line_of(stacks: &Stacks, trains: Option<u32>) -> Option<&Where> {
+    program_thread(stacks, trains).and_then(|thread| code::Frames::of(thread).line)
 }
 
-/// The thread that runs the program: the main thread, if it runs Python.
-fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
-    stacks.threads.first().filter(|thread| !thread.python.is_empty())
+/// The thread that runs the program: the one that trains, or else the main thread, if it runs Python.
+fn program_thread(stacks: &Stacks, trains: Option<u32>) -> Option<&ThreadStack> {
+    let runs_python = |thread: &&ThreadStack| !thread.python.is_empty();
+    let trains = trains.and_then(|tid| thread_in(stacks, tid)).filter(runs_python);
+    trains.or_else(|| stacks.threads.first().filter(runs_python))
 }
 
 /// Whether a process progressed from one capture to the next.
@@ -150,7 +161,7 @@ pub fn move_between(first: &Stacks, last: &Stacks) -> bool {
 }
 
 fn moves(first: &Stacks, last: &Stacks) -> bool {
-    let before = |thread: &ThreadStack| first.threads.iter().find(|t| t.tid == thread.tid);
+    let before = |thread: &ThreadStack| thread_in(first, thread.tid);
     let apart = last.at.since(first.at);
     let mut used = Duration::ZERO;
     for thread in &last.threads {
@@ -177,7 +188,21 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
             }
         }
     }
-    used * IDLE >= apart
+    used * IDLE >= apart || children_time(first, last) * IDLE >= apart
+}
+
+/// Processor time that the processes below a process used from one capture to the next.
+fn children_time(first: &Stacks, last: &Stacks) -> Duration {
+    let used = last.children.iter().map(|child| {
+        let before = first.children.iter().find(|it| it.pid == child.pid);
+        child.cpu_time.saturating_sub(before.map_or(Duration::ZERO, |it| it.cpu_time))
+    });
+    used.sum()
+}
+
+/// The thread with this id in a capture.
+fn thread_in(stacks: &Stacks, tid: u32) -> Option<&ThreadStack> {
+    stacks.threads.iter().find(|thread| thread.tid == tid)
 }
 
 /// Lines of a few other threads that run the user's code.
@@ -265,6 +290,14 @@ mod tests {
         let one = polls("/usr/lib/python3.11/selectors.py:415:select");
         let other = polls("/usr/lib/python3.11/selectors.py:361:register");
         assert!(!moves(&look(1, &[(1, 5.0, &one)]), &look(6, &[(1, 5.0, &other)])));
+    }
+
+    #[test]
+    fn thread_that_trains_runs_the_program() {
+        let stacks =
+            look(1, &[(1, 5.0, &["/job/actor.py:9:listen"]), (2, 1.0, &["/job/train.py:5:run"])]);
+        let line = |trains| line_of(&stacks, trains).map(|line| line.line);
+        assert_eq!((line(Some(2)), line(None), line(Some(3))), (Some(5), Some(9), Some(9)));
     }
 
     #[test]

@@ -25,8 +25,12 @@ pub enum What {
     Child,
     /// A key of a store of c10d.
     Store,
-    /// The network.
+    /// A message of another process: a pipe, a queue between processes, a selector.
+    Message,
+    /// A socket.
     Network,
+    /// The answer of a service: HTTP, a database, an object store.
+    Service,
     /// A file.
     File,
     /// The GPU.
@@ -78,14 +82,26 @@ const MODULES: &[(&str, What)] = &[
     ("/tokenizers/", What::Preparation),
     ("/torchvision/datasets/", What::Preparation),
     ("/torch/cuda/", What::Gpu),
-    ("/requests/", What::Network),
-    ("/urllib3/", What::Network),
-    ("/httpx/", What::Network),
-    ("/httpcore/", What::Network),
-    ("/aiohttp/", What::Network),
-    ("/botocore/", What::Network),
-    ("/wandb/", What::Network),
+    ("/requests/", What::Service),
+    ("/urllib3/", What::Service),
+    ("/httpx/", What::Service),
+    ("/httpcore/", What::Service),
+    ("/aiohttp/", What::Service),
+    ("/botocore/", What::Service),
+    ("/boto3/", What::Service),
+    ("/google/cloud/", What::Service),
+    ("/azure/", What::Service),
+    ("/grpc/", What::Service),
+    ("/openai/", What::Service),
+    ("/wandb/", What::Service),
+    ("/mlflow/", What::Service),
+    ("/psycopg", What::Service),
+    ("/pymysql/", What::Service),
+    ("/pymongo/", What::Service),
+    ("/redis/", What::Service),
+    ("/sqlalchemy/", What::Service),
     ("/fsspec/", What::File),
+    ("/zmq/", What::Message),
 ];
 
 /// Activities by module of the standard library.
@@ -95,13 +111,17 @@ const STDLIB: &[(&str, What)] = &[
     ("/subprocess.py", What::Child),
     ("/multiprocessing/popen_fork.py", What::Child),
     ("/multiprocessing/pool.py", What::Child),
-    ("/http/client.py", What::Network),
+    ("/http/client.py", What::Service),
+    ("/urllib/request.py", What::Service),
+    ("/sqlite3/", What::Service),
     ("/ssl.py", What::Network),
     ("/socket.py", What::Network),
     ("/shutil.py", What::File),
     ("/concurrent/futures/_base.py", What::Lock),
     ("/multiprocessing/synchronize.py", What::Lock),
-    ("/multiprocessing/queues.py", What::Lock),
+    ("/multiprocessing/connection.py", What::Message),
+    ("/multiprocessing/queues.py", What::Message),
+    ("/selectors.py", What::Message),
     ("/queue.py", What::Lock),
     ("/threading.py", What::Lock),
 ];
@@ -126,6 +146,10 @@ const NATIVE: &[(&str, What)] = &[
     ("connect", What::Network),
     ("accept", What::Network),
     ("SSL_", What::Network),
+    ("zmq_", What::Message),
+    ("epoll_", What::Message),
+    ("select", What::Message),
+    ("poll", What::Message),
     ("fsync", What::File),
     ("pread", What::File),
     ("pwrite", What::File),
@@ -159,8 +183,14 @@ const CHANNELS: &[(&str, What)] = &[
     ("wait_on_page", What::File),
     ("jbd2", What::File),
     ("balance_dirty", What::File),
-    ("pipe_read", What::Child),
-    ("pipe_write", What::Child),
+    ("pipe_read", What::Message),
+    ("pipe_write", What::Message),
+    ("unix_stream", What::Message),
+    ("do_poll", What::Message),
+    ("do_sys_poll", What::Message),
+    ("do_select", What::Message),
+    ("ep_poll", What::Message),
+    ("poll_schedule_timeout", What::Message),
 ];
 
 /// What the program's thread does in the later capture; `None` if it is inside a collective that
@@ -193,10 +223,6 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     if frames.below.iter().any(imports) {
         return Some(What::Import);
     }
-    let named = |names: &[(&str, What)], name: &str| {
-        let found = names.iter().find(|(piece, _)| name.contains(piece));
-        found.map(|(_, what)| *what)
-    };
     /// Frames beyond these belong to the interpreter and its callers.
     const INNERMOST: usize = 6;
     // In newer versions of glibc (seen in 2.43), a call of the kernel has frames without names inside it.
@@ -210,12 +236,19 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     // The functions in which the driver sleeps are not specific.
     let driver = is_in_driver(thread).then_some(What::Gpu);
     let native = driver.or(store).or(native);
-    let channel = || {
-        let name = thread.wait_channel.as_deref()?;
-        named(CHANNELS, name)
-    };
+    let channel = || of_channel(thread.wait_channel.as_deref()?);
     let device = || (thread.state == Some('D')).then_some(What::File);
     Some(native.or_else(channel).or_else(device).unwrap_or(What::Unknown))
+}
+
+/// What a thread that sleeps in this kernel function waits for.
+pub(super) fn of_channel(name: &str) -> Option<What> {
+    named(CHANNELS, name)
+}
+
+fn named(names: &[(&str, What)], name: &str) -> Option<What> {
+    let found = names.iter().find(|(piece, _)| name.contains(piece));
+    found.map(|(_, what)| *what)
 }
 
 /// Whether a thread holds the global interpreter lock in both captures without running: it is in a

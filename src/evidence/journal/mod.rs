@@ -281,7 +281,7 @@ mod tests {
                 sent_unix_ns: 5,
                 events: vec![
                     event(Kind::RecordsLost(RecordsLost { process: 1, count: 300 })),
-                    event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137 })),
+                    event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137, reason: None })),
                 ],
                 pong: None,
                 segment: None,

@@ -1,7 +1,6 @@
 //! Stacks as text: of `py-spy dump` and of Python's `faulthandler`.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
@@ -130,7 +129,7 @@ impl Dump {
         if let Some(main) = self.threads.iter().position(is_main) {
             self.threads.swap(0, main);
         }
-        Some(Stacks { at, threads: self.threads, trouble: Arc::default() })
+        Some(Stacks { at, threads: self.threads, ..Stacks::default() })
     }
 }
 
@@ -249,7 +248,7 @@ fn frame(file: &str, number: &str, function: &str) -> Option<Where> {
 pub fn users_line(frames: Vec<Where>) -> Option<Where> {
     let thread = ThreadStack { python: frames, ..ThreadStack::default() };
     let stacks = Stacks { threads: vec![thread], ..Stacks::default() };
-    stacks::line_of(&stacks).cloned()
+    stacks::line_of(&stacks, None).cloned()
 }
 
 fn cut(text: &str) -> &str {

@@ -56,6 +56,8 @@ pub enum Command {
     Close {
         /// Exit status to report.
         status: i32,
+        /// The finding for which it is ended.
+        reason: v1::KillReason,
         /// Notified when the job is closed.
         done: Sender<()>,
     },

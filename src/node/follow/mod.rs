@@ -293,9 +293,9 @@ impl Follower {
                 }
                 // The receiver may have timed out.
                 Ok(Command::Secure { into, answer }) => drop(answer.send(self.secure(into))),
-                Ok(Command::Close { status, done }) => {
+                Ok(Command::Close { status, reason, done }) => {
                     self.poll();
-                    self.end_job(status);
+                    self.end_job(status, Some(reason));
                     done.send(()).ok();
                 }
                 Ok(Command::CommandEnded(status)) => self.command_ended(status),
@@ -530,7 +530,7 @@ impl Follower {
         };
         if let Some(status) = launch.status(&self.ranks, now) {
             launch.is_over(status);
-            self.end_job(status);
+            self.end_job(status, None);
         }
     }
 
@@ -552,17 +552,18 @@ impl Follower {
             self.wait(TICK);
         }
         self.scan(Instant::now());
-        self.end_job(status);
+        self.end_job(status, None);
     }
 
-    fn end_job(&mut self, status: i32) {
+    fn end_job(&mut self, status: i32, reason: Option<v1::KillReason>) {
         if self.job_ended {
             return;
         }
         for kind in self.sources.last_answers() {
             self.out.push(kind);
         }
-        self.report(Kind::JobEnded(v1::JobEnded { unix_ns: Timestamp::now().0, status }));
+        let unix_ns = Timestamp::now().0;
+        self.report(Kind::JobEnded(v1::JobEnded { unix_ns, status, reason }));
         self.out.flush();
         self.job_ended = true;
     }

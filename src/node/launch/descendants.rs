@@ -201,7 +201,7 @@ impl Descendants {
         let number = |name: &str| variable(environment, name)?.parse().ok();
         // A program other than Python can be a rank if it has loaded NCCL.
         let may_be_one = || is_python(arguments) || proc::maps_library(pid, &NCCL);
-        let Some(rank) = number("RANK").filter(|_| may_be_one()) else {
+        let Some(rank) = rank_of(environment).filter(|_| may_be_one()) else {
             return;
         };
         let captured = variable(environment, environment::JOB).is_some()
@@ -338,6 +338,14 @@ fn variable<'a>(environment: &'a [String], name: &str) -> Option<&'a str> {
     environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
 }
 
+/// The rank that a process is to become. Launchers that set none, such as Lightning's, number the ranks
+/// of a node, which is the rank if there is one node.
+fn rank_of(environment: &[String]) -> Option<u32> {
+    let number = |name: &str| variable(environment, name)?.parse().ok();
+    let is_first_node = || number("NODE_RANK") == Some(0);
+    number("RANK").or_else(|| number("LOCAL_RANK").filter(|_| is_first_node()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -350,6 +358,18 @@ mod tests {
 
     fn is_lost(arguments: &str, environment: &str) -> bool {
         lost(&words(arguments), &words(environment), Some(Path::new("/p/a"))).is_some()
+    }
+
+    #[test]
+    fn rank_is_that_of_the_node_if_the_launcher_sets_no_other() {
+        for (environment, rank) in [
+            ("RANK=5 LOCAL_RANK=1", Some(5)),
+            ("NODE_RANK=0 LOCAL_RANK=1", Some(1)),
+            ("NODE_RANK=2 LOCAL_RANK=1", None),
+            ("LOCAL_RANK=1", None),
+        ] {
+            assert_eq!(rank_of(&words(environment)), rank, "{environment}");
+        }
     }
 
     #[test]

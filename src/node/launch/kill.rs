@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
+use ddp_doctor_proto::v1;
 
 use crate::node::launch::descendants;
 use crate::node::processes::{self, PidFd};
@@ -38,12 +39,9 @@ impl KillAfter {
 pub struct HangTimer {
     kill_after: KillAfter,
     /// Findings that count, each with the time when it appeared.
-    current: Vec<(Identity, Instant)>,
-    due: Option<Instant>,
+    current: Vec<(v1::KillReason, Instant)>,
+    due: Option<(Instant, v1::KillReason)>,
 }
-
-/// Identifies a finding across updates: code, name of the group, sequence number.
-type Identity = (String, Option<String>, Option<u64>);
 
 impl HangTimer {
     /// Creates a timer without findings.
@@ -58,14 +56,21 @@ impl HangTimer {
         self.due = None;
         for finding in findings.iter().filter(|finding| is_hang(finding)) {
             let group = finding.group.as_ref().map(|group| group.name.clone());
-            let identity = (finding.code.clone(), group, finding.seq);
+            let identity = v1::KillReason {
+                code: finding.code.clone(),
+                group: group.unwrap_or_default(),
+                seq: finding.seq.unwrap_or(0),
+            };
             let before = self.current.iter().find(|(other, _)| *other == identity);
             let since = before.map_or(now, |(_, since)| *since);
             let kill_after = match finding.confidence {
                 Confidence::Proved => self.kill_after.proved,
                 _ => self.kill_after.supported,
             };
-            self.due = Some(self.due.map_or(since + kill_after, |due| due.min(since + kill_after)));
+            let due = since + kill_after;
+            if self.due.as_ref().is_none_or(|(earlier, _)| due < *earlier) {
+                self.due = Some((due, identity.clone()));
+            }
             current.push((identity, since));
         }
         self.current = current;
@@ -73,8 +78,14 @@ impl HangTimer {
 
     /// Time at which the job has to be ended if the findings do not change.
     #[must_use]
-    pub const fn due(&self) -> Option<Instant> {
-        self.due
+    pub fn due(&self) -> Option<Instant> {
+        self.due.as_ref().map(|(due, _)| *due)
+    }
+
+    /// The finding because of which the job has to be ended by now, if there is one.
+    #[must_use]
+    pub fn reason(&self, now: Instant) -> Option<&v1::KillReason> {
+        self.due.as_ref().filter(|(due, _)| *due <= now).map(|(_, reason)| reason)
     }
 }
 
@@ -199,6 +210,9 @@ mod tests {
         assert_eq!(timer.due(), None);
         timer.update(&[finding("DD101", Confidence::Proved)], after(20));
         assert_eq!(timer.due(), Some(after(25)), "the time starts again");
+        assert_eq!(timer.reason(after(24)), None);
+        let reason = timer.reason(after(25)).map(|reason| (&*reason.code, reason.seq));
+        assert_eq!(reason, Some(("DD101", 3)));
     }
 
     #[test]

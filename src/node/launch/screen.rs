@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::v1;
 use ddp_doctor_proto::viewer::Update;
 
 use crate::host::files::Dir;
@@ -95,17 +96,11 @@ impl Screen {
     pub fn run(mut self, messages: &Receiver<Message>) -> Shown {
         loop {
             match messages.recv_timeout(self.timeout()) {
-                Ok(Message::Update(update)) => {
-                    let now = Instant::now();
-                    self.live.apply(*update, now);
-                    if let Some(timer) = &mut self.timer {
-                        timer.update(self.live.findings(), now);
+                Ok(message) => {
+                    if let Some((status, report)) = self.handle(message) {
+                        return self.finish(status, report);
                     }
                 }
-                Ok(Message::Print(line)) => self.live.print_line(&line),
-                Ok(Message::CommandEnded) => self.command_ended(),
-                Ok(Message::NotConcluded) => self.live.mark_incomplete(),
-                Ok(Message::Finish { status, report }) => return self.finish(status, report),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(0, None),
             }
@@ -113,13 +108,46 @@ impl Screen {
             if self.live.due().is_some_and(|due| due <= now) {
                 self.live.print();
             }
-            if self.timer.as_ref().and_then(HangTimer::due).is_some_and(|due| due <= now) {
-                self.end_job();
+            if self.kill_reason().is_some() {
+                self.live.print();
+                let descendants = self.secure();
+                // The wait may have ended meanwhile.
+                while let Ok(message) = messages.try_recv() {
+                    if let Some((status, report)) = self.handle(message) {
+                        return self.finish(status, report);
+                    }
+                }
+                if let Some(reason) = self.kill_reason() {
+                    self.end_job(descendants, reason);
+                }
             }
             if self.terminated.as_ref().is_some_and(|(_, due)| *due <= now) {
                 self.kill_terminated();
             }
         }
+    }
+
+    /// Returns status and report of the last message.
+    fn handle(&mut self, message: Message) -> Option<(i32, Option<PathBuf>)> {
+        match message {
+            Message::Update(update) => {
+                let now = Instant::now();
+                self.live.apply(*update, now);
+                if let Some(timer) = &mut self.timer {
+                    timer.update(self.live.findings(), now);
+                }
+            }
+            Message::Print(line) => self.live.print_line(&line),
+            Message::CommandEnded => self.command_ended(),
+            Message::NotConcluded => self.live.mark_incomplete(),
+            Message::Finish { status, report } => return Some((status, report)),
+        }
+        None
+    }
+
+    /// The finding because of which the job has to be ended by now.
+    fn kill_reason(&self) -> Option<v1::KillReason> {
+        self.timer.as_ref()?.reason(Instant::now()).cloned()
     }
 
     fn timeout(&self) -> Duration {
@@ -129,11 +157,10 @@ impl Screen {
         due.map_or(IDLE_TIMEOUT, |due| due.saturating_duration_since(Instant::now()))
     }
 
-    /// Writes the evidence of a hanging job to the disk, then sends SIGTERM to the command.
-    fn end_job(&mut self) {
+    /// Sends SIGTERM to the command of a hanging job, unless its evidence could not be stored.
+    fn end_job(&mut self, descendants: Option<Vec<(u32, u64)>>, reason: v1::KillReason) {
         self.timer = None;
-        self.live.print();
-        let Some(descendants) = self.secure() else {
+        let Some(descendants) = descendants else {
             self.live.print_line(
                 "the job hangs but is not killed: its evidence could not be written to disk",
             );
@@ -145,7 +172,7 @@ impl Screen {
         // The reaction of the ranks to the signal is no part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
-        let asked = self.follower.send(follow::Command::Close { status, done });
+        let asked = self.follower.send(follow::Command::Close { status, reason, done });
         if !asked
             || closed.recv_timeout(MAX_SYNC).is_err()
             || processes::signal_child(self.child, libc::SIGTERM).is_err()

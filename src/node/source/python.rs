@@ -236,8 +236,12 @@ impl Source {
                     && !is_constant(test)
                 {
                     let end = self.suite_end(header);
-                    let other = self.branch(end, self.statement_end(end, line.indent), at);
                     let guard = self.guard(line.first, test, GuardForm::Holds);
+                    let end_of_all = self.statement_end(end, line.indent);
+                    let other = self.branch(end, end_of_all, at).or_else(|| {
+                        let is_of_rank = guard.subject == GuardSubject::Rank;
+                        is_of_rank.then(|| self.counterpart(end_of_all, at)).flatten()
+                    });
                     found.push(Guard { other: other.filter(|_| head != Head::While), ..guard });
                 }
                 if head == Head::Elif {
@@ -389,6 +393,21 @@ impl Source {
         let called = callee(&self.lines[at].text);
         let makes_call = called.is_some_and(|it| lines.iter().any(|line| calls(&line.text, it)));
         Some(OtherBranch { first: lines.first()?.first, last: lines.last()?.last, makes_call })
+    }
+
+    /// A later branch of the same function under another test on the rank that calls the function of
+    /// the line: one role calls it before others, which call it afterwards.
+    fn counterpart(&self, from: usize, at: usize) -> Option<OtherBranch> {
+        let scope = (0..at)
+            .rev()
+            .find(|&i| self.head(i) == Head::Scope && self.lines[i].indent < self.lines[at].indent);
+        let end = scope.map_or(self.lines.len(), |scope| self.suite_end(scope));
+        let branches = (from..end).filter(|&i| self.head(i) == Head::If);
+        let mut of_rank = branches.filter(|&i| {
+            let test = header_test(&self.lines[i].text).map(|(test, _)| test);
+            test.is_some_and(|it| self.names.subject(it) == GuardSubject::Rank)
+        });
+        of_rank.find_map(|i| self.branch(i, self.suite_end(i), at).filter(|it| it.makes_call))
     }
 
     /// Index of the first line after the branches of a statement of this indentation that begin at `from`.

@@ -51,7 +51,8 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
         capture.trouble.push(access::explain(pid, &error));
     }
     let threads = capture.join();
-    v1::Stacks { process: 0, unix_ns, threads, trouble: capture.trouble.join("; ") }
+    let children = if threads.is_empty() { Vec::new() } else { tasks::children(pid) };
+    v1::Stacks { process: 0, unix_ns, threads, trouble: capture.trouble.join("; "), children }
 }
 
 /// The Python frames of the main thread of a process, innermost first; `None` if they cannot be read.

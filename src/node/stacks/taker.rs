@@ -187,6 +187,7 @@ impl Taker {
             unix_ns: Timestamp::now().0,
             threads: Vec::new(),
             trouble: trouble.into(),
+            children: Vec::new(),
         });
     }
 }

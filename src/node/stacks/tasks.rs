@@ -4,8 +4,15 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use ddp_doctor_proto::v1;
+
+use crate::node::launch::descendants;
+use crate::node::sample::proc::Stat;
 use crate::node::stacks::python::MAX_THREADS;
 use crate::node::sys;
+
+/// Maximum number of processes below a process that a capture contains.
+const MAX_CHILDREN: usize = 256;
 
 /// A thread of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +57,47 @@ impl Task {
         let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
         let exact = fs::read_to_string(dir.join("schedstat")).ok();
         let exact = exact.and_then(|text| text.split_whitespace().next()?.parse().ok());
-        let wait_channel = fs::read_to_string(dir.join("wchan")).unwrap_or_default();
         Some(Self {
             tid,
             inner_tid: inner_tid(dir).unwrap_or(tid),
             name,
             state,
-            wait_channel: match wait_channel.trim() {
-                "0" => String::new(),
-                name => name.to_owned(),
-            },
-            cpu_ns: exact.unwrap_or(ticks * (1_000_000_000 / sys::ticks_per_second())),
+            wait_channel: wait_channel(dir),
+            cpu_ns: exact.unwrap_or_else(|| nanoseconds(ticks)),
         })
     }
+}
+
+/// The processes below a process, parents first, at most [`MAX_CHILDREN`].
+pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
+    let below = descendants::below(pid).into_iter().take(MAX_CHILDREN);
+    let children = below.filter_map(|(child, _)| {
+        let dir = format!("/proc/{child}");
+        let stat = fs::read(Path::new(&dir).join("stat")).ok()?;
+        let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
+        Some(v1::ChildProcess {
+            pid: child,
+            parent: Stat::of(child).ok()?.parent,
+            name,
+            state: state.to_string(),
+            wait_channel: wait_channel(Path::new(&dir)),
+            cpu_ns: nanoseconds(ticks),
+        })
+    });
+    children.collect()
+}
+
+/// Kernel function in which a thread or the main thread of a process sleeps; empty: none.
+fn wait_channel(dir: &Path) -> String {
+    let name = fs::read_to_string(dir.join("wchan")).unwrap_or_default();
+    match name.trim() {
+        "0" => String::new(),
+        name => name.to_owned(),
+    }
+}
+
+fn nanoseconds(ticks: u64) -> u64 {
+    ticks.saturating_mul(1_000_000_000 / sys::ticks_per_second())
 }
 
 /// Thread id in the innermost pid namespace.
@@ -106,6 +141,16 @@ mod tests {
         }
         drop(done);
         thread.join().unwrap().unwrap_err();
+    }
+
+    #[test]
+    fn children_are_listed_with_their_parents() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (pid, own) = (child.id(), std::process::id());
+        let found = children(own).into_iter().find(|it| it.pid == pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.map(|it| it.parent), Some(own));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 Healthy: One rank wraps its model, and waits there for the other one, which comes a few seconds later.
 """
 
+import threading
 import time
 
 import torch
@@ -25,7 +26,7 @@ dist.init_process_group("gloo")
 model = torch.nn.Linear(16, 4)
 if dist.get_rank() == 1:
     # if FAULTY
-    time.sleep(1000)  # HERE rank 1
+    threading.Event().wait()  # HERE rank 1
     # else
     time.sleep(4)
     # end

@@ -3,28 +3,29 @@
 # decisive = "stamp"
 #
 # [faulty]
+# seconds = 30
 # run_options = ["--stall-after", "8"]
 # code = "DD101"
 # verdict = "hang"
 # root_confidence = "supported"
-# hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]
 # seconds = 6
 # ///
-"""Rank 1 looks for a solution that does not exist, while rank 0 waits: busy, and never done.
+"""Rank 1 looks for a solution that does not exist, while rank 0 waits until it gives up: busy, and never done.
 
 Healthy: Rank 1 computes for seconds, busy at one line, while rank 0 waits.
 """
 
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from support.stamp import stamp
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 rank = dist.get_rank()
 tensor = torch.ones(256)
 for step in range(8):

@@ -17,6 +17,7 @@
 Healthy: A data-loader worker of rank 1 takes seconds for a sample.
 """
 
+import threading
 import time
 
 import torch
@@ -35,7 +36,7 @@ class Samples(Dataset):
     def __getitem__(self, index):
         if self.rank == 1 and index == 40:
             # if FAULTY
-            time.sleep(3600)
+            threading.Event().wait()
             # else
             time.sleep(12)
             # end

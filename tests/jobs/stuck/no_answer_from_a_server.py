@@ -2,27 +2,28 @@
 # nproc = 2
 #
 # [faulty]
+# seconds = 30
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
 # verdict = "hang"
 # root_confidence = "supported"
 # says = "the network"
-# hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
-"""Rank 1 logs to a server that accepts the connection and never answers, without a timeout.
+"""Rank 1 logs to a server that accepts the connection and never answers, without a timeout. Rank 0 gives up.
 
 Healthy: Rank 1 logs to a server that never answers, and gives up after three seconds.
 """
 
 import http.client
 import socket
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 rank = dist.get_rank()
 tensor = torch.ones(256)
 server = socket.create_server(("127.0.0.1", 0))

@@ -46,7 +46,7 @@
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective`; `ignored-call`: PyTorch ignored a call there |
 //! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
-//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS`: a process below it |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |
 //! | `interrupted`, `ends [STATUS]`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |
@@ -114,6 +114,9 @@ pub(crate) struct Scenario {
     /// Step in which memory ran out. If set, every forecast must have been right.
     ends_in_step: Option<u64>,
     verdict: Option<String>,
+    /// What ranks do at the end while others wait for them: "idle, waiting for a request at engine.py:16".
+    #[serde(default)]
+    activities: BTreeMap<String, String>,
     /// The findings at the end; no other initiating finding is allowed.
     #[serde(default)]
     expect: Vec<Expect>,
@@ -298,6 +301,16 @@ impl Scenario {
             let expected = self.expect.iter().any(|expect| expect.code == finding.code);
             if finding.role == Role::Initiating && !expected {
                 return Err(format!("{} was not expected{}", finding.code, found()));
+            }
+        }
+        for (rank, expected) in &self.activities {
+            let rank = report.ranks.iter().find(|it| it.rank.to_string() == *rank);
+            let activity = rank.and_then(|it| it.activity.as_ref()).map(|it| {
+                let line = it.place.as_ref().map(|at| format!(" at {}:{}", at.file, at.line));
+                format!("{}, {}{}", it.kind, it.text, line.unwrap_or_default())
+            });
+            if activity.as_ref() != Some(expected) {
+                return Err(format!("activity {activity:?}, not {expected:?}{}", found()));
             }
         }
         match &self.verdict {

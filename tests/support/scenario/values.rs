@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Forward, SchedulingSample, Stacks, ThreadStack};
+use ddp_doctor::diagnosis::event::{ChildProcess, Forward, SchedulingSample, Stacks, ThreadStack};
 use ddp_doctor_proto::DType;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
@@ -41,10 +41,29 @@ pub(super) fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
 
 /// Stacks of a process: threads separated by `|`, the main thread first.
 pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
+    let (children, args): (Vec<String>, Vec<String>) =
+        args.iter().cloned().partition(|word| word.starts_with("child="));
+    let children = children.iter().map(|word| child(word)).collect::<Result<_, _>>()?;
     let threads = args.split(|word| word == "|").enumerate();
     let threads: Result<Vec<ThreadStack>, String> =
         threads.map(|(i, words)| thread_stack(i as u32 + 1, words)).collect();
-    Ok(Stacks { at, threads: threads?, trouble: "".into() })
+    Ok(Stacks { at, threads: threads?, children, ..Stacks::default() })
+}
+
+/// Parses `child=PID/STATE/WAIT_CHANNEL/SECONDS`, a process below the rank.
+fn child(word: &str) -> Result<ChildProcess, String> {
+    let fields: Vec<&str> = word["child=".len()..].split('/').collect();
+    let [pid, state, channel, seconds] = fields[..] else {
+        return Err(format!("not four fields: {word:?}"));
+    };
+    let number = |text: &str| text.parse::<f64>().ok().ok_or(format!("no number: {word:?}"));
+    Ok(ChildProcess {
+        pid: number(pid)? as u32,
+        state: state.chars().next(),
+        wait_channel: (!channel.is_empty()).then(|| channel.into()),
+        cpu_time: Duration::from_secs_f64(number(seconds)?),
+        ..ChildProcess::default()
+    })
 }
 
 /// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.

@@ -2,8 +2,8 @@
 
 No Work is kept: it is identified by the address of its C++ object.
 
-`libddp_doctor_python.so` does the same as `begin`, `finish`, `interrupted`, `is_inside` and `wrap_wait`, and
-replaces them if it can be loaded (`_extension`). Nothing here may raise into the user's program.
+`libddp_doctor_python.so` does the same as `begin`, `finish`, `interrupted`, `is_inside`, `last_call` and
+`wrap_wait`, and replaces them if it can be loaded (`_extension`). Nothing here may raise into the user's program.
 """
 
 import ctypes
@@ -90,10 +90,11 @@ def native_wait(extension):
 
 def use(extension, wait):
     """Replaces functions of this module by those of the extension; `wait` is the result of `native_wait`."""
-    global begin, finish, interrupted, is_inside
+    global begin, finish, interrupted, is_inside, last_call
     _work.wait = wait
     begin, finish = extension.begin, extension.finish
     interrupted, is_inside = extension.interrupted, extension.is_inside
+    last_call = extension.last_call
 
 
 def _reset():
@@ -252,6 +253,12 @@ def is_inside(number):
     """Whether this thread is inside a recorded call on the group `number`."""
     last = _last.get(get_ident())
     return last is not None and last[5] and last[6] == number
+
+
+def last_call(_):
+    """The id of this thread's last call; 0: it made none."""
+    last = _last.get(get_ident())
+    return 0 if last is None or last[0] is None else last[0]
 
 
 def interrupted():

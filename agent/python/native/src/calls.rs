@@ -124,6 +124,11 @@ pub(crate) fn is_inside(state: &State, group: u32) -> bool {
     last(state).is_some_and(|last| last.inside && last.group == group)
 }
 
+/// The id of this thread's last call; 0: it made none.
+pub(crate) fn last_call(state: &State) -> u64 {
+    last(state).map_or(0, |last| last.call)
+}
+
 /// `Work.wait`: calls the original function. The first argument is the Work.
 pub(crate) fn wait(
     state: &'static State,

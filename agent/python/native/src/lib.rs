@@ -200,6 +200,12 @@ unsafe extern "C" fn is_inside(_this: Pointer, group: Pointer) -> Pointer {
     unless_escaping(Some(inside.unwrap_or_else(Owned::none)))
 }
 
+/// `(nothing)` → the id of this thread's last call; 0: it made none.
+unsafe extern "C" fn last_call(_this: Pointer, _nothing: Pointer) -> Pointer {
+    let call = with_state(|state| Some(calls::last_call(state)));
+    unless_escaping(Some(Owned::number(call).unwrap_or_else(Owned::none)))
+}
+
 /// `(generation)`: a black box was opened; 0: there is none any more.
 unsafe extern "C" fn bind(_this: Pointer, generation: Pointer) -> Pointer {
     quietly(|state| {
@@ -371,7 +377,7 @@ const fn fast(name: &'static CStr, fast: python::Fast) -> MethodDef {
 
 static BEFORE: MethodDef = one(c"before", before);
 static AFTER: MethodDef = one(c"after", after);
-static FUNCTIONS: [MethodDef; 10] = [
+static FUNCTIONS: [MethodDef; 11] = [
     fast(c"prepare", prepare),
     one(c"bind", bind),
     fast(c"hooks_of", hooks_of),
@@ -381,6 +387,7 @@ static FUNCTIONS: [MethodDef; 10] = [
     one(c"finish", finish),
     fast(c"interrupted", interrupted),
     one(c"is_inside", is_inside),
+    one(c"last_call", last_call),
     MethodDef {
         name: ptr::null(),
         function: Implementation { none: ptr::null() },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Timestamp, Where};
+use ddp_doctor_proto::report::{Exit, Finding, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
 
 mod call;
@@ -16,7 +16,8 @@ pub use call::{
 };
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{
-    Blocked, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank, ThreadStack,
+    Blocked, ChildProcess, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank,
+    ThreadStack,
 };
 
 /// Identifies a process within a job, across nodes.
@@ -180,6 +181,8 @@ pub enum Event {
         oom_kills: OomKills,
         at: Timestamp,
     },
+    /// A thread, with its id in the operating system as the process knows it.
+    ThreadDefined { process: ProcessId, thread: ThreadId, tid: u32 },
     /// The stacks of a process were captured.
     Stacks { process: ProcessId, stacks: Arc<Stacks> },
     /// The process was not observed from `since` on, and had not ended then as far as is known.
@@ -220,6 +223,26 @@ pub enum Event {
     Silent { node: u32, since: Option<Timestamp>, at: Timestamp },
     /// The whole job was asked to end.
     Interrupted { signal: i32, at: Timestamp },
-    /// The command of a node ended, and all of its black boxes were read to the end.
-    JobEnded { status: i32, at: Timestamp },
+    /// The command of a node ended, and all of its black boxes were read to the end; `reason`: the
+    /// finding for which it is being ended.
+    JobEnded { status: i32, reason: Option<KillReason>, at: Timestamp },
+}
+
+/// Identifies the finding for which a job is ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KillReason {
+    /// Its code.
+    pub code: Arc<str>,
+    /// Name of its group; empty: none.
+    pub group: Arc<str>,
+    /// Its sequence number; 0: none.
+    pub seq: u64,
+}
+
+impl KillReason {
+    /// Whether this finding is the reason.
+    pub fn is(&self, finding: &Finding) -> bool {
+        let group = finding.group.as_ref().map_or("", |group| &group.name);
+        *self.code == *finding.code && *self.group == *group && self.seq == finding.seq.unwrap_or(0)
+    }
 }

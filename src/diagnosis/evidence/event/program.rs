@@ -16,7 +16,8 @@ pub struct Guard {
     pub subject: GuardSubject,
     /// How the line depends on it.
     pub form: GuardForm,
-    /// The branches of its statement that run instead of that of the line.
+    /// The branches of its statement that run instead of that of the line, or a later branch under another
+    /// test on the rank that calls the same function.
     pub other: Option<OtherBranch>,
 }
 

@@ -39,6 +39,25 @@ pub struct Stacks {
     pub threads: Vec<ThreadStack>,
     /// What could not be captured, and why; empty if nothing is missing.
     pub trouble: Arc<str>,
+    /// Processes below it, parents first; a limited number.
+    pub children: Vec<ChildProcess>,
+}
+
+/// A process below another one at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChildProcess {
+    /// Process id.
+    pub pid: u32,
+    /// Process id of its parent.
+    pub parent: u32,
+    /// Name of its main thread.
+    pub name: Arc<str>,
+    /// State of its main thread as in `/proc/PID/stat`.
+    pub state: Option<char>,
+    /// Kernel function in which its main thread sleeps.
+    pub wait_channel: Option<Arc<str>>,
+    /// Processor time that all its threads have used.
+    pub cpu_time: Duration,
 }
 
 /// One thread of a process at one moment.

@@ -6,15 +6,13 @@
 //! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
 //! limit.
 
-use std::time::Duration;
-
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
+use crate::findings::stalls::timeout::limit;
 use crate::findings::view::last_call_of;
-use crate::model::Group;
 use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::stacks;
 use crate::words::{self, Ranks};
@@ -92,13 +90,4 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         }
     ));
     Some(draft)
-}
-
-/// The shortest timeout among the waiting ranks, or the default of the backend; also in words: "30 min
-/// (the default of its backend)".
-fn limit(group: &Group, waiting: &[u32]) -> (Duration, String) {
-    let configured = waiting.iter().filter_map(|rank| group.members.get(rank)?.timeout).min();
-    let length = configured.unwrap_or(group.backend.default_timeout);
-    let source = if configured.is_none() { " (the default of its backend)" } else { "" };
-    (length, format!("{}{source}", words::seconds(length)))
 }

@@ -1,7 +1,7 @@
 //! DD101 missing-rank: a live rank does not reach a collective in which its group waits.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
+use ddp_doctor_proto::report::{Confidence, Severity};
 
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
@@ -10,7 +10,7 @@ use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
 use crate::situation::{Absence, Origin, Situation, Stall};
-use crate::source::cause;
+use crate::source::cause::{self, Reading};
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
 use crate::words::{self, Ranks, number};
@@ -41,13 +41,23 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     if unseen.is_some() || absent.processes.iter().any(|it| it.is_inside_a_call()) {
         draft.root_confidence = Confidence::Suspected;
     }
+    let running = running(&absent, timing).filter(|_| unseen.is_none());
     draft.summary = format!(
-        "{} not reached {}; {}",
-        Ranks(ranks).with("has", "have"),
+        "{}{} not reached {}; {}",
+        Ranks(ranks),
+        running
+            .map_or_else(|| number(ranks, " has", " have").into(), |it| format!(" {it} and has")),
         words::call(absent.call),
         draft.waits_for_root(),
     );
     draft.why = why(situation, &absent, unseen.is_some());
+    let is_computing = situation.is_computing(stall, ranks) && !absent.is_past;
+    if is_computing {
+        if !absent.is_late_by_far(situation) {
+            draft.severity = Severity::Warning;
+        }
+        draft.say(absent.gives_up(situation));
+    }
     let is_blamed = match absent.processes[..] {
         [process] => blame_failed_thread(&mut draft, process),
         _ => false,
@@ -63,9 +73,22 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         )),
         None => draft.advise(next_step(&absent, timing)),
     }
-    let reading = cause::read(situation, draft.place, ranks, &draft.victims, situation.now);
+    // A rank that computes has not decided anything yet: no test around its lines explains its absence.
+    let reading = if is_computing {
+        Reading::unknown()
+    } else {
+        cause::read(situation, draft.place, ranks, &draft.victims, situation.now)
+    };
     draft.explain(reading);
     Some(draft)
+}
+
+/// What the only missing rank runs, as a predicate: "is running generate() at rollout.py:9".
+fn running(absent: &Absent<'_>, timing: &Timing) -> Option<String> {
+    let [process] = absent.processes[..] else { return None };
+    let activity = stacks::of(process, timing).filter(|it| it.moves && !absent.is_past)?;
+    let line = activity.line?;
+    Some(format!("is running {} at {}", words::function(line), words::line(line)))
 }
 
 /// `unseen`: one of the ranks is inside a call that was not recorded.

@@ -53,6 +53,9 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     for (process, outside) in &stuck {
         draft.say(where_it_is(situation.model, process, outside)?);
     }
+    if absent.may_end && !absent.is_past {
+        draft.say(absent.gives_up(situation));
+    }
     draft.next = advice(what, first);
     blame_holder(&mut draft, situation, first);
     if what == What::Lock {

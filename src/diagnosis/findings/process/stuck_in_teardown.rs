@@ -287,7 +287,7 @@ fn goes_on_after_its_end(situation: &Situation<'_>) -> Option<Draft> {
          calls destructors.",
     );
     let places = left.iter().filter_map(|&(since, _, process)| {
-        let outside = stacks::of_looks(&process.stacks, since, &situation.model.timing)?;
+        let outside = stacks::of_looks(&process.stacks, since, None, &situation.model.timing)?;
         idle::where_it_is(situation.model, process, &outside)
     });
     draft.why.extend(places);

@@ -6,6 +6,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::message;
+use crate::findings::stalls::timeout::limit;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;
@@ -28,6 +29,8 @@ pub(crate) struct Absent<'a> {
     pub(crate) is_past: bool,
     /// They were watched, none of their records is lost, and the job was not interrupted.
     all_seen: bool,
+    /// What they do may end by itself, and the wait for them with it.
+    pub(crate) may_end: bool,
 }
 
 impl<'a> Absent<'a> {
@@ -45,7 +48,9 @@ impl<'a> Absent<'a> {
         let cut_short = situation.is_cut_short(stall);
         let is_past = cut_short || processes.iter().any(|process| process.unwatched.is_some());
         let all_seen = processes.iter().all(|process| process.lost == 0) && watched && !cut_short;
-        Some(Self { ranks, processes, stall, call: &waiting.call, watched, is_past, all_seen })
+        let may_end = situation.may_end(stall, &ranks);
+        let call = &waiting.call;
+        Some(Self { ranks, processes, stall, call, watched, is_past, all_seen, may_end })
     }
 
     /// The absent ranks of the first of these stalls that is overdue; `None` if a test on the rank
@@ -76,6 +81,9 @@ impl<'a> Absent<'a> {
             draft.confidence = Confidence::Suspected;
         }
         draft.root_confidence = draft.confidence;
+        if self.may_end {
+            draft.confidence = Confidence::Suspected;
+        }
         draft.set_victims(Stall::victims(stalls));
         // An absent rank is shown at the line of its stack.
         draft.show_at(|rank| {
@@ -93,6 +101,31 @@ impl<'a> Absent<'a> {
     /// "rank 0 waits for it in all_reduce #5"
     pub(crate) fn awaited(&self, draft: &Draft) -> String {
         format!("{} in {}", draft.waits_for_root(), words::call(self.call))
+    }
+
+    /// When the waiting ranks give up: "Rank 0 gives up at 12:31:07, 30 min after its call."
+    pub(crate) fn gives_up(&self, situation: &Situation<'_>) -> String {
+        let group = situation.model.group(self.stall.group);
+        let (length, timeout) = limit(group, &self.stall.waiting);
+        format!(
+            "{} at {}: the timeout of {} is {timeout}.",
+            words::begin(Ranks(&self.stall.waiting).with("gives up", "give up")),
+            words::clock(self.stall.since.plus(length)),
+            words::group(&group.info),
+        )
+    }
+
+    /// Whether the wait has outlived the timeout of the group, or all earlier waits by far.
+    pub(crate) fn is_late_by_far(&self, situation: &Situation<'_>) -> bool {
+        /// Times the longest earlier wait, and times the stall limit.
+        const FAR: u32 = 10;
+        let stall = self.stall;
+        let (length, _) = limit(situation.model.group(stall.group), &stall.waiting);
+        let usual = situation.usual_wait(stall);
+        let far = usual.max(situation.config.stall_after) * FAR;
+        let far = if usual.is_zero() { length } else { far.min(length) };
+        let gave_up = stall.failed || stall.timed_out.is_some();
+        gave_up || stall.since.plus(far) <= situation.until
     }
 
     /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.

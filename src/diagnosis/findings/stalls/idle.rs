@@ -1,11 +1,15 @@
 //! Words about ranks that stand still outside of calls.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use ddp_doctor_proto::report::{ActivityKind, RankActivity};
 
 use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
-use crate::stacks::{self, Activity, What};
+use crate::situation::{Absence, Absent, Situation, Stall};
+use crate::stacks::{self, Activity, Occupation, What};
 use crate::words;
 
 /// What a rank that stands still does, and a sentence on it.
@@ -13,6 +17,42 @@ pub(crate) fn standing<'a>(model: &Model, process: &'a Process) -> Option<(Activ
     let still = stacks::of(process, &model.timing).filter(|outside| !outside.moves)?;
     let sentence = where_it_is(model, process, &still)?;
     Some((still, sentence))
+}
+
+/// What the ranks do that others wait for, by rank, as far as it is known.
+pub(crate) fn activities(situation: &Situation<'_>) -> BTreeMap<u32, RankActivity> {
+    let missing = situation
+        .stalls
+        .iter()
+        .flat_map(|stall| stall.missing.iter().map(move |absent| (stall, absent)));
+    let known = missing.filter_map(|(stall, absent)| {
+        let process = situation.model.member(stall.group, absent.rank)?;
+        let outside = stacks::of(process, &situation.model.timing)?;
+        Some((absent.rank, activity(situation, stall, absent, process, &outside)?))
+    });
+    known.collect()
+}
+
+fn activity(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    absent: &Absent,
+    process: &Process,
+    outside: &Activity<'_>,
+) -> Option<RankActivity> {
+    let waits = || waits_for(outside.what).replacen("waits", "waiting", 1);
+    let (kind, text) = match (absent.why, situation.occupation(process, stall.since)?) {
+        (Absence::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
+        (Absence::StandsStill, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
+        (Absence::StandsStill, _) => (ActivityKind::External, waits()),
+        (Absence::Elsewhere | Absence::LongPhase, Occupation::Computing) => {
+            let function = outside.line.map(words::function);
+            let running = function.map_or_else(|| "computing".into(), |it| format!("running {it}"));
+            (ActivityKind::Computing, running)
+        }
+        _ => return None,
+    };
+    Some(RankActivity { kind, text, place: outside.line.cloned() })
 }
 
 /// A sentence on a rank's line and the state of its thread.
@@ -85,7 +125,9 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Lock => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
         What::Store => "waits in the store for a key that is not set",
+        What::Message => "waits for a message of another process",
         What::Network => "waits for the network",
+        What::Service => "waits for an answer over the network",
         What::File => "waits for a file",
         What::Gpu => "waits for the GPU",
         What::Sleep => "sleeps",
@@ -120,7 +162,8 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
         What::Store => vec!["Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
-        What::Network => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
+        What::Message => vec!["Find out which process is to send the message, and whether it still runs. Give the wait a timeout.".into()],
+        What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
         What::File => vec![format!(
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],

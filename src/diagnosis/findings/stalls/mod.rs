@@ -6,3 +6,4 @@ pub(crate) mod idle;
 pub(crate) mod lower_layer;
 pub(crate) mod message;
 pub(crate) mod termination;
+pub(crate) mod timeout;

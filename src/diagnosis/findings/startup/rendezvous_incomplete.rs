@@ -382,7 +382,7 @@ impl Missing<'_> {
     /// The user's line of its last stack.
     fn line(&self) -> Option<&Where> {
         let Whereabouts::AtWork(started) = self.is else { return None };
-        stacks::line_of(started.looks.last()?)
+        stacks::line_of(started.looks.last()?, None)
     }
 
     /// Its row in the list of ranks; `None` if no process was seen.
@@ -423,7 +423,7 @@ impl Missing<'_> {
                 self.how_it_ended().unwrap_or_default()
             ),
             Whereabouts::AtWork(started) => {
-                match stacks::of_looks(&started.looks, Timestamp(0), timing) {
+                match stacks::of_looks(&started.looks, Timestamp(0), None, timing) {
                     Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
                     None => format!("{} is alive{}.", of(started), words::at(self.line())),
                 }

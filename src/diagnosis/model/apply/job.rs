@@ -46,8 +46,9 @@ impl Model {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
             Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
-            Event::JobEnded { status, at } => {
+            Event::JobEnded { status, reason, at } => {
                 self.nodes_ended += 1;
+                self.kill_reason = self.kill_reason.take().or(reason);
                 self.has_failed |= status != 0;
                 if self.nodes_ended >= self.hosts.len() {
                     self.ended = Some(at);

@@ -1,11 +1,12 @@
 //! Events about a process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Event, ProcessId, ThreadId};
+use crate::evidence::event::{Event, ProcessId, Stacks, ThreadId};
 use crate::model::ids::World;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 use crate::model::{Model, Wait};
@@ -92,7 +93,13 @@ impl Model {
     /// Takes a sample or a record of a process; returns any other event.
     pub(super) fn apply_observations(&mut self, event: Event) -> Option<Event> {
         match event {
-            Event::Stacks { process, stacks } => self.processes.get_mut(&process)?.stood(stacks),
+            Event::ThreadDefined { process, thread, tid } => {
+                self.processes.get_mut(&process)?.thread_defined(thread, tid);
+            }
+            Event::Stacks { process, stacks } => {
+                let stacks = self.without_ranks(process, stacks)?;
+                self.processes.get_mut(&process)?.stood(stacks);
+            }
             Event::RecordsLost { process, count } => {
                 let process = self.processes.get_mut(&process)?;
                 process.lost += count;
@@ -127,9 +134,63 @@ impl Model {
         None
     }
 
+    /// A capture without child processes that are ranks, and without what is below those: a launcher
+    /// may be a rank itself.
+    fn without_ranks(&self, of: ProcessId, stacks: Arc<Stacks>) -> Option<Arc<Stacks>> {
+        if stacks.children.is_empty() {
+            return Some(stacks);
+        }
+        let host = &self.processes.get(&of)?.host;
+        let ranks = self.processes.values().filter(|it| it.host == *host && it.rank.is_some());
+        let mut left_out: BTreeSet<u32> = ranks.map(|it| it.pid).collect();
+        if !stacks.children.iter().any(|child| left_out.contains(&child.pid)) {
+            return Some(stacks);
+        }
+        let mut stacks = Arc::unwrap_or_clone(stacks);
+        left_out.remove(&self.processes.get(&of)?.pid);
+        stacks.children.retain(|child| {
+            let is_left_out = left_out.contains(&child.pid) || left_out.contains(&child.parent);
+            if is_left_out {
+                left_out.insert(child.pid);
+            }
+            !is_left_out
+        });
+        Some(Arc::new(stacks))
+    }
+
+    /// Name of the world that a process is part of although its launcher seems to be another one: live
+    /// processes with the same port and world size lack its rank.
+    fn met_world(&self, process: &Process, rank: u32, size: Option<u32>) -> Option<Arc<str>> {
+        let port = |name: &str| name.split_once('/').map(|(port, _)| port.to_owned());
+        let own = port(&process.world.name).filter(|port| !port.is_empty())?;
+        let is_candidate = |(layer, name): &&(Arc<str>, Arc<str>)| {
+            *layer == process.layer
+                && *name != process.world.name
+                && port(name).as_ref() == Some(&own)
+        };
+        let mut candidates = self.world_names.iter().filter(is_candidate);
+        let found = candidates.find(|(layer, name)| {
+            let all = self.processes.values();
+            let mut members = all
+                .filter(|it| it.layer == *layer && it.world.name == *name && !it.has_ended())
+                .peekable();
+            let has_room =
+                |it: &Process| it.rank.is_some_and(|it| it != rank) && it.world_size == size;
+            size.is_some() && members.peek().is_some() && members.all(has_room)
+        });
+        found.map(|(_, name)| Arc::clone(name))
+    }
+
     /// A process joined, or its rank became known or changed.
-    fn joined(&mut self, process: Process, rank: Option<u32>, world_size: Option<u32>) {
+    fn joined(&mut self, mut process: Process, rank: Option<u32>, world_size: Option<u32>) {
         let (id, at) = (process.id, process.joined_at);
+        if let Some(name) = rank.and_then(|rank| self.met_world(&process, rank, world_size)) {
+            process.world.name = Arc::clone(&name);
+            if let Some(known) = self.processes.get_mut(&id).filter(|it| it.rank.is_none()) {
+                known.world.name = name;
+            }
+        }
+        self.world_names.insert((Arc::clone(&process.layer), Arc::clone(&process.world.name)));
         let process = self.processes.get_or_insert(process);
         let claimed = world_size.or(process.world_size);
         self.worlds.resized(process.world_size, claimed);

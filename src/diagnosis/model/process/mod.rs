@@ -89,6 +89,8 @@ pub struct Process {
     pub exceptions: Vec<Exception>,
     /// Threads that issued calls.
     pub threads: BTreeMap<ThreadId, Thread>,
+    /// Ids of threads in the operating system.
+    pub(super) tids: BTreeMap<ThreadId, u32>,
     /// Recorded step, such as a training forward; 0: before the first.
     pub step: u64,
     /// The steps of its optimizer, to which recorded steps belong.
@@ -233,6 +235,26 @@ impl Process {
     /// Whether the operating system has stopped it.
     pub fn is_stopped(&self) -> bool {
         self.end.is_none() && self.state == ProcessState::Stopped
+    }
+
+    /// Id in the operating system of the thread that trains, if it is known not to be the main thread: the main
+    /// thread made no call of the program, and this one made the latest.
+    pub fn training_tid(&self) -> Option<u32> {
+        let tid = |id: &ThreadId| self.tids.get(id).copied();
+        let program = self.threads.iter().filter(|(_, thread)| thread.of_the_program);
+        if program.clone().any(|(id, _)| tid(id).is_none_or(|tid| tid == self.pid)) {
+            return None;
+        }
+        let latest = program.max_by_key(|(_, thread)| thread.last_at);
+        latest.and_then(|(id, _)| tid(id))
+    }
+
+    pub(super) fn thread_defined(&mut self, thread: ThreadId, tid: u32) {
+        /// More threads than programs have that make calls.
+        const KEPT: usize = 1024;
+        if self.tids.len() < KEPT {
+            self.tids.insert(thread, tid);
+        }
     }
 
     /// Groups that it is a member of.

@@ -45,7 +45,7 @@ impl Job {
             };
             self.events.push((finished, ended));
         }
-        let done = Event::JobEnded { status: 0, at: finished };
+        let done = Event::JobEnded { status: 0, reason: None, at: finished };
         self.events.push((finished, done));
         true
     }

@@ -10,7 +10,7 @@ use crate::diagnosis::{stacks, words};
 
 /// Where the main thread of a process was: "in `all_reduce` at train.py:9".
 pub(in super::super) fn place_of(stacks: &Arc<Stacks>) -> String {
-    let at = words::at(stacks::line_of(stacks));
+    let at = words::at(stacks::line_of(stacks, None));
     match in_collective(stacks) {
         Some((Some(op), _)) => format!("in {op}{at}"),
         Some((None, _)) => format!("in PyTorch{at}"),
@@ -23,7 +23,7 @@ pub(in super::super) fn place_of(stacks: &Arc<Stacks>) -> String {
 /// it is in no function that waits for other ranks.
 pub(in super::super) fn in_collective(stacks: &Arc<Stacks>) -> Option<(Option<Op>, Option<Where>)> {
     let frames = &stacks.threads.first()?.python;
-    let line = stacks::line_of(stacks).cloned();
+    let line = stacks::line_of(stacks, None).cloned();
     let users = frames.iter().position(|it| Some(it) == line.as_ref());
     let mut below = frames[..users.unwrap_or(frames.len())].iter().rev();
     let called = below.find(|it| {

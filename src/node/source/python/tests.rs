@@ -542,5 +542,9 @@ fn other_branches_are_known_by_their_lines_and_calls() {
     let middle = "if a:\n    f()\nelif b:\n    f()  # here\nelif c:\n    g()\nelse:\n    h()\n";
     assert_eq!(others(middle), [Some((5, 8, false)), Some((1, 2, true))]);
     assert_eq!(others("if a:\n    f()  # here\nf()\n"), [None]);
+    let pair = "def first():\n    if rank != 0:\n        dist.barrier()  # here\n    yield\n    if rank == 0:\n        dist.barrier()\n";
+    assert_eq!(others(pair), [Some((5, 6, true))]);
+    assert_eq!(others(&pair.replace("rank == 0", "step == 0")), [None]);
+    assert_eq!(others(&pair.replace("    yield\n", "def second():\n")), [None]);
     assert_eq!(others("while a:\n    f()  # here\nelse:\n    f()\n"), [None]);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ddp_doctor::diagnosis::event::{Event, GroupInfo, ProcessId, Stacks};
+use ddp_doctor::diagnosis::event::{ChildProcess, Event, GroupInfo, ProcessId, Stacks};
 use ddp_doctor::evidence::members;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
@@ -166,8 +166,8 @@ impl Encoder {
             Event::Interrupted { signal, at } => {
                 vec![Kind::Interrupted(v1::Interrupted { unix_ns: at.0, signal: *signal })]
             }
-            Event::JobEnded { status, at } => {
-                vec![Kind::JobEnded(v1::JobEnded { unix_ns: at.0, status: *status })]
+            Event::JobEnded { status, at, reason: _ } => {
+                vec![Kind::JobEnded(v1::JobEnded { unix_ns: at.0, status: *status, reason: None })]
             }
             Event::Clock { .. } | Event::Silent { .. } => {
                 return Err("no node sends this event: the coordinator detects it".into());
@@ -234,5 +234,17 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
         unix_ns: stacks.at.0,
         threads: threads.collect(),
         trouble: stacks.trouble.as_ref().into(),
+        children: stacks.children.iter().map(child).collect(),
+    }
+}
+
+fn child(child: &ChildProcess) -> v1::ChildProcess {
+    v1::ChildProcess {
+        pid: child.pid,
+        parent: child.parent,
+        name: child.name.as_ref().into(),
+        state: child.state.map(String::from).unwrap_or_default(),
+        wait_channel: child.wait_channel.as_deref().unwrap_or_default().into(),
+        cpu_ns: child.cpu_time.as_nanos() as u64,
     }
 }

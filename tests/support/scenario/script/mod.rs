@@ -137,7 +137,11 @@ impl<'a> Writer<'a> {
         };
         let event = match verb.as_str() {
             "interrupted" => Some(Event::Interrupted { signal: 15, at: moment }),
-            "ends" => Some(Event::JobEnded { status: number(1).unwrap_or(0.0) as i32, at: moment }),
+            "ends" => Some(Event::JobEnded {
+                status: number(1).unwrap_or(0.0) as i32,
+                reason: None,
+                at: moment,
+            }),
             "clock" => number(2).zip(number(3)).map(|(ahead, uncertainty)| Event::Clock {
                 host: words[1].as_str().into(),
                 ahead_ns: (ahead * 1e9) as i64,

@@ -1,0 +1,90 @@
+//! What missing ranks do, and which of them keep others waiting in good order.
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::model::{Process, Quantity, Side};
+use crate::situation::absence::Absence;
+use crate::situation::{Situation, Stall};
+use crate::stacks::{self, Occupation};
+
+/// Minimum share of a processor that a process uses which computes.
+const COMPUTES: f64 = 1.0 / stacks::IDLE as f64;
+
+impl Situation<'_> {
+    /// What a process has done since this time, from its stacks or, without them, from its use of the
+    /// processor; `None`: unknown.
+    pub fn occupation(&self, process: &Process, since: Timestamp) -> Option<Occupation> {
+        if let Some(activity) = stacks::of(process, &self.model.timing) {
+            return Some(match activity.occupation {
+                Occupation::Shared if self.all_others_wait(process) => Occupation::Blocked,
+                Occupation::Shared => Occupation::External,
+                occupation => occupation,
+            });
+        }
+        let since = since.max(process.last_at);
+        let ran = process.pace.share(Quantity::Ran, since, self.now)?;
+        (ran >= COMPUTES).then_some(Occupation::Computing)
+    }
+
+    /// Whether no other rank can release what a rank waits for: each has ended, or waits for others.
+    fn all_others_wait(&self, process: &Process) -> bool {
+        let others = self.model.ranks.keys().filter(|rank| process.rank != Some(**rank));
+        let mut others = others.filter_map(|&rank| self.model.process_of(rank));
+        others.all(|it| {
+            let waits = it.rank.is_some_and(|rank| self.waits.blocked.contains_key(&rank));
+            it.has_ended() || waits
+        })
+    }
+
+    /// Whether the wait in a stall may end although it has lasted long: one of these missing ranks
+    /// does something that ends by itself, or may have to begin and is not seen.
+    pub fn may_end(&self, stall: &Stall, ranks: &[u32]) -> bool {
+        use Occupation::{Computing, External, Listening};
+        let gave_up = stall.failed || stall.timed_out.is_some();
+        let mut processes = self.model.members(stall.group, ranks);
+        !gave_up
+            && processes.any(|(rank, process)| match self.occupation(process, stall.since) {
+                Some(occupation) => matches!(occupation, Computing | External | Listening),
+                None => self.begins(stall, rank),
+            })
+    }
+
+    /// Whether one of these missing ranks of a stall computes.
+    pub fn is_computing(&self, stall: &Stall, ranks: &[u32]) -> bool {
+        let mut processes = self.model.members(stall.group, ranks);
+        processes.any(|(_, process)| {
+            self.occupation(process, stall.since) == Some(Occupation::Computing)
+        })
+    }
+
+    /// Whether the waiting ranks receive what this rank sends them: it decides when they go on.
+    fn begins(&self, stall: &Stall, rank: u32) -> bool {
+        if let Some(lone) = &stall.message {
+            return lone.side == Side::Receive;
+        }
+        let join = self.join(stall.group, stall.seq);
+        let call = join.and_then(|join| Some(&join.calls.values().next()?.call));
+        call.is_some_and(|it| it.op.direction() == Direction::FromRoot && it.root == Some(rank))
+    }
+
+    /// Recognizes missing ranks that wait for work before they send others theirs.
+    pub(super) fn recognize_idle(&self, stall: &mut Stall) {
+        if stall.failed || stall.timed_out.is_some() {
+            return;
+        }
+        let mut missing = std::mem::take(&mut stall.missing);
+        for absent in &mut missing {
+            let is_open = matches!(absent.why, Absence::Elsewhere | Absence::StandsStill);
+            let process = self.model.member(stall.group, absent.rank);
+            let process = process.filter(|it| is_open && !it.has_ended());
+            let listens = process.is_some_and(|process| {
+                self.occupation(process, stall.since) == Some(Occupation::Listening)
+            });
+            if listens && self.begins(stall, absent.rank) {
+                absent.why = Absence::Idle;
+            }
+        }
+        stall.missing = missing;
+    }
+}

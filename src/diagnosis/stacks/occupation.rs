@@ -1,0 +1,79 @@
+//! How long a rank may stay away from its peers: what it waits for, or that it computes.
+
+use std::time::Duration;
+
+use crate::evidence::event::{ChildProcess, Stacks, ThreadStack};
+use crate::evidence::place::is_of_capture;
+use crate::stacks::code::Frames;
+use crate::stacks::sort::{self, What};
+use crate::stacks::{IDLE, moves, thread_in};
+
+/// What a rank does while others wait for it. It bounds the confidence of findings about the rank,
+/// and so whether a job may be ended for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupation {
+    /// Its stack changes, or processor time is used.
+    Computing,
+    /// It waits for work: for a message, a socket, or another thread that may still produce an
+    /// item; or it checks for something again and again.
+    Listening,
+    /// It waits for something outside of the job that ends by itself or not: the answer of a
+    /// service, a file, a device, the end of a sleep; or for something unknown.
+    External,
+    /// It waits for what other ranks release: a key of a store, a locked file.
+    Shared,
+    /// Nothing in the process can end its wait.
+    Blocked,
+}
+
+/// The occupation of a process whose `thread` runs the program and does `what`; `stays`: at the same
+/// place in both captures.
+pub(super) fn of(looks: [&Stacks; 2], thread: &ThreadStack, what: What, stays: bool) -> Occupation {
+    use Occupation::{Blocked, Computing, External, Listening, Shared};
+    let [first, last] = looks;
+    let used = processor_time(first, thread);
+    let is_idle = used.is_some_and(|used| used * IDLE < last.at.since(first.at));
+    // A sleep or a wait that lasts uses no processor time at all.
+    let polls = used.is_some_and(|used| !used.is_zero());
+    match what {
+        What::Message | What::Network if is_idle || stays => Listening,
+        What::Sleep if is_idle && polls => Listening,
+        What::Lock if is_idle && (polls || is_released_by_another(looks, thread)) => Listening,
+        _ if moves(first, last) => Computing,
+        What::Lock if is_released_by_another(looks, thread) => Listening,
+        What::DataLoader | What::Child if last.children.iter().any(may_go_on) => External,
+        What::Lock | What::Gil | What::DataLoader | What::Child => Blocked,
+        What::Store | What::FileLock | What::BuildLock => Shared,
+        What::Message | What::Network => Listening,
+        _ => External,
+    }
+}
+
+/// Whether a child process that uses no processor time waits for something outside of the job.
+fn may_go_on(child: &ChildProcess) -> bool {
+    let channel = child.wait_channel.as_deref().and_then(sort::of_channel);
+    let waits_outside = matches!(channel, Some(What::Sleep | What::Network | What::File));
+    waits_outside || matches!(child.state, Some('D' | 'R'))
+}
+
+/// Processor time that a thread used since an earlier capture.
+fn processor_time(first: &Stacks, thread: &ThreadStack) -> Option<Duration> {
+    let before = thread_in(first, thread.tid)?;
+    Some(thread.cpu_time?.saturating_sub(before.cpu_time?))
+}
+
+/// Whether another Python thread may release a lock or produce an item: one that runs, or waits for
+/// something other than a lock.
+fn is_released_by_another(looks: [&Stacks; 2], thread: &ThreadStack) -> bool {
+    let [first, last] = looks;
+    let mut others = last.threads.iter().filter(|other| {
+        let is_captures = || other.python.iter().any(|frame| is_of_capture(&frame.file));
+        other.tid != thread.tid && !other.python.is_empty() && !is_captures()
+    });
+    others.any(|other| {
+        let frames = Frames::of(other);
+        let runs =
+            processor_time(first, other).is_some_and(|used| used * IDLE >= last.at.since(first.at));
+        runs || sort::what(looks, other, &frames) != Some(What::Lock)
+    })
+}
