@@ -49,19 +49,20 @@ use program::{Case, Variant, cases};
 fn main() -> ExitCode {
     let is_set = |name| std::env::var_os(name).is_some();
     let tested = || cases().into_iter().filter(recording::is_tested).collect::<Vec<_>>();
+    let recorded = || tested().into_iter().map(recording::as_recorded).collect::<Vec<_>>();
     if is_set("DDP_DOCTOR_CAUSES") {
-        causes::print(&tested());
+        causes::print(&recorded());
         return ExitCode::SUCCESS;
     }
     if is_set("DDP_DOCTOR_SCORES") {
-        scores::print(&tested());
+        scores::print(&recorded());
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
     let trials = match std::env::var("DDP_DOCTOR_RECORD") {
         Ok(which) => recordings(tested(), which == "all"),
-        Err(_) => tests(tested()),
+        Err(_) => tests(tested(), recorded()),
     };
     silence_panics();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -76,8 +77,9 @@ fn silence_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
 
-/// The tests: live runs, in which programs that are meant to take long start first, and replays.
-fn tests(cases: Vec<Case>) -> Vec<Trial> {
+/// The tests: live runs, in which programs that are meant to take long start first, and replays of the same cases
+/// as they were recorded.
+fn tests(cases: Vec<Case>, recorded: Vec<Case>) -> Vec<Trial> {
     let orphans = recording::orphans(&cases);
     let all_belong = Trial::test("recordings_belong_to_programs", move || {
         if orphans.is_empty() { Ok(()) } else { Err(format!("{orphans:#?}").into()) }
@@ -107,7 +109,7 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
         let test = Trial::ignorable_test(name, move || test_live(&case));
         trials.push(test.with_ignored_flag(!quick));
     }
-    for case in cases {
+    for case in recorded {
         let name = format!("replay::{case}");
         trials.push(Trial::test(name, move || {
             let _turn = schedule::replay();

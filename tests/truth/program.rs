@@ -212,7 +212,7 @@ impl Case {
 }
 
 impl Program {
-    fn read(path: PathBuf) -> Option<Self> {
+    pub(crate) fn read(path: PathBuf) -> Option<Self> {
         let text = fs::read_to_string(&path).ok()?;
         let part = |part: Option<&std::ffi::OsStr>| Some(part?.to_str()?.to_owned());
         text.contains("/// truth").then_some(())?;
@@ -259,7 +259,12 @@ impl Program {
         toml.join("\n").parse().unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
     }
 
-    fn cases(self) -> Vec<Case> {
+    /// This text in place of that of another program.
+    pub(crate) fn in_place_of(self, other: &Self) -> Self {
+        Self { name: other.name.clone(), path: other.path.clone(), ..self }
+    }
+
+    pub(crate) fn cases(self) -> Vec<Case> {
         let mut head = self.head();
         let program = Arc::new(self);
         let Some(scenarios) = take_table(&mut head, "scenario") else {

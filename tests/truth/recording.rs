@@ -3,7 +3,8 @@
 //! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT[.nccl].gz` is gzip of one line of JSON ([`Meta`])
 //! and the journal; those with `.nccl` are of runs over NCCL on a GPU. `tests/recordings/layout.txt` lists the fields of the recorded messages and the
 //! version of the black box. A recording is stale if its program has changed; all are stale if a
-//! listed field has changed or was removed.
+//! listed field has changed or was removed. `FAMILY/PROGRAM.nccl.py` is the program of recordings over NCCL that
+//! has changed since: without a GPU it cannot be recorded again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +29,7 @@ use protox::prost_reflect::{
 use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
-use crate::program::{Backend, Case};
+use crate::program::{Backend, Case, Program};
 use crate::support::pytorch_jobs::jobs;
 
 const JOURNAL: &str = "journal.ddpj";
@@ -63,6 +64,22 @@ fn path(case: &Case) -> PathBuf {
         .chain(["gz"])
         .collect();
     root().join(&case.program.family).join(words.join("."))
+}
+
+/// The program of which a case was recorded over NCCL, if it was kept.
+fn kept_program(case: &Case) -> PathBuf {
+    root().join(&case.program.family).join(format!("{}.nccl.py", case.program.name))
+}
+
+/// The case as it was recorded: with the program that was kept, if there is one.
+pub(crate) fn as_recorded(case: Case) -> Case {
+    let kept = Program::read(kept_program(&case)).filter(|_| case.backend == Backend::Nccl);
+    let Some(kept) = kept else {
+        return case;
+    };
+    let id = case.to_string();
+    let cases = kept.in_place_of(&case.program).cases();
+    cases.into_iter().find(|it| it.to_string() == id).unwrap_or(case)
 }
 
 /// Whether a case is tested: every one over its own backend, and those over NCCL that have a recording or a second
@@ -221,6 +238,10 @@ pub(crate) fn keep(
     let mut file = GzEncoder::new(fs::File::create(path).unwrap(), Compression::best());
     file.write_all(&bytes).unwrap();
     file.finish().unwrap();
+    if case.backend == Backend::Nccl {
+        // The recording is of the present program.
+        drop(fs::remove_file(kept_program(case)));
+    }
 }
 
 /// Replaces texts in all strings of a message.
@@ -246,7 +267,8 @@ fn hide_value(value: &mut Value, hidden: &[(String, &str)]) {
 
 /// Recordings that belong to none of these cases.
 pub(crate) fn orphans(cases: &[Case]) -> Vec<PathBuf> {
-    let known: BTreeSet<PathBuf> = cases.iter().map(path).collect();
+    let known: BTreeSet<PathBuf> =
+        cases.iter().flat_map(|case| [path(case), kept_program(case)]).collect();
     let mut found = Vec::new();
     for family in fs::read_dir(root()).into_iter().flatten() {
         for file in fs::read_dir(family.unwrap().path()).into_iter().flatten() {

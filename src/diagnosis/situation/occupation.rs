@@ -1,6 +1,5 @@
 //! What missing ranks do, and which of them keep others waiting in good order.
 
-use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Process, Quantity, Side};
@@ -12,17 +11,19 @@ use crate::stacks::{self, Occupation};
 const COMPUTES: f64 = 1.0 / stacks::IDLE as f64;
 
 impl Situation<'_> {
-    /// What a process has done since this time, from its stacks or, without them, from its use of the
-    /// processor; `None`: unknown.
-    pub fn occupation(&self, process: &Process, since: Timestamp) -> Option<Occupation> {
+    /// What a missing rank of a stall does, from its stacks or, without them, from its use of the
+    /// processor; `None`: unknown. It is not dormant, and waits for nothing shared: these are resolved.
+    pub fn occupation(&self, stall: &Stall, rank: u32, process: &Process) -> Option<Occupation> {
+        use Occupation::{Blocked, Dormant, External, Shared};
         if let Some(activity) = stacks::of(process, &self.model.timing) {
             return Some(match activity.occupation {
-                Occupation::Shared if self.all_others_wait(process) => Occupation::Blocked,
-                Occupation::Shared => Occupation::External,
+                Shared if self.all_others_wait(process) => Blocked,
+                Dormant if !self.begins(stall, rank) => Blocked,
+                Shared | Dormant => External,
                 occupation => occupation,
             });
         }
-        let since = since.max(process.last_at);
+        let since = stall.since.max(process.last_at);
         let ran = process.pace.share(Quantity::Ran, since, self.now)?;
         (ran >= COMPUTES).then_some(Occupation::Computing)
     }
@@ -44,7 +45,7 @@ impl Situation<'_> {
         let gave_up = stall.failed || stall.timed_out.is_some();
         let mut processes = self.model.members(stall.group, ranks);
         !gave_up
-            && processes.any(|(rank, process)| match self.occupation(process, stall.since) {
+            && processes.any(|(rank, process)| match self.occupation(stall, rank, process) {
                 Some(occupation) => matches!(occupation, Computing | External | Listening),
                 None => self.begins(stall, rank),
             })
@@ -53,8 +54,8 @@ impl Situation<'_> {
     /// Whether one of these missing ranks of a stall computes.
     pub fn is_computing(&self, stall: &Stall, ranks: &[u32]) -> bool {
         let mut processes = self.model.members(stall.group, ranks);
-        processes.any(|(_, process)| {
-            self.occupation(process, stall.since) == Some(Occupation::Computing)
+        processes.any(|(rank, process)| {
+            self.occupation(stall, rank, process) == Some(Occupation::Computing)
         })
     }
 
@@ -79,7 +80,7 @@ impl Situation<'_> {
             let process = self.model.member(stall.group, absent.rank);
             let process = process.filter(|it| is_open && !it.has_ended());
             let listens = process.is_some_and(|process| {
-                self.occupation(process, stall.since) == Some(Occupation::Listening)
+                self.occupation(stall, absent.rank, process) == Some(Occupation::Listening)
             });
             if listens && self.begins(stall, absent.rank) {
                 absent.why = Absence::Idle;

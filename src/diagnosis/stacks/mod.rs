@@ -72,16 +72,24 @@ pub fn of_looks<'a>(
     let thread = program_thread(last, trains)?;
     let frames = code::Frames::of(thread);
     let what = sort::what([first, last], thread, &frames)?;
-    let stays = program_thread(first, trains).is_some_and(|before| {
-        before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
-    });
+    let is_there = |stacks: &Stacks| {
+        program_thread(stacks, trains).is_some_and(|before| {
+            before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
+        })
+    };
+    let waits = |stacks: &Stacks| {
+        thread_in(stacks, thread.tid).is_some_and(|it| it.state != Some('R')) && is_there(stacks)
+    };
+    let stays = is_there(first);
+    let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks));
+    let ran = earliest.and_then(|stacks| occupation::processor_time(stacks, thread));
     Some(Activity {
         thread,
         what,
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        occupation: occupation::of([first, last], thread, what, stays),
+        occupation: occupation::of([first, last], thread, what, stays, ran),
         stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),

@@ -18,8 +18,11 @@ pub enum Occupation {
     /// item; or it checks for something again and again.
     Listening,
     /// It waits for something outside of the job that ends by itself or not: the answer of a
-    /// service, a file, a device, the end of a sleep; or for something unknown.
+    /// service, a file, a device; or for something unknown.
     External,
+    /// It has not run at all since it began to wait: one sleep, or one request to a file system or a
+    /// device. A rank that starts the work of others may be idle in this way; any other is stuck.
+    Dormant,
     /// It waits for what other ranks release: a key of a store, a locked file.
     Shared,
     /// Nothing in the process can end its wait.
@@ -27,14 +30,20 @@ pub enum Occupation {
 }
 
 /// The occupation of a process whose `thread` runs the program and does `what`; `stays`: at the same
-/// place in both captures.
-pub(super) fn of(looks: [&Stacks; 2], thread: &ThreadStack, what: What, stays: bool) -> Occupation {
-    use Occupation::{Blocked, Computing, External, Listening, Shared};
+/// place in both captures; `ran`: processor time that the thread has used since it was first seen waiting there.
+pub(super) fn of(
+    looks: [&Stacks; 2],
+    thread: &ThreadStack,
+    what: What,
+    stays: bool,
+    ran: Option<Duration>,
+) -> Occupation {
+    use Occupation::{Blocked, Computing, Dormant, External, Listening, Shared};
     let [first, last] = looks;
     let used = processor_time(first, thread);
     let is_idle = used.is_some_and(|used| used * IDLE < last.at.since(first.at));
     // A sleep or a wait that lasts uses no processor time at all.
-    let polls = used.is_some_and(|used| !used.is_zero());
+    let polls = [used, ran].into_iter().flatten().any(|it| !it.is_zero());
     match what {
         What::Message | What::Network if is_idle || stays => Listening,
         What::Sleep if is_idle && polls => Listening,
@@ -45,6 +54,8 @@ pub(super) fn of(looks: [&Stacks; 2], thread: &ThreadStack, what: What, stays: b
         What::Lock | What::Gil | What::DataLoader | What::Child => Blocked,
         What::Store | What::FileLock | What::BuildLock => Shared,
         What::Message | What::Network => Listening,
+        What::Sleep if ran == Some(Duration::ZERO) => Dormant,
+        What::File if ran == Some(Duration::ZERO) && thread.state == Some('D') => Dormant,
         _ => External,
     }
 }
@@ -57,7 +68,7 @@ fn may_go_on(child: &ChildProcess) -> bool {
 }
 
 /// Processor time that a thread used since an earlier capture.
-fn processor_time(first: &Stacks, thread: &ThreadStack) -> Option<Duration> {
+pub(super) fn processor_time(first: &Stacks, thread: &ThreadStack) -> Option<Duration> {
     let before = thread_in(first, thread.tid)?;
     Some(thread.cpu_time?.saturating_sub(before.cpu_time?))
 }

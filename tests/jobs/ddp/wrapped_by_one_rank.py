@@ -15,7 +15,6 @@
 Healthy: One rank wraps its model, and waits there for the other one, which comes a few seconds later.
 """
 
-import threading
 import time
 
 import torch
@@ -26,7 +25,7 @@ dist.init_process_group("gloo")
 model = torch.nn.Linear(16, 4)
 if dist.get_rank() == 1:
     # if FAULTY
-    threading.Event().wait()  # HERE rank 1
+    time.sleep(1000)  # HERE rank 1
     # else
     time.sleep(4)
     # end

@@ -4,28 +4,27 @@
 # quick = ["faulty"]
 # alone = true
 # [faulty]
-# seconds = 30
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
 # verdict = "hang"
 # root_confidence = "supported"
+# hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
-"""Rank 1 sleeps outside any collective while rank 0 waits, until rank 0 gives up.
+"""Rank 1 sleeps outside any collective while rank 0 waits.
 
 Healthy: Rank 1 is a second late.
 """
 
 import time
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from support.stamp import stamp
 
-dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+dist.init_process_group("gloo")
 rank = dist.get_rank()
 tensor = torch.ones(256)
 for step in range(8):

@@ -40,8 +40,10 @@ fn activity(
     process: &Process,
     outside: &Activity<'_>,
 ) -> Option<RankActivity> {
-    let waits = || waits_for(outside.what).replacen("waits", "waiting", 1);
-    let (kind, text) = match (absent.why, situation.occupation(process, stall.since)?) {
+    let waits = || {
+        waits_for(outside.what).replacen("waits", "waiting", 1).replacen("sleeps", "sleeping", 1)
+    };
+    let (kind, text) = match (absent.why, situation.occupation(stall, absent.rank, process)?) {
         (Absence::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
         (Absence::StandsStill, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
         (Absence::StandsStill, _) => (ActivityKind::External, waits()),
