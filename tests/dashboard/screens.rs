@@ -154,8 +154,8 @@ events = """
 1.0 * all_reduce f32[8] sum @train.py:9
 1.5 * done
 2.0 0-776,778-1023 all_reduce f32[8] sum @train.py:9
-2.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
-4.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
+2.1 777 stack S hrtimer_nanosleep cpu=5 @train.py:12:fetch
+4.1 777 stack S hrtimer_nanosleep cpu=5 @train.py:12:fetch
 """
 continues-for = 20
 "#;

@@ -55,9 +55,15 @@ pub(super) fn of(
         What::Store | What::FileLock | What::BuildLock => Shared,
         What::Message | What::Network => Listening,
         What::Sleep if ran == Some(Duration::ZERO) => Dormant,
-        What::File if ran == Some(Duration::ZERO) && thread.state == Some('D') => Dormant,
+        What::File if ran == Some(Duration::ZERO) && is_in_file_system(thread) => Dormant,
         _ => External,
     }
+}
+
+/// Whether the kernel makes a thread wait for a file system or a device.
+fn is_in_file_system(thread: &ThreadStack) -> bool {
+    let channel = thread.wait_channel.as_deref().and_then(sort::of_channel);
+    channel == Some(What::File) || thread.state == Some('D')
 }
 
 /// Whether a child process that uses no processor time waits for something outside of the job.
