@@ -46,6 +46,9 @@ scalable! {
         /// Time that a launch without `run` stays open after the end of its last rank, while the
         /// process that started the ranks lives and may restart them.
         pub restart_window: seconds(20),
+        /// Time between the captures of stacks that confirm a supported finding before the job is ended for it;
+        /// captures that are this far apart show whether a rank moves.
+        pub confirmation_interval: timing::Timing::default().capture_separation,
         /// Default of `--kill-after` for proved findings.
         pub kill_after_proved: seconds(5),
         /// Default of `--kill-after` for supported findings.

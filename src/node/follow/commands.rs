@@ -41,6 +41,11 @@ pub enum Command {
         /// Whether a user requested them.
         on_request: bool,
     },
+    /// Answer whether requested stacks are still being captured.
+    IsCapturing {
+        /// Receives the answer.
+        answer: Sender<bool>,
+    },
     /// The follower's process was continued after a stop.
     Continued,
     /// The whole job was asked to end, with this signal.
@@ -127,7 +132,7 @@ impl Commands {
     }
 
     /// The next pending command, if any.
-    pub(super) fn next(&self) -> Result<Command, TryRecvError> {
+    pub(in crate::node) fn next(&self) -> Result<Command, TryRecvError> {
         self.channel.try_recv()
     }
 }

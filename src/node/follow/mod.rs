@@ -284,6 +284,7 @@ impl Follower {
                         .filter(|it| processes.is_empty() || processes.contains(&it.process));
                     self.stacks.request(requests, on_request);
                 }
+                Ok(Command::IsCapturing { answer }) => drop(answer.send(self.stacks.is_busy())),
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => {
                     self.report(Kind::Interrupted(v1::Interrupted {

@@ -21,6 +21,8 @@ pub struct KillAfter {
     pub proved: Duration,
     /// For a supported finding.
     pub supported: Duration,
+    /// Time between the captures that confirm a supported finding.
+    pub confirmation_interval: Duration,
 }
 
 impl KillAfter {
@@ -30,6 +32,7 @@ impl KillAfter {
         Self {
             proved: seconds.unwrap_or(timing.kill_after_proved),
             supported: seconds.unwrap_or(timing.kill_after_supported),
+            confirmation_interval: timing.confirmation_interval,
         }
     }
 }
@@ -74,6 +77,12 @@ impl HangTimer {
             current.push((identity, since));
         }
         self.current = current;
+    }
+
+    /// Time between the captures that confirm a supported finding.
+    #[must_use]
+    pub const fn confirmation_interval(&self) -> Duration {
+        self.kill_after.confirmation_interval
     }
 
     /// Time at which the job has to be ended if the findings do not change.

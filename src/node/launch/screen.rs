@@ -20,6 +20,10 @@ use crate::report::live::{Live, ReportFile};
 const TERM_GRACE: Duration = Duration::from_secs(5);
 /// Time limit for writing the evidence to the disk.
 const MAX_SYNC: Duration = Duration::from_secs(10);
+/// Time limit for the captures of stacks before a kill.
+const MAX_CAPTURES: Duration = Duration::from_secs(10);
+/// Interval of the question whether stacks are still being captured.
+const CAPTURING_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeout while nothing is due.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -110,6 +114,12 @@ impl Screen {
             }
             if self.kill_reason().is_some() {
                 self.live.print();
+                if let Some((status, report)) = self.confirm(messages) {
+                    return self.finish(status, report);
+                }
+                if self.kill_reason().is_none() {
+                    continue;
+                }
                 let descendants = self.secure();
                 // The wait may have ended meanwhile.
                 while let Ok(message) = messages.try_recv() {
@@ -148,6 +158,47 @@ impl Screen {
     /// The finding because of which the job has to be ended by now.
     fn kill_reason(&self) -> Option<v1::KillReason> {
         self.timer.as_ref()?.reason(Instant::now()).cloned()
+    }
+
+    /// Captures all stacks twice more before a job is ended for a supported finding: on a busy host, the
+    /// captures that would show progress may be late. Ends early if the finding no longer holds. Returns
+    /// status and report of the last message if it arrives meanwhile.
+    fn confirm(&mut self, messages: &Receiver<Message>) -> Option<(i32, Option<PathBuf>)> {
+        let interval = self.timer.as_ref()?.confirmation_interval();
+        let limit = Instant::now() + MAX_CAPTURES;
+        for _ in 0..2 {
+            let take = follow::Command::TakeStacks { processes: Vec::new(), on_request: false };
+            let mut until =
+                if self.follower.send(take) { limit } else { Instant::now() + interval };
+            let mut is_capturing = true;
+            while self.kill_reason().is_some() && !kill::is_proved(self.live.findings()) {
+                let now = Instant::now();
+                if is_capturing && !self.is_capturing() {
+                    (is_capturing, until) = (false, now + interval);
+                }
+                if until <= now {
+                    break;
+                }
+                match messages.recv_timeout(CAPTURING_INTERVAL.min(until - now)) {
+                    Ok(message) => {
+                        let last = self.handle(message);
+                        if last.is_some() {
+                            return last;
+                        }
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return None,
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether requested stacks are still being captured.
+    fn is_capturing(&self) -> bool {
+        let (answer, capturing) = channel();
+        let asked = self.follower.send(follow::Command::IsCapturing { answer });
+        asked && capturing.recv_timeout(MAX_SYNC).unwrap_or(false)
     }
 
     fn timeout(&self) -> Duration {
@@ -249,5 +300,89 @@ impl Screen {
         };
         self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
         Shown { report: Some(last), killed: self.killed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::process::Command;
+    use std::sync::mpsc::{Sender, TryRecvError};
+    use std::thread;
+
+    use ddp_doctor_proto::report::{Confidence, Effect, Finding, Job, Severity};
+
+    use super::*;
+    use crate::report::live::Verbosity;
+    use crate::report::text::Style;
+
+    fn update(findings: Vec<Finding>) -> Message {
+        Message::Update(Box::new(Update { findings: Some(findings), ..Update::default() }))
+    }
+
+    fn hang() -> Finding {
+        let (severity, effect) = (Severity::Error, Effect::Blocks);
+        let confidence = Confidence::Supported;
+        Finding { code: "DD204".into(), severity, effect, confidence, ..Finding::default() }
+    }
+
+    /// Captures slowly; the finding is withdrawn for what the last of two captures shows if `moves`.
+    fn follow(commands: follow::Commands, screen: &Sender<Message>, moves: bool) -> usize {
+        let (mut captures, mut busy) = (0, 0);
+        loop {
+            match commands.next() {
+                Ok(follow::Command::TakeStacks { .. }) => (captures, busy) = (captures + 1, 3),
+                Ok(follow::Command::IsCapturing { answer }) => {
+                    answer.send(busy > 0).unwrap();
+                    busy = usize::saturating_sub(busy, 1);
+                    if busy == 0 && captures == 2 && moves {
+                        screen.send(update(Vec::new())).unwrap();
+                    }
+                }
+                Ok(follow::Command::Secure { answer, .. }) => {
+                    answer.send(Secured { on_disk: true, descendants: Vec::new() }).unwrap();
+                }
+                Ok(follow::Command::Close { done, .. }) => done.send(()).unwrap(),
+                Ok(_) | Err(TryRecvError::Empty) => thread::sleep(Duration::from_millis(5)),
+                Err(TryRecvError::Disconnected) => return captures,
+            }
+        }
+    }
+
+    /// Whether a job with a supported finding is killed, and the number of captures before.
+    fn is_killed(moves: bool) -> (bool, usize) {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let (follower, commands) = Commander::new();
+        let (messages, inbox) = channel();
+        let live = Live::new(
+            Box::new(io::sink()),
+            Style::default(),
+            Verbosity::default(),
+            Job::default(),
+            Vec::new(),
+        );
+        let interval = Duration::from_millis(200);
+        let kill_after = KillAfter {
+            proved: Duration::ZERO,
+            supported: Duration::from_millis(1),
+            confirmation_interval: interval,
+        };
+        let screen = Screen::new(live, child.id(), Some(kill_after), follower, "run".into());
+        let to_screen = messages.clone();
+        let follower = thread::spawn(move || follow(commands, &to_screen, moves));
+        let shown = thread::spawn(move || screen.run(&inbox));
+        messages.send(update(vec![hang()])).unwrap();
+        thread::sleep(interval * 10);
+        messages.send(Message::Finish { status: 0, report: None }).unwrap();
+        let killed = shown.join().unwrap().killed;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        (killed, follower.join().unwrap())
+    }
+
+    #[test]
+    fn kill_waits_for_captures_and_is_called_off_by_them() {
+        assert_eq!(is_killed(true), (false, 2));
+        assert_eq!(is_killed(false), (true, 2));
     }
 }

@@ -120,6 +120,12 @@ impl Taker {
         }
     }
 
+    /// Whether requests are unanswered, or answers were not returned yet.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.pending.is_empty() || !self.ready.is_empty()
+    }
+
     /// Returns the stacks captured since the last call, and the errors.
     pub fn poll(&mut self) -> Vec<v1::Stacks> {
         if let Some(worker) = &mut self.worker {
