@@ -6,7 +6,8 @@
 //! ([`crate::postmortem`]), so that `analyze` gives the same report later, and one report for several hosts.
 //!
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
-//! proves nothing: the engine limits all findings to *supported* ([`crate::diagnosis::Config::is_attached`]).
+//! proves nothing: the engine limits all findings to *supported*
+//! ([`crate::diagnosis::evidence::provenance::Provenance::Attached`]).
 
 use std::fmt;
 use std::io;

@@ -12,6 +12,7 @@ use ddp_doctor_proto::report::{Effect, Severity};
 use crate::findings::draft::{Draft, Key, KeyPlace, Standing};
 use crate::findings::hang::group_creation_mismatch;
 use crate::findings::memory::out_of_memory;
+use crate::findings::mismatch::totals;
 use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
 use crate::situation::Situation;
 
@@ -35,6 +36,13 @@ static LINKS: &[Link] = &[
         causes: &[&DD110],
         place: earlier_slip,
         if_found: false,
+    },
+    // Ranks go on after an all_to_all whose sizes do not fit, and pair calls that do not belong together.
+    Link {
+        effects: &[&DD103, &DD104, &DD105, &DD106, &DD107, &DD108, &DD109],
+        causes: &[&DD108],
+        place: earlier_totals,
+        if_found: true,
     },
     // On NCCL, ranks go on after calls that do not match, until one of them has no more.
     Link {
@@ -118,6 +126,13 @@ fn earlier_divergence(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
     let mut divergences = situation.divergences.iter();
     let found = divergences.find(|it| it.group == group && it.seq < seq)?;
     Some(KeyPlace::Join(group, found.seq))
+}
+
+/// An `all_to_all` of the group before this call whose total sizes do not fit, as dumps show it.
+fn earlier_totals(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let (group, seq) = draft.place?;
+    let first = totals::first_of(situation, group)?;
+    (first < seq).then_some(KeyPlace::Join(group, first))
 }
 
 /// The creation of the group of this call, if its members disagreed about it.

@@ -17,6 +17,7 @@ use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 use crate::causality;
 use crate::common_root;
 use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, Standing};
+use crate::findings::evidence::evidence_incomplete;
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;
 use crate::situation::Situation;
@@ -39,6 +40,10 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     common_root::blame(&mut found);
     let has_effect = |it: &Draft| it.effect != Effect::None;
     withhold_hints(&mut found);
+    // All dumps lack the ends of ranks: that matters if they show nothing else.
+    if situation.config.provenance.dumps().is_some() && found.len() > 1 {
+        found.retain(|it| !evidence_incomplete::is_about_ends(it));
+    }
     // A failure in a world that the launcher started later does not follow from one before it.
     let world = |it: &Draft| Some(&restarts::process_of(situation, it)?.world);
     let worlds: Vec<Option<&World>> = found.iter().map(world).collect();

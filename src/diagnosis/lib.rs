@@ -48,6 +48,7 @@ pub use evidence::event::{self, Event};
 use capture::CaptureRequests;
 use episodes::Episodes;
 use event::{Call, ProcessId};
+use evidence::provenance::Provenance;
 use evidence::roster::Roster;
 use findings::{Draft, Key};
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
@@ -64,8 +65,8 @@ pub struct Config {
     /// The evidence was written because a wait had reached its timeout, so the length of earlier
     /// waits does not count.
     pub has_timed_out: bool,
-    /// The evidence was read from processes without a capture: it proves nothing.
-    pub is_attached: bool,
+    /// How the calls are known.
+    pub provenance: Provenance,
     /// All other durations.
     pub timing: Timing,
 }
@@ -76,7 +77,7 @@ impl Config {
         Self {
             stall_after: timing.default_stall_after,
             has_timed_out: false,
-            is_attached: false,
+            provenance: Provenance::Recorded,
             timing,
         }
     }
@@ -230,7 +231,7 @@ impl Engine {
                 world_size,
                 nodes: model.nodes(),
                 backends: backends.into_iter().collect(),
-                started_at: model.started.filter(|_| !self.config.is_attached),
+                started_at: model.started.filter(|_| !self.config.provenance.is_attached()),
                 ended_at: model.ended,
             },
             verdict: self.verdict(),
@@ -355,7 +356,8 @@ impl Engine {
     /// The line of a rank's last call. Without records, that of its stacks.
     fn place_of(&self, process: &Process) -> Option<Where> {
         let of_call = process.last_call.as_ref().and_then(|call| call.place.as_deref());
-        let of_stacks = || process.stacks.last().filter(|_| self.config.is_attached)?.place();
+        let of_stacks =
+            || process.stacks.last().filter(|_| self.config.provenance.is_attached())?.place();
         of_call.or_else(of_stacks).cloned()
     }
 
@@ -444,7 +446,8 @@ fn conclude(
         let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
         let caused_by = cause.into_iter().collect();
         let finding = findings::finding(draft, situation, detected_at);
-        let finding = if situation.config.is_attached { unproved(finding) } else { finding };
+        let finding =
+            if situation.config.provenance.is_attached() { unproved(finding) } else { finding };
         Finding { caused_by, ..finding }
     });
     findings.collect()

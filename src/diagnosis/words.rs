@@ -18,6 +18,14 @@ pub const AFTER_SIGKILL: &str = "Find out who sent SIGKILL: the kernel's out-of-
 pub const AFTER_A_CRASH: &str =
     "Run the rank under a debugger or with core dumps on: a native library crashed.";
 
+/// Why evidence is missing if the calls were read from dumps.
+pub const WHY_FOR_DUMPS: &str =
+    "A process that ends abruptly writes no dump, and a dump shows no later calls.";
+
+/// What to do if dumps are missing or incomplete.
+pub const NEXT_FOR_DUMPS: &str = "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE names where), or look \
+     into the logs of these ranks.";
+
 /// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks<'a>(pub &'a [u32]);

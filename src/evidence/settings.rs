@@ -5,6 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::Config;
+use crate::diagnosis::evidence::provenance::Provenance;
 use crate::diagnosis::timing::{TimeScale, Timing};
 
 /// Factor of all durations; 1 if it is absent or out of range.
@@ -28,7 +29,9 @@ pub fn config(hello: &v1::Hello) -> Config {
     if hello.stall_after_s > 0 {
         config.stall_after = Duration::from_secs(u64::from(hello.stall_after_s));
     }
-    config.is_attached = hello.attached;
+    if hello.attached {
+        config.provenance = Provenance::Attached;
+    }
     config
 }
 

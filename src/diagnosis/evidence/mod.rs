@@ -5,6 +5,7 @@ pub mod allocation;
 pub mod backends;
 pub mod event;
 pub mod place;
+pub mod provenance;
 pub mod request;
 pub mod roster;
 pub mod settings;

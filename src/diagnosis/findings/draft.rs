@@ -239,6 +239,12 @@ impl Draft {
         self.root_confidence = confidence;
     }
 
+    /// Makes these ranks the root cause, and its former root cause victims.
+    pub(crate) fn blame_instead(&mut self, ranks: Vec<u32>) {
+        let former = mem::replace(&mut self.root, ranks);
+        self.add_victims(former);
+    }
+
     /// Makes the odd ones among ranks the root cause.
     pub(crate) fn blame_odd(&mut self, odd: OddOnes) {
         let confidence = odd.confidence();

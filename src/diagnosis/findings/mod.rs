@@ -7,9 +7,12 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Blame, Finding, Group, Role, Timestamp};
+use ddp_doctor_proto::report::{
+    Blame, CertificateKind, Confidence, Finding, Group, Role, Timestamp,
+};
 
 use crate::evidence::align::Mismatch;
+use crate::evidence::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
 use crate::situation::{Breach, Nature, Origin, Situation, Stall};
@@ -112,6 +115,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD106, Precedence::Wire, Always, Calls(Mismatch::ReduceOp, mismatch::signature::draft)),
     row(&catalogue::DD107, Precedence::Wire, Always, Calls(Mismatch::Root, mismatch::signature::draft)),
     row(&catalogue::DD108, Precedence::Wire, Always, Calls(Mismatch::Splits, mismatch::splits::draft)),
+    row(&catalogue::DD108, Precedence::Wire, Always, Any(mismatch::totals::detect)),
     row(&catalogue::DD109, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
     row(&catalogue::DD110, Precedence::Wire, Always, Any(mismatch::sequence_slip::detect)),
     row(&catalogue::DD111, Precedence::Cycle, Always, Any(hang::group_order_deadlock::detect)),
@@ -120,9 +124,12 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::other_tag)),
     row(&catalogue::DD113, Precedence::Unmatched, Always, Stalls(hang::p2p_unmatched::alone)),
     row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_creation_mismatch::detect)),
+    row(&catalogue::DD114, Precedence::Creation, Always, Stalls(hang::missing_rank::draft)),
+    row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_order_deadlock::detect)),
     row(&catalogue::DD115, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
     row(&catalogue::DD115, Precedence::Hint, Always, Any(hang::unawaited_work::detect)),
     row(&catalogue::DD116, Precedence::Time, Always, Any(hang::stuck_inside::detect)),
+    row(&catalogue::DD116, Precedence::Hint, Always, Job(hang::stuck_message::detect)),
     row(&catalogue::DD117, Precedence::Wire, Always, Any(hang::rank_conditional_call::detect)),
     row(&catalogue::DD201, Precedence::Died, Always, Processes(process::rank_died::draft)),
     row(&catalogue::DD202, Precedence::Exception, Always, Any(process::rank_exception::detect)),
@@ -175,7 +182,11 @@ pub static ALL: &[Rule] = &[
 /// All drafts in a situation. A finding that several rules of a code make belongs to the first.
 pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut found: Vec<Draft> = Vec::new();
-    for rules in ALL.chunk_by(|a, b| a.code == b.code) {
+    // Clocks of hosts that cannot be compared make ranks appear late.
+    let is_dumped = situation.config.provenance.dumps().is_some();
+    let is_about_time = |code: &str| code.starts_with("DD6") || code == catalogue::DD903.code;
+    let rules = ALL.chunk_by(|a, b| a.code == b.code);
+    for rules in rules.filter(|it| !is_dumped || !is_about_time(it[0].code.code)) {
         let earlier = found.len();
         for rule in rules {
             let mut drafts = rule.drafts(situation);
@@ -190,6 +201,25 @@ pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     found
 }
 
+/// Limits a draft to what dumps show: calls that disagree are recorded on both sides, waits are not.
+fn limit(draft: &mut Draft, dumps: &Dumps) {
+    let kind = draft.certificate.as_ref().map(|it| it.kind);
+    let is_recorded =
+        matches!(kind, Some(CertificateKind::UnsatisfiableJoin | CertificateKind::Contradiction));
+    if is_recorded || catalogue::is_gap(draft.code.code) || draft.code.code == catalogue::DD108.code
+    {
+        return;
+    }
+    draft.certificate = None;
+    let mut most = Confidence::Supported;
+    if !dumps.are_lasting {
+        draft.say("The dumps do not show how long this lasted: they may be of a job that goes on.");
+        most = Confidence::Suspected;
+    }
+    draft.confidence = draft.confidence.min(most);
+    draft.root_confidence = draft.root_confidence.min(most);
+}
+
 /// Whether this version detects the code.
 pub fn detects(code: &str) -> bool {
     ALL.iter().any(|it| it.code.code == code)
@@ -201,6 +231,9 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
     for call in &mut draft.per_rank {
         let process = situation.model.process_of(call.rank);
         call.step = call.step.map(|step| process.map_or(step, |it| it.optimizer.of(step)));
+    }
+    if let Some(dumps) = situation.config.provenance.dumps() {
+        limit(&mut draft, dumps);
     }
     draft.why.extend(stalls::lower_layer::why(situation, &draft));
     draft.why.extend(view::where_lines_are_from(situation, &draft));

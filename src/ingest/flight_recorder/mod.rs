@@ -2,8 +2,8 @@
 //! timed out.
 //!
 //! ```text
-//! files ─► document ─► dump ─► jobs ─► preparation ─► calls ─► waits ─► replay ─► engine ─► findings
-//!          pickle, JSON        ranks                  groups,  who     events             limits
+//! files ─► document ─► dump ─► jobs ─► preparation ─► calls ─► waits ─► replay ─► engine ─► report
+//!          pickle, JSON        ranks                  groups,  who     events             times
 //!                                                     units    waits
 //! ```
 //!
@@ -22,10 +22,10 @@ mod calls;
 mod document;
 mod dump;
 mod files;
-mod findings;
 mod jobs;
 mod preparation;
 mod replay;
+mod report;
 mod waits;
 
 pub use jobs::Job;
@@ -76,6 +76,6 @@ pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Re
     let groups = preparation::prepare(&mut job);
     let replay = replay::Replay::of(&job, groups);
     let engine = replay.run(observer);
-    let report = findings::limited(engine.report(), &replay);
+    let report = report::limited(engine.report(), &replay);
     (engine, report)
 }

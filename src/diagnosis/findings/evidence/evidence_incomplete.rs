@@ -8,11 +8,12 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use crate::evidence::align::by_likeness;
 use crate::evidence::event::StartedRank;
+use crate::evidence::provenance::{Dumps, Provenance};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
 use crate::model::{Exception, Note, Process, Target, libc_signal};
 use crate::situation::Situation;
-use crate::words::{Ranks, number};
+use crate::words::{NEXT_FOR_DUMPS, Ranks, WHY_FOR_DUMPS, number};
 
 /// DD901: ranks that are not recorded, or only in part.
 pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
@@ -139,6 +140,10 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         ),
         _ => (&*concerned, "Start every rank under ddp-doctor run."),
     };
+    let (why, next) = match situation.config.provenance {
+        Provenance::Dumps(_) => (WHY_FOR_DUMPS, NEXT_FOR_DUMPS),
+        Provenance::Recorded | Provenance::Attached => (why, next),
+    };
     (draft.why, draft.next) = (vec![why.into()], vec![next.into()]);
     let only = note.rank.filter(|_| ranks.len() == 1);
     draft.root = ranks;
@@ -159,7 +164,7 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     }
     let grace = model.timing.unseen_rank_grace;
     let joined = model.world_joined.map(|at| at.plus(grace));
-    let attached = model.started.filter(|_| situation.config.is_attached);
+    let attached = model.started.filter(|_| situation.config.provenance.is_attached());
     let joined = joined.or(attached);
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {
@@ -189,9 +194,15 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     if is_text(situation) {
         (draft.why, draft.next) = (vec![WHY_FOR_TEXT.into()], vec![NEXT_FOR_TEXT.into()]);
     }
-    if situation.config.is_attached {
-        draft.severity = Severity::Error;
-        (draft.why, draft.next) = (vec![WHY_ATTACHED.into()], vec![NEXT_ATTACHED.into()]);
+    match situation.config.provenance {
+        Provenance::Attached => {
+            draft.severity = Severity::Error;
+            (draft.why, draft.next) = (vec![WHY_ATTACHED.into()], vec![NEXT_ATTACHED.into()]);
+        }
+        Provenance::Dumps(_) => {
+            (draft.why, draft.next) = (vec![WHY_FOR_DUMPS.into()], vec![NEXT_FOR_DUMPS.into()]);
+        }
+        Provenance::Recorded => {}
     }
     draft.root = unseen;
     Some(missing(situation, draft, None, None, "ranks that never reported"))
@@ -288,12 +299,16 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let names: Vec<u32> = ranks.filter(|&rank| unwatched_since(rank).is_some()).collect();
     let since = names.iter().filter_map(|&rank| unwatched_since(rank)).min()?;
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(names.clone()), since);
+    draft.per_rank = last_rows(situation, &names);
+    if let Some(dumps) = situation.config.provenance.dumps() {
+        describe_dumps(&mut draft, dumps, names);
+        return Some(missing(situation, draft, None, None, "how ranks ended"));
+    }
     draft.summary = format!(
         "it is unknown how {} ended: the evidence ends while {} running",
         Ranks(&names),
         number(&names, "it was", "they were")
     );
-    draft.per_rank = last_rows(situation, &names);
     draft.say(
         "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
          watches it: there was none, or it ended before the rank.",
@@ -307,6 +322,44 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     }
     draft.root = names;
     Some(missing(situation, draft, None, None, "how ranks ended"))
+}
+
+/// The sentences of a finding that dumps of these ranks do not suffice for a diagnosis.
+fn describe_dumps(draft: &mut Draft, dumps: &Dumps, ranks: Vec<u32>) {
+    // A rank whose last call is complete may be behind the others.
+    for call in &mut draft.per_rank {
+        if matches!(call.state, CallState::Returned | CallState::Completed) {
+            call.state = CallState::NotIssued;
+        }
+    }
+    let what = match dumps.at_most {
+        Some(most) => {
+            draft.say(format!(
+                "The dumps were written at most {} s after the first call that is not complete: the job may go \
+                 on.",
+                most.as_secs() + 1,
+            ));
+            "whether the job hangs"
+        }
+        None => {
+            draft.say(
+                "A dump shows its process at one moment. Calls of these ranks are incomplete.",
+            );
+            "which rank the others wait for"
+        }
+    };
+    draft.summary = format!("the dumps of {} do not show {what}", Ranks(&ranks));
+    draft.advise(
+        "Compare the calls in which the ranks wait with those of dumps written later, or with the stacks of the \
+         ranks (py-spy dump).",
+    );
+    draft.victims = ranks;
+}
+
+/// Whether a draft states that the ends of ranks were not recorded.
+pub(crate) fn is_about_ends(draft: &Draft) -> bool {
+    let KeyPlace::Ranks(ranks) = &draft.key.place else { return false };
+    draft.code.code == catalogue::DD901.code && !ranks.is_empty()
 }
 
 /// Rows of the last calls of these ranks.

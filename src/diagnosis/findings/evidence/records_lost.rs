@@ -3,11 +3,12 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact};
 
+use crate::evidence::provenance::Dumps;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_calls;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{Ranks, joined, number};
+use crate::words::{NEXT_FOR_DUMPS, Ranks, WHY_FOR_DUMPS, joined, number};
 
 /// DD902: gaps in the records of ranks.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
@@ -26,6 +27,15 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
 
     let mut draft = Draft::new(&catalogue::DD902, KeyPlace::Job, since);
     draft.per_rank = last_calls(situation, &ranks);
+    let what = format!("{} records", first.lost);
+    let missing = vec![Fact::Missing { rank: Some(rank), pid: Some(first.pid), what }];
+    if let Some(dumps) = situation.config.provenance.dumps() {
+        draft.summary = lost_in_dumps(dumps, &ranks);
+        draft.say(WHY_FOR_DUMPS);
+        draft.advise(NEXT_FOR_DUMPS);
+        draft.blame(ranks, Confidence::Proved);
+        return Some(draft.observed(missing));
+    }
     draft.summary = format!(
         "{lost} {} of {} {} lost before they were read: what {they} did then is unknown",
         if lost == 1 { "record" } else { "records" },
@@ -47,6 +57,19 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
          free, or less load on the node.",
     );
     draft.blame(ranks, Confidence::Proved);
-    let what = format!("{} records", first.lost);
-    Some(draft.observed(vec![Fact::Missing { rank: Some(rank), pid: Some(first.pid), what }]))
+    Some(draft.observed(missing))
+}
+
+/// A sentence on calls that are not among the entries of dumps.
+fn lost_in_dumps(dumps: &Dumps, ranks: &[u32]) -> String {
+    let lossy = || ranks.iter().filter_map(|rank| dumps.ranks.get(rank));
+    let skipped: usize = lossy().map(|dump| dump.skipped).sum();
+    let of = format!("{} of {}", number(ranks, "dump", "dumps"), Ranks(ranks));
+    if skipped > 0 {
+        format!("calls in the {of} cannot be read ({skipped} in all): they are unknown")
+    } else if lossy().any(|dump| dump.is_cut) {
+        format!("the {of} {} early: later calls are unknown", number(ranks, "ends", "end"))
+    } else {
+        format!("incomplete calls are missing from the {of}: counters alone show them")
+    }
 }

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, CauseKind, Confidence};
 
 use crate::findings::draft::{Draft, Key, KeyPlace};
-use crate::findings::stalls::cycle;
+use crate::findings::stalls::{cycle, dumped};
 use crate::findings::view::describe;
 use crate::situation::creations;
 use crate::situation::{Omission, Situation};
@@ -30,7 +30,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let is_known =
         |it: &Draft| threads.iter().any(|of| of.root.iter().any(|rank| it.root.contains(rank)));
     let devices = on_devices(situation).filter(|it| !is_known(it));
-    threads.into_iter().chain(on_streams(situation)).chain(devices).collect()
+    let drafts = threads.into_iter().chain(on_streams(situation)).chain(devices);
+    let Some(dumps) = situation.config.provenance.dumps() else { return drafts.collect() };
+    let drafts = drafts.map(|draft| dumped::created_differently(situation, draft, dumps));
+    drafts.map(|draft| cycle::blame_minority(draft, dumps)).collect()
 }
 
 /// Cycles among the streams of devices. Their ranks need not have a blocked thread.

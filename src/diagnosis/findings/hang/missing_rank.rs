@@ -1,11 +1,16 @@
 //! DD101 missing-rank: a live rank does not reach a collective in which its group waits.
 
+use std::sync::Arc;
+
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Severity};
+use ddp_doctor_proto::report::{Confidence, GroupRef, Severity};
 
 use crate::evidence::align::by_likeness;
+use crate::evidence::event::GroupInfo;
+use crate::evidence::provenance::Dumps;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
+use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
@@ -26,7 +31,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let absent = Absent::of_overdue(situation, ranks, collectives)?;
     let (ranks, stall) = (&absent.ranks[..], absent.stall);
     // Two captures show that such a rank moves: it may be slow.
-    if situation.config.is_attached {
+    if situation.config.provenance.is_attached() {
         return None;
     }
     // A call that was left out is reported as such.
@@ -80,6 +85,17 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         cause::read(situation, draft.place, ranks, &draft.victims, situation.now)
     };
     draft.explain(reading);
+    if let Some(dumps) = situation.config.provenance.dumps() {
+        draft = dumped::created_differently(situation, draft, dumps);
+        if draft.code.code == catalogue::DD101.code {
+            say_what_dumps_show(
+                &mut draft,
+                dumps,
+                &situation.model.group(stall.group).info.key,
+                stall.seq,
+            );
+        }
+    }
     Some(draft)
 }
 
@@ -89,6 +105,47 @@ fn running(absent: &Absent<'_>, timing: &Timing) -> Option<String> {
     let activity = stacks::of(process, timing).filter(|it| it.moves && !absent.is_past)?;
     let line = activity.line?;
     Some(format!("is running {} at {}", words::function(line), words::line(line)))
+}
+
+/// Names ranks that made one call too many instead, and calls that counters of a missing rank alone show.
+fn say_what_dumps_show(draft: &mut Draft, dumps: &Dumps, group: &GroupRef, seq: u64) {
+    if let Some(callers) = dumps.lone_callers(group, seq, &draft.root) {
+        let missing = Ranks(&draft.root).to_string();
+        draft.say(format!(
+            "{} have all stopped after one call: {} may have made one call too many.",
+            words::begin(&missing),
+            Ranks(&callers),
+        ));
+        draft.next = vec![format!(
+            "Find out why {} this call and {missing} do not.",
+            Ranks(&callers).with("makes", "make"),
+        )];
+        draft.confidence = Confidence::Suspected;
+        draft.victims.retain(|rank| !callers.contains(rank));
+        draft.blame(callers, Confidence::Suspected);
+        return;
+    }
+    for rank in draft.root.clone() {
+        let calls = counted(dumps, rank);
+        if calls.is_empty() {
+            continue;
+        }
+        let calls = calls.iter().map(|(info, seq)| format!("#{seq} of {}", words::group(info)));
+        draft.say(format!(
+            "The dump of rank {rank} begins after its first incomplete calls: its counters show that they are \
+             {}.",
+            words::joined(calls, " and "),
+        ));
+        draft.next = vec![format!(
+            "Compare the calls of rank {rank} with those of its peers in these groups: it may have left out a \
+             call, or made one more."
+        )];
+    }
+}
+
+/// First incomplete calls of a rank of which counters alone are known.
+fn counted(dumps: &Dumps, rank: u32) -> &[(Arc<GroupInfo>, u64)] {
+    dumps.ranks.get(&rank).map_or(&[][..], |dump| &dump.counted)
 }
 
 /// `unseen`: one of the ranks is inside a call that was not recorded.
@@ -129,6 +186,11 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
 fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
     let texts = absent.processes.iter().filter_map(|process| {
         let rank = process.rank?;
+        // Its last call is one that counters alone show.
+        let dumps = situation.config.provenance.dumps();
+        if dumps.is_some_and(|dumps| !counted(dumps, rank).is_empty()) {
+            return None;
+        }
         let last = last_call_beside(situation.model, process, Some(absent.stall.group));
         let state = if absent.is_past {
             String::new()

@@ -10,5 +10,6 @@ pub(crate) mod p2p_deadlock;
 pub(crate) mod p2p_unmatched;
 pub(crate) mod rank_conditional_call;
 pub(crate) mod stuck_inside;
+pub(crate) mod stuck_message;
 pub(crate) mod stuck_outside;
 pub(crate) mod unawaited_work;

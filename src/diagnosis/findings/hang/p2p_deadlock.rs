@@ -17,13 +17,16 @@ const MOST_SENDERS: usize = 4;
 
 /// DD112: cycles of waits with a point-to-point call.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    cycle::led_to(situation)
+    let drafts = cycle::led_to(situation)
         .into_iter()
         .filter(|(_, cycle)| cycle.iter().any(|wait| wait.message.is_some()))
         .filter(|(i, cycle)| is_believed(situation, *i, cycle))
         .filter_map(|(i, cycle)| draft(situation, i, cycle))
-        .chain(on_devices(situation))
-        .collect()
+        .chain(on_devices(situation));
+    match situation.config.provenance.dumps() {
+        Some(dumps) => drafts.map(|draft| cycle::blame_minority(draft, dumps)).collect(),
+        None => drafts.collect(),
+    }
 }
 
 /// A cycle among devices with a message, according to the order of c10d's calls.

@@ -5,7 +5,10 @@ use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 
 use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::{Call, WaitsFor};
+use crate::evidence::provenance::DumpedCollective;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::mismatch::divergence::OTHER_LINES;
+use crate::findings::stalls::dumped;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
 use crate::situation::{Absence, DeviceCycle, Inside, Origin, Situation, Stall};
@@ -66,7 +69,43 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }
+    if let Some(dumps) = situation.config.provenance.dumps() {
+        let known = dumps.collective(&group.info.key, inside.seq);
+        // Sizes come before everything below the calls.
+        if known.is_some_and(|it| it.totals.is_some()) {
+            return None;
+        }
+        say_what_dumps_show(&mut draft, call, known);
+    }
     Some(draft)
+}
+
+/// Adds to a draft why the collective does not complete, as far as dumps show it.
+fn say_what_dumps_show(draft: &mut Draft, call: &Call, known: Option<&DumpedCollective>) {
+    if let Some(known) = known.filter(|it| !it.at_unfamiliar_line.is_empty()) {
+        let odd = &known.at_unfamiliar_line;
+        draft.why = vec![
+            "All members have made the call. Dumps contain neither its root nor its reduce operator."
+                .into(),
+            format!(
+                "{} it at another line than the others, which that line did not match in any earlier call of the \
+                 group: a call may have been left out, or made once more.",
+                words::begin(Ranks(odd).with("makes", "make")),
+            ),
+        ];
+        draft.next = vec![OTHER_LINES.into()];
+        draft.root_confidence = Confidence::Suspected;
+        draft.blame_instead(odd.clone());
+        return;
+    }
+    if call.op.is_rooted() {
+        draft.say(
+            "Dumps do not contain the root of a call: ranks that pass different ones wait as well.",
+        );
+    }
+    if let Some(known) = known {
+        dumped::name_devices(draft, &known.not_started);
+    }
 }
 
 /// Whether the process can still complete the call, or ended only after a wait had timed out. Ranks

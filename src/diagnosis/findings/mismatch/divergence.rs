@@ -20,6 +20,9 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
      or let one thread make all calls.";
 
+/// Advice for calls at different lines: they were not meant for each other.
+pub(crate) const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.";
+
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]
 pub struct Met<'a> {
@@ -34,6 +37,14 @@ pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = 
     let divergences = situation.divergences.iter();
     let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
     origins.filter_map(|it| Some(Met { divergence: it, join: situation.join(it.group, it.seq)? }))
+}
+
+/// Whether the sizes of these calls do not fit together, which precedes their dtypes.
+pub(crate) fn has_misfit_totals(situation: &Situation<'_>, divergence: &Divergence) -> bool {
+    let key = &situation.model.group(divergence.group).info.key;
+    let dumps = situation.config.provenance.dumps();
+    let known = dumps.and_then(|dumps| dumps.collective(key, divergence.seq));
+    known.is_some_and(|it| it.totals.is_some())
 }
 
 /// The classes of ranks as clauses, each with the call of one of them: "rank 0 calls …, rank 1 calls …".

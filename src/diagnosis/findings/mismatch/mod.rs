@@ -5,3 +5,4 @@ pub(crate) mod divergence;
 pub(crate) mod sequence_slip;
 pub(crate) mod signature;
 pub(crate) mod splits;
+pub(crate) mod totals;

@@ -8,7 +8,9 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::align::Mismatch;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{Met, parted, reading, sides};
+use crate::findings::mismatch::divergence::{
+    Met, OTHER_LINES, has_misfit_totals, parted, reading, sides,
+};
 use crate::model::{Join, JoinedCall};
 use crate::situation::Situation;
 use crate::words;
@@ -22,9 +24,6 @@ struct Sentences {
     /// Advice for calls at one line.
     next: &'static str,
 }
-
-/// Advice for calls at different lines: they were not meant for each other.
-const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.";
 
 /// The sentences about a mismatch that is the first difference of calls; `None`: another file has them.
 fn sentences(mismatch: Mismatch) -> Option<Sentences> {
@@ -68,6 +67,9 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
 pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
     let Met { divergence, join } = met;
     let about = sentences(divergence.mismatch)?;
+    if divergence.mismatch == Mismatch::DType && has_misfit_totals(situation, divergence) {
+        return None;
+    }
     let (mut draft, classes) = parted(situation, met, code);
     let of_group = words::of_group(&situation.model.group(divergence.group).info);
     let sides = sides(&classes, ("calls", "call"), |rank| {

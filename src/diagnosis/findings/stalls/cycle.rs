@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{
     CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp,
 };
 
+use crate::evidence::provenance::Dumps;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{blocked_call, line_since};
@@ -90,6 +91,30 @@ pub(crate) fn draft(
     // The ranks of the cycle are its root cause.
     draft.root_confidence = draft.confidence;
     Some(draft)
+}
+
+/// Makes the smaller side the root cause of a cycle in which some ranks left out a call that others made.
+/// Whether the call is one too many, or one too few, does not show.
+pub(crate) fn blame_minority(mut draft: Draft, dumps: &Dumps) -> Draft {
+    let mut disagreements = dumps.disagreements.iter();
+    let is_within = |ranks: &BTreeSet<u32>| draft.root.iter().all(|it| ranks.contains(it));
+    let is_cycle = [catalogue::DD111.code, catalogue::DD112.code].contains(&draft.code.code);
+    let found = disagreements.find(|it| is_cycle && is_within(&it.ranks));
+    let Some(found) = found else { return draft };
+    let minority = if let Some((minority, others)) = found.sides() {
+        draft.say(format!(
+            "{} agree on the order of these calls, and {} not.",
+            words::begin(Ranks(&others)),
+            Ranks(&minority).with("does", "do"),
+        ));
+        minority
+    } else {
+        // Of the ranks of the cycle, which are the fewest that wait for each other, those that disagree.
+        let disagrees = |rank: &&u32| found.waiting.contains(rank) || found.missing.contains(rank);
+        draft.root.iter().filter(disagrees).copied().collect()
+    };
+    draft.blame_instead(minority);
+    draft
 }
 
 /// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."

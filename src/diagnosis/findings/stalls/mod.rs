@@ -2,6 +2,7 @@
 
 pub(crate) mod absent;
 pub(crate) mod cycle;
+pub(crate) mod dumped;
 pub(crate) mod idle;
 pub(crate) mod lower_layer;
 pub(crate) mod message;

@@ -133,7 +133,7 @@ mod tests {
     use crate::ingest::flight_recorder::dump::Room;
     use crate::ingest::flight_recorder::files::{Contents, Found, parse};
     use crate::ingest::flight_recorder::replay::Replay;
-    use crate::ingest::flight_recorder::{findings, jobs};
+    use crate::ingest::flight_recorder::{jobs, report};
 
     /// An observer that takes no notice.
     struct Silent;
@@ -195,7 +195,7 @@ mod tests {
         let calls = job.ranks.values().map(|dump| dump.entries.len()).sum();
         let replay = Replay::of(&job, groups);
         let engine = replay.run(&mut Silent);
-        (findings::limited(engine.report(), &replay), calls)
+        (report::limited(engine.report(), &replay), calls)
     }
 
     #[test]

@@ -3,46 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{Finding, Timestamp, WaitingIn, Where};
+use ddp_doctor_proto::report::{Timestamp, WaitingIn, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::Replay;
 use crate::diagnosis::event::{Call, CallId, OnStream};
-use crate::ingest::flight_recorder::calls::{GroupAt, Unit};
+use crate::ingest::flight_recorder::calls::Unit;
 use crate::ingest::flight_recorder::dump::{Entry, is_on_host};
 
 impl Replay<'_> {
-    /// The group of a finding.
-    pub(in super::super) fn group_of(&self, finding: &Finding) -> Option<GroupAt> {
-        let of = finding.group.as_ref()?;
-        let mut groups = self.groups.all.iter().map(|group| &group.info.key);
-        groups.position(|key| key.name == of.name && key.members == of.ranks)
-    }
-
-    /// A collective of a rank, with its index.
-    pub(in super::super) fn collective(
-        &self,
-        rank: u32,
-        group: GroupAt,
-        seq: u64,
-    ) -> Option<(usize, &Unit)> {
-        let mut units = self.calls.get(&rank)?.units.iter().enumerate();
-        units.find(|(_, it)| !it.is_message && (it.group, it.seq) == (group, seq))
-    }
-
     /// The line of a call.
     pub(in super::super) fn place(&self, rank: u32, unit: &Unit) -> Option<&Where> {
         let entry = &self.job.ranks[&rank].entries[unit.entries.start];
         entry.place.as_deref()
-    }
-
-    /// The calls of all members of the group of a finding; `None`: a member has not made its call.
-    pub(in super::super) fn calls_of(&self, finding: &Finding) -> Option<Vec<(u32, &Unit)>> {
-        let group = self.group_of(finding)?;
-        let members = self.groups.all[group].info.key.members.iter();
-        let calls =
-            members.map(|&rank| Some((rank, self.collective(rank, group, finding.seq?)?.1)));
-        calls.collect()
     }
 
     /// Ranks by the line of their calls, those of most first; empty: a line is unknown.

@@ -11,6 +11,7 @@ use super::Replay;
 use crate::diagnosis::event::{
     Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
 };
+use crate::diagnosis::evidence::provenance::Provenance;
 use crate::diagnosis::{Config, Engine};
 use crate::ingest::flight_recorder::calls::{Placed, Progress};
 use crate::ingest::flight_recorder::dump::{Dump, is_on_host};
@@ -30,6 +31,7 @@ impl Replay<'_> {
         let mut engine = Engine::new(Config {
             stall_after: if self.wait_duration.is_recent() { never } else { self.stall_after },
             has_timed_out: true,
+            provenance: Provenance::Dumps(Arc::new(self.provenance())),
             ..Config::default()
         });
         let mut events = Vec::new();

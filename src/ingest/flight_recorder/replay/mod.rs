@@ -2,7 +2,7 @@
 //!
 //! [`Replay`] holds what is known of a job. `calls` shows its calls as the engine counts them,
 //! `wait_duration` estimates for how long they have been incomplete, `events` passes them to the engine,
-//! and `missing_evidence` states what the dumps lack.
+//! `missing_evidence` states what the dumps lack, and `provenance` what else they show.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::diagnosis::timing::Timing;
 mod calls;
 mod events;
 mod missing_evidence;
+mod provenance;
 mod wait_duration;
 
 pub(super) use wait_duration::WaitDuration;

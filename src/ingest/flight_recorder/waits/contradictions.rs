@@ -1,41 +1,16 @@
 //! Closed cycles of waits whose ranks have made their calls in different orders.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::WaitGraph;
 use super::graph::{Need, Vertex};
-
-/// Ranks of which some wait in calls that the others left out.
-#[derive(Debug, Default)]
-pub(in super::super) struct Contradiction {
-    /// All ranks that wait for each other.
-    pub(in super::super) ranks: BTreeSet<u32>,
-    /// Ranks that wait in a call that another one has not made.
-    pub(in super::super) waiting: BTreeSet<u32>,
-    /// Ranks that have not made such a call.
-    pub(in super::super) missing: BTreeSet<u32>,
-}
-
-impl Contradiction {
-    /// The smaller side and the larger one; `None` if they are of one size or have a rank in common.
-    pub(in super::super) fn sides(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        let list = |ranks: &BTreeSet<u32>| ranks.iter().copied().collect::<Vec<u32>>();
-        let (waiting, missing) = (list(&self.waiting), list(&self.missing));
-        let are_apart = self.waiting.is_disjoint(&self.missing);
-        match waiting.len().cmp(&missing.len()) {
-            Ordering::Less if are_apart => Some((waiting, missing)),
-            Ordering::Greater if are_apart => Some((missing, waiting)),
-            _ => None,
-        }
-    }
-}
+use crate::diagnosis::evidence::provenance::Disagreement;
 
 impl WaitGraph<'_> {
     /// Closed cycles of waits in which each rank is known to have made its calls in one order, and
     /// ranks lack calls that others made before.
-    pub(super) fn contradictions(&self) -> Vec<Contradiction> {
-        let mut by_cycle: BTreeMap<usize, Contradiction> = BTreeMap::new();
+    pub(super) fn contradictions(&self) -> Vec<Disagreement> {
+        let mut by_cycle: BTreeMap<usize, Disagreement> = BTreeMap::new();
         let mut unclear: BTreeSet<usize> = BTreeSet::new();
         // Ranks with a call that may need any member of its group, by cycle.
         let mut vague: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::calls::{Calls, GroupAt, Groups, Messages, Unit};
 use super::jobs::Job;
-use contradictions::Contradiction;
+use crate::diagnosis::evidence::provenance::Disagreement;
 use graph::{AwaitedCall, Graph, Need, Vertex, closed, components};
 use incomplete_calls::IncompleteCalls;
 
@@ -47,7 +47,7 @@ pub(super) struct Waits {
     /// Incomplete calls, by rank and index, that may be queued behind others.
     queued: BTreeSet<(u32, usize)>,
     /// Ranks whose calls contradict each other in their order.
-    pub(super) contradictions: Vec<Contradiction>,
+    pub(super) contradictions: Vec<Disagreement>,
     /// Messages, by rank and index of the call, that the devices of both ranks are in.
     pub(super) transfers: Vec<(u32, usize)>,
     /// The dumps are whole rings. Otherwise they are of incomplete calls alone.
