@@ -37,7 +37,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     for it in &mut found {
         it.attempt = restarts::attempt_of(situation, it);
     }
-    common_root::blame(&mut found);
+    common_root::blame(situation, &mut found);
     let has_effect = |it: &Draft| it.effect != Effect::None;
     withhold_hints(&mut found);
     // All dumps lack the ends of ranks: that matters if they show nothing else.

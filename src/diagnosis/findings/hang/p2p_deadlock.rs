@@ -1,7 +1,7 @@
 //! DD112 p2p-deadlock: a cycle of waits that includes a send or a receive.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Confidence};
+use ddp_doctor_proto::report::{CallState, Confidence, Where};
 
 use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
@@ -119,6 +119,10 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             wait.rank,
         ));
     }
+    if let Some(left) = left_out(situation, waits) {
+        left.blame(&mut draft);
+        return Some(draft);
+    }
     draft.advise(match misdirected {
         Some(Misdirected { wait, other, .. }) => format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
@@ -143,6 +147,61 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         None => order(waits).into(),
     });
     Some(draft)
+}
+
+/// A rank that went on to a collective while several ranks wait for messages of it.
+struct LeftOut<'a> {
+    /// Its wait in the collective.
+    collective: &'a Blocked,
+    /// The ranks that wait for it.
+    waiting: Vec<u32>,
+    /// Where they wait.
+    place: &'a Where,
+}
+
+/// The rank of the cycle that left out messages: it alone is in a collective, and several ranks are at one line in
+/// messages with it, as they were before.
+fn left_out<'a>(situation: &Situation<'_>, waits: &'a [Blocked]) -> Option<LeftOut<'a>> {
+    let (collectives, messages): (Vec<&Blocked>, Vec<&Blocked>) =
+        waits.iter().partition(|wait| wait.message.is_none());
+    let [collective] = collectives[..] else { return None };
+    let place = messages.first()?.call.place.as_deref()?;
+    let mut waiting = Vec::new();
+    for group in situation.model.groups() {
+        let needs_it = |lone: &Lone| {
+            let is_here = lone.joined.call.place.as_deref() == Some(place);
+            lone.is_awaited() && lone.nth > 1 && lone.peer == Some(collective.rank) && is_here
+        };
+        waiting.extend(group.traffic.open().filter(needs_it).map(|lone| lone.rank));
+    }
+    waiting.sort_unstable();
+    waiting.dedup();
+    let is_alone =
+        situation.join(collective.group, collective.seq).is_some_and(|it| it.calls.len() == 1);
+    let is_left = is_alone && waiting.len() > 1 && !waiting.contains(&collective.rank);
+    is_left.then_some(LeftOut { collective, waiting, place })
+}
+
+impl LeftOut<'_> {
+    fn blame(&self, draft: &mut Draft) {
+        let (rank, waiting) = (self.collective.rank, Ranks(&self.waiting));
+        let suspects = std::mem::take(&mut draft.root);
+        draft.blame([rank], Confidence::Supported);
+        draft.add_victims(suspects.into_iter().chain(self.waiting.iter().copied()));
+        draft.summary = format!(
+            "rank {rank} has gone on to {}; {waiting} wait for messages with it{}",
+            words::call_at(&self.collective.call),
+            words::at(Some(self.place)),
+        );
+        draft.say(format!(
+            "Earlier messages of {waiting} with rank {rank} at this line were exchanged. Only rank {rank} has left \
+             the line, so it has left out a call there.",
+        ));
+        draft.advise(format!(
+            "Find out why rank {rank} ends this exchange early: each rank has to make all sends and receives that \
+             its peers expect, also if it does not need the data.",
+        ));
+    }
 }
 
 /// Whether every call would meet another one of the cycle, if their peers were others. Of calls that block, the
