@@ -100,6 +100,8 @@ pub struct Places {
 struct PlaceUse {
     place: Arc<Where>,
     calls: u64,
+    /// The first call issued there.
+    first: Option<CallId>,
     longest_wait: Option<u64>,
     /// Number of calls before the first one that PyTorch ignored, if it ignored one.
     before_ignored: Option<u64>,
@@ -114,6 +116,11 @@ impl Places {
     /// Number of calls issued at a place.
     pub fn calls(&self, place: &Where) -> u64 {
         self.index(place).map_or(0, |index| self.all[index].calls)
+    }
+
+    /// The first call issued at a place.
+    pub fn first_call(&self, place: &Where) -> Option<CallId> {
+        self.all[self.index(place)?].first
     }
 
     /// The longest wait at a place in nanoseconds, in calls that all peers joined: at least until
@@ -133,9 +140,10 @@ impl Places {
         self.all[self.index(place)?].before_ignored
     }
 
-    pub(super) fn issued(&mut self, place: &Arc<Where>) {
+    pub(super) fn issued(&mut self, place: &Arc<Where>, call: CallId) {
         if let Some(used) = self.entry(place) {
             used.calls += 1;
+            used.first.get_or_insert(call);
         }
     }
 

@@ -138,6 +138,11 @@ impl Sides<'_> {
     fn calls_at(&self, process: &Process, line: &Where) -> u64 {
         let all = process.places.calls(line);
         let (Some((group, seq)), Some(rank)) = (self.place, process.rank) else { return all };
+        let diverging = self.diverged().and_then(|join| join.calls.get(&rank));
+        let first = process.places.first_call(line);
+        if first.zip(diverging).is_some_and(|(first, joined)| first > joined.call.id) {
+            return 0;
+        }
         let joins = &self.situation.model.group(group).joins;
         let later = joins.range(seq + 1..).filter(|(_, join)| {
             let call = join.calls.get(&rank);

@@ -5,10 +5,11 @@
 //! not wait. Durations of calls do not show this: with one slow rank, all of them measure the same
 //! step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Call;
 use crate::model::{Came, Encounter, GroupId, Model};
@@ -112,6 +113,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     let active = activity(model, &encounters, size);
     let averaged = averaged(&encounters, size);
     let clocks = Clocks::of(model);
+    let releases = releases(model, &encounters, &active);
     let mut waits: Waits<'_> = vec![Vec::new(); size];
     for encounter in encounters {
         let holds = model.group(encounter.group).holds_threads(encounter.call.op);
@@ -119,6 +121,11 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             let Some(on) = encounter.waits_for(came.rank) else { continue };
             let rank = came.rank as usize;
             let active = active[rank].as_slice();
+            let is_waiting = holds
+                || (releases[rank].follow_peers() && next_activity(&came, &on, active).is_some());
+            if !is_waiting {
+                continue;
+            }
             let seen = seen_begin(encounter, &came, &averaged[rank], active);
             let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
                 continue;
@@ -143,6 +150,76 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         });
     }
     waits
+}
+
+/// What a rank does next after calls on a device that a peer made later.
+///
+/// Such calls do not hold the host. It waits for them elsewhere, in `.item()` or a full queue, which is not
+/// recorded. If it does, its next activity follows the arrival of the peer; if it does not, its own call.
+#[derive(Clone, Debug, Default)]
+struct Releases<'a> {
+    /// Times in seconds, by group and call.
+    delays: BTreeMap<(GroupId, Op, Option<&'a Where>), Delays>,
+}
+
+/// Times in seconds until the next activity of a rank.
+#[derive(Clone, Debug, Default)]
+struct Delays {
+    /// Since its own call.
+    own: Vec<f64>,
+    /// Since the call of the last peer.
+    peer: Vec<f64>,
+}
+
+impl Releases<'_> {
+    /// Whether the activity follows the arrivals of peers at least as regularly as the rank's own calls.
+    fn follow_peers(&self) -> bool {
+        let spread = |of: fn(&Delays) -> &[f64]| {
+            self.delays.values().map(|it| deviation(of(it))).sum::<f64>()
+        };
+        spread(|it| &it.peer) <= spread(|it| &it.own)
+    }
+}
+
+/// Releases of each rank, by its number.
+fn releases<'a>(
+    model: &Model,
+    encounters: &[&'a Encounter],
+    active: &[Vec<Active>],
+) -> Vec<Releases<'a>> {
+    let mut releases = vec![Releases::default(); active.len()];
+    for encounter in encounters {
+        let call = &encounter.call;
+        if model.group(encounter.group).holds_threads(call.op) {
+            continue;
+        }
+        for came in encounter.came.iter() {
+            let Some(on) = encounter.waits_for(came.rank) else { continue };
+            let rank = came.rank as usize;
+            let Some(next) = next_activity(&came, &on, &active[rank]) else { continue };
+            let key = (encounter.group, call.op, call.place.as_deref());
+            let delays = releases[rank].delays.entry(key).or_default();
+            delays.own.push(next.since(came.at).as_secs_f64());
+            delays.peer.push(next.since(on.at).as_secs_f64());
+        }
+    }
+    releases
+}
+
+/// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank went on before: it has not
+/// waited for this call.
+fn next_activity(came: &Came, on: &Came, active: &[Active]) -> Option<Timestamp> {
+    let next = active.partition_point(|active| active.at <= came.at);
+    let next = active[next..].iter().find(|active| !active.is_bucket)?;
+    (next.at > on.at).then_some(next.at)
+}
+
+/// Sum of the absolute deviations from the median.
+fn deviation(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let median = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
+    sorted.iter().map(|it| (it - median).abs()).sum()
 }
 
 /// When each rank began to wait for DDP's buckets, by time, if recorded.
