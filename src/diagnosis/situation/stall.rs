@@ -337,7 +337,17 @@ impl Situation<'_> {
     /// Whether a rank waits, or waited until its end. An exit in order shows that it did not have
     /// to.
     fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
-        self.ending(group.id, rank) != Some(Ending::InOrder) || self.has_failed(group, rank, joined)
+        let may_wait = self.ending(group.id, rank) != Some(Ending::InOrder)
+            && !self.has_ended_beside(group, rank, joined);
+        may_wait || self.has_failed(group, rank, joined)
+    }
+
+    /// Whether the program of a rank has ended in order while a call was under way on its device, and makes no
+    /// further call: it did not need the result.
+    fn has_ended_beside(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let process = self.model.member(group.id, rank);
+        !group.holds_threads(joined.call.op)
+            && process.is_some_and(|it| it.left_in_order().is_some() && !it.is_inside_a_call())
     }
 
     /// Whether a rank's wait ended without the members it needs, or ended its process.
@@ -368,6 +378,9 @@ impl Situation<'_> {
         let open = group.traffic.open();
         for lone in open.filter(|lone| lone.is_awaited() || self.waits.has(lone)) {
             let key = (lone.rank, lone.side);
+            if self.has_ended_beside(group, lone.rank, &lone.joined) {
+                continue;
+            }
             let Some(stall) = self.without_partner(group, lone) else { continue };
             if found.get(&key).is_none_or(|known| stall.since < known.since) {
                 found.insert(key, stall);
