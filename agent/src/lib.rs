@@ -48,6 +48,7 @@ mod call;
 mod current;
 mod detach;
 mod facts;
+pub mod files;
 #[cfg(feature = "cuda")]
 mod gpu;
 pub mod identity;

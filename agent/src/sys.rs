@@ -5,7 +5,7 @@ use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -53,10 +53,10 @@ pub(crate) fn thread_name() -> ([u8; 16], usize) {
 }
 
 /// Bytes available to unprivileged users in the file system of this file or directory.
-pub(crate) fn free_bytes(file: &File) -> io::Result<u64> {
+pub(crate) fn free_bytes(file: impl AsFd) -> io::Result<u64> {
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the descriptor is open; `answer` is valid for the write.
-    let status = unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) };
+    let status = unsafe { libc::fstatvfs(file.as_fd().as_raw_fd(), answer.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,88 +1,17 @@
-//! Attacks by another user of the machine who plants files, directories and links where this user's will be.
-//!
-//! Each runs as two users, and needs root for that.
+//! Attacks by another user of the machine who plants files, directories and links where the directory of black boxes
+//! of this user will be.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use ddp_doctor::host::files::{self, Dir};
+use ddp_doctor::host::files::Dir;
 use ddp_doctor::node::follow::boxes::BoxDir;
-use tempfile::TempDir;
 
 use super::other_users::{OtherUser, text};
-
-/// User id of the attacker.
-const OTHER: u32 = 65534;
-const SECRET: &str = "the victim's own text";
-
-/// A directory that everybody can write to, as `/dev/shm`, and a file of the victim's in another one.
-struct Victim {
-    dir: TempDir,
-}
-
-impl Victim {
-    /// Returns `None`, and prints the reason, if this process cannot give files to another user.
-    fn new() -> Option<Self> {
-        if files::user_id() != 0 {
-            eprintln!("skipped: this process cannot act as two users (it has to be root)");
-            return None;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let it = Self { dir };
-        fs::create_dir(it.shm()).unwrap();
-        fs::set_permissions(it.shm(), fs::Permissions::from_mode(0o1777)).unwrap();
-        fs::create_dir_all(it.home()).unwrap();
-        fs::set_permissions(it.home(), fs::Permissions::from_mode(0o700)).unwrap();
-        fs::write(it.secret(), SECRET).unwrap();
-        Some(it)
-    }
-
-    fn shm(&self) -> PathBuf {
-        self.dir.path().join("shm")
-    }
-
-    fn home(&self) -> PathBuf {
-        self.dir.path().join("home")
-    }
-
-    fn secret(&self) -> PathBuf {
-        self.home().join("secret")
-    }
-
-    /// The victim's directory in shared memory.
-    fn squatted(&self) -> PathBuf {
-        self.shm().join("ddp-doctor-0")
-    }
-
-    #[track_caller]
-    fn assert_unharmed(&self) {
-        assert_eq!(fs::read_to_string(self.secret()).unwrap(), SECRET);
-        let names: Vec<_> =
-            fs::read_dir(self.home()).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert!(names.iter().all(|it| it == "secret" || it == "old"), "{names:?}");
-    }
-}
-
-/// Creates a directory of the attacker.
-fn attackers_dir(path: &Path) {
-    fs::create_dir(path).unwrap();
-    chown(path, Some(OTHER), Some(OTHER)).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
-fn attackers_file(path: &Path, contents: &str) {
-    fs::write(path, contents).unwrap();
-    chown(path, Some(OTHER), Some(OTHER)).unwrap();
-}
-
-fn attackers_link(target: &Path, path: &Path) {
-    symlink(target, path).unwrap();
-    lchown(path, Some(OTHER), Some(OTHER)).unwrap();
-}
+use super::victim::{SECRET, Victim, attackers_dir, attackers_file, attackers_link};
 
 /// A directory of boxes, of a run that has ended, whose `owner` file names a run directory with a trap.
 fn plant_ended_run(boxes: &Path, run_dir: &Path) {
@@ -95,7 +24,7 @@ fn plant_ended_run(boxes: &Path, run_dir: &Path) {
 #[test]
 fn squatted_directory_overwrites_no_file() {
     let Some(victim) = Victim::new() else { return };
-    let run = victim.dir.path().join("evil-run");
+    let run = victim.path().join("evil-run");
     attackers_dir(&run);
     attackers_dir(&run.join("boxes"));
     attackers_link(&victim.secret(), &run.join("boxes/1.2.x.box.part"));
@@ -197,7 +126,7 @@ fn directory_that_is_exchanged_for_a_link_during_sweeps_removes_nothing() {
 #[test]
 fn owner_file_moves_boxes_only_to_the_directory_that_its_run_had_opened() {
     let Some(victim) = Victim::new() else { return };
-    let shared = victim.dir.path().join("shared");
+    let shared = victim.path().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
     let run = shared.join("run");

@@ -1,6 +1,7 @@
 //! Code that is allowed in listed places only.
 
 use std::fs;
+use std::path::Path;
 
 use super::{files_below, root};
 
@@ -56,29 +57,41 @@ fn only_the_table_of_backends_knows_them_by_name() {
     }
 }
 
+/// Words in code that changes files, or connects to something, by a path.
+const CHANGES_BY_NAME: [&str; 17] = [
+    "fs::create_dir",
+    "fs::rename",
+    "fs::remove_",
+    "fs::write",
+    "fs::copy",
+    "fs::hard_link",
+    "fs::set_permissions",
+    "DirBuilder",
+    "File::create",
+    "fs::symlink(",
+    ".append(true)",
+    ".create(true)",
+    ".create_new(true)",
+    ".write(true)",
+    ".truncate(true)",
+    "UnixListener::bind",
+    "UnixStream::connect",
+];
+
+/// Uses of these words in the code of a file, without its tests and comments.
+fn uses(file: &Path, forbidden: &[&str], comment: &str) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap();
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code.lines().map(|line| line.split(comment).next().unwrap_or_default());
+    let word = |line: &str| forbidden.iter().find(|word| line.contains(**word)).copied();
+    let found = lines.enumerate().filter_map(|(i, line)| Some((i + 1, word(line)?)));
+    found.map(|(line, word)| format!("{}:{line}: {word}", file.display())).collect()
+}
+
 /// Another user can exchange what a path leads to for a link at any moment: only descriptors of directories whose
 /// owner was checked are safe.
 #[test]
 fn only_host_files_changes_files_or_connects_by_name() {
-    let forbidden = [
-        "fs::create_dir",
-        "fs::rename",
-        "fs::remove_",
-        "fs::write",
-        "fs::copy",
-        "fs::hard_link",
-        "fs::set_permissions",
-        "DirBuilder",
-        "File::create",
-        "fs::symlink",
-        ".append(true)",
-        ".create(true)",
-        ".create_new(true)",
-        ".write(true)",
-        ".truncate(true)",
-        "UnixListener::bind",
-        "UnixStream::connect",
-    ];
     // It opens /dev/null and the terminal.
     let devices = root().join("src/node/sys.rs");
     let room = root().join("src/host/files");
@@ -89,12 +102,115 @@ fn only_host_files_changes_files_or_connects_by_name() {
         if is_test || file == devices || file.starts_with(&room) {
             continue;
         }
+        found.extend(uses(&file, &CHANGES_BY_NAME, "//"));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The same in a training process.
+#[test]
+fn only_agent_files_changes_files_or_connects_by_name() {
+    let calls = [
+        "libc::open",
+        "libc::creat",
+        "libc::mkdir",
+        "libc::mknod",
+        "libc::mkfifo",
+        "libc::rename",
+        "libc::unlink",
+        "libc::rmdir",
+        "libc::link",
+        "libc::symlink",
+        "libc::chmod",
+        "libc::chown",
+        "libc::truncate",
+        "libc::shm_",
+        "libc::bind",
+        "libc::connect",
+        "libc::fopen",
+        "libc::SYS_",
+    ];
+    let words = [&CHANGES_BY_NAME[..], &calls].concat();
+    // They open /dev/null, close descriptors, and ask whether a thread exists.
+    let listed = [
+        "agent/src/detach.rs: libc::open",
+        "agent/src/detach.rs: libc::SYS_",
+        "agent/src/sys.rs: libc::SYS_",
+    ];
+    let room = root().join("agent/src/files");
+    let folders = [
+        "agent/src",
+        "agent/capi/src",
+        "agent/nccl/src",
+        "agent/nccl/soname/src",
+        "agent/python/native/src",
+        "proto/src",
+    ];
+    let mut found = Vec::new();
+    for file in folders.iter().flat_map(|folder| files_below(folder, "rs")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        if !file.starts_with(&room) && file.file_stem().is_some_and(|it| it != "tests") {
+            let is_listed = |it: &String| {
+                let word = it.rsplit(' ').next().unwrap_or_default();
+                listed.contains(&&*format!("{name}: {word}"))
+            };
+            found.extend(uses(&file, &words, "//").into_iter().filter(|it| !is_listed(it)));
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+    // The libraries have no code in C.
+    for file in files_below("agent", "c") {
+        assert!(file.iter().any(|it| it == "tests" || it == "examples"), "{}", file.display());
+    }
+}
+
+/// The Python package only reads files.
+#[test]
+fn python_package_changes_no_file_and_connects_to_no_socket() {
+    let words = [
+        "os.rename",
+        "os.replace",
+        "os.remove",
+        "os.unlink",
+        "os.rmdir",
+        "os.mkdir",
+        "os.makedirs",
+        "os.symlink",
+        "os.link",
+        "os.mkfifo",
+        "os.mknod",
+        "os.chmod",
+        "os.chown",
+        "os.truncate",
+        "os.utime",
+        "O_WRONLY",
+        "O_RDWR",
+        "O_CREAT",
+        "O_TRUNC",
+        "O_APPEND",
+        "shutil.copy",
+        "shutil.move",
+        "shutil.rmtree",
+        "shutil.make",
+        "tempfile",
+        "pathlib",
+        "FileHandler",
+        "mmap",
+        "sqlite3",
+        "shelve",
+        "AF_UNIX",
+        ".connect(",
+    ];
+    // Modes of open() other than "r" and "rb".
+    let modes = ["\"w", "'w", "\"a", "'a", "\"x", "'x", "+\"", "+'", "b+", "mode"];
+    let mut found = Vec::new();
+    for file in files_below("agent/python/ddp_doctor", "py") {
+        found.extend(uses(&file, &words, "#"));
         let text = fs::read_to_string(&file).unwrap();
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (i, line) in code.lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            if let Some(word) = forbidden.iter().find(|word| code.contains(**word)) {
-                found.push(format!("{}:{}: {word}", file.display(), i + 1));
+        for (i, line) in text.lines().enumerate() {
+            let mut opened = line.match_indices("open(").map(|(at, word)| &line[at + word.len()..]);
+            if opened.any(|it| modes.iter().any(|mode| it.contains(mode))) {
+                found.push(format!("{}:{}: {line}", file.display(), i + 1));
             }
         }
     }
@@ -134,6 +250,7 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
         "agent/src/detach.rs",
+        "agent/src/files/calls.rs",
         "agent/src/gpu.rs",
         "agent/src/nccl/mod.rs",
         "agent/src/sys.rs",

@@ -3,17 +3,15 @@
 //! A lock instead of a pid, since the directory may be shared by containers with different pid
 //! namespaces.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::files::{Access, Dir, Missing};
 use crate::sys;
 
 /// File in a directory of boxes that says which kind of process follows them.
 pub const FOLLOWED: &str = "followed";
-/// Neither follow links, nor block, nor leave the descriptor to programs.
-const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
 /// The kind of process that follows a directory of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,40 +41,39 @@ pub struct Following {
 
 impl Following {
     /// Acquires the lock; `None`: another process holds it.
+    ///
+    /// # Errors
+    ///
+    /// If the directory belongs to another user, or cannot be locked.
     pub fn begin(directory: &Path, who: FollowedBy) -> io::Result<Option<Self>> {
-        let file = lockable(directory)?;
+        let directory = Dir::open(directory, Missing::Fail)?.own()?;
+        // The directory itself: it can be locked when its file system is full.
+        let file = directory.readable()?;
         if !sys::lock(&file, true)? {
             return Ok(None);
         }
-        // The lock counts, also if the file system has no room for the word.
-        let word = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(FLAGS)
-            .open(directory.join(FOLLOWED));
+        // Only the process with the lock does this. The lock counts, also if there is no room for the
+        // word.
+        drop(directory.remove(FOLLOWED.as_ref()));
+        let word = directory.new_file(FOLLOWED.as_ref());
         drop(word.and_then(|mut file| writeln!(file, "{}", who.word())));
         Ok(Some(Self { _file: file }))
     }
 
-    /// The process that currently follows the directory, if any.
+    /// The process that currently follows the directory, if any. Locks of others in a directory of
+    /// another user do not count.
     #[must_use]
     pub fn found(directory: &Path) -> Option<FollowedBy> {
-        if sys::lock(&lockable(directory).ok()?, false).unwrap_or(true) {
+        let directory = Dir::open(directory, Missing::Fail).and_then(Dir::own).ok()?;
+        if sys::lock(&directory.readable().ok()?, false).unwrap_or(true) {
             return None;
         }
-        let word = OpenOptions::new().read(true).custom_flags(FLAGS).open(directory.join(FOLLOWED));
+        let word = directory.open_own_file(FOLLOWED.as_ref(), Access::Read);
         let mut start = [0; 3];
         let is_run =
             word.is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start == *b"run";
         Some(if is_run { FollowedBy::Run } else { FollowedBy::Reporter })
     }
-}
-
-/// The directory itself: it can be locked when its file system is full.
-fn lockable(directory: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(FLAGS | libc::O_DIRECTORY).open(directory)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::blackbox::{
@@ -13,7 +13,7 @@ use ddp_doctor_proto::blackbox::{
 
 use super::protocol::ring;
 use super::{MAX_ENTRIES, MAX_STRINGS, MAX_WORDS};
-use crate::sys;
+use crate::files::{Access, Dir};
 
 /// Why a file cannot be read as a black box.
 #[derive(Debug)]
@@ -99,50 +99,37 @@ pub(super) struct Tables {
     pub(super) threads: Table,
 }
 
-/// Which files may be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// Any file.
-    Any,
-    /// Files of this user, and no symbolic links.
-    Own,
+/// Opens a file of any user for reading.
+pub(super) fn any(path: &Path) -> Result<File, OpenError> {
+    let check = |found: Metadata| {
+        if found.is_file() {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    };
+    let open = || {
+        // Checked before opening, since opening some files has side effects, and again afterwards,
+        // since the path may refer to another file by then.
+        check(path.metadata()?)?;
+        // Opening a FIFO or a terminal must not block.
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        check(file.metadata()?)?;
+        Ok(file)
+    };
+    open().map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 
-/// Opens a file for reading, and for writing if permitted: a reader records its process in the box.
-pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
-    let no_link = match trust {
-        Trust::Any => 0,
-        Trust::Own => libc::O_NOFOLLOW,
+/// Opens a file of this user for reading, and for writing if permitted: a reader records its process
+/// in the box.
+pub(super) fn own(path: &Path) -> Result<File, OpenError> {
+    let open = || {
+        let (directory, name) = Dir::parent(path)?;
+        directory
+            .open_own_file(name, Access::ReadWrite)
+            .or_else(|_| directory.open_own_file(name, Access::Read))
     };
-    let open = |write| {
-        OpenOptions::new()
-            .read(true)
-            .write(write)
-            // Opening a FIFO or a terminal must not block.
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC | no_link)
-            .open(path)
-    };
-    let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let check = |metadata: io::Result<Metadata>| {
-        let metadata = metadata?;
-        if !metadata.is_file() {
-            refuse("it is not a regular file")
-        } else if trust == Trust::Own && metadata.uid() != sys::effective_uid() {
-            refuse("it belongs to another user")
-        } else {
-            Ok(())
-        }
-    };
-    // Checked before opening, since opening some files has side effects, and again afterwards,
-    // since the path may refer to another file by then.
-    let found = match trust {
-        Trust::Any => path.metadata(),
-        Trust::Own => path.symlink_metadata(),
-    };
-    check(found)
-        .and_then(|()| open(true).or_else(|_| open(false)))
-        .and_then(|file| check(file.metadata()).map(|()| file))
-        .map_err(|source| OpenError::Io { path: path.to_owned(), source })
+    open().map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 
 /// Reads the header: the positions of the tables, and the number of words to map.

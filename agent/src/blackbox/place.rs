@@ -4,11 +4,12 @@
 //! its process. If that has no room, it is placed in the run directory. Otherwise there is no box,
 //! and an empty marker file is left for readers.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use crate::files::{Dir, Missing};
 use crate::sys;
 
 /// Directory for the boxes of a job, set by the process that started the job.
@@ -94,10 +95,10 @@ impl Place {
     /// Removes the markers that [`Place::leave_marker`] created.
     pub(super) fn remove_markers(&self, marker: NoBox) {
         let unknown = NoBox { rank: None, ..marker };
-        for directory in self.directories() {
+        for directory in self.candidates.iter().filter_map(|it| it.open(Missing::Fail).ok()) {
             for marker in [marker, unknown] {
                 // Usually there is none.
-                drop(fs::remove_file(directory.join(marker.to_string())));
+                drop(directory.remove(marker.to_string().as_ref()));
             }
         }
     }
@@ -106,19 +107,17 @@ impl Place {
     /// process has no box.
     pub(super) fn leave_marker(&self, marker: NoBox) -> Option<PathBuf> {
         self.candidates.iter().find_map(|candidate| {
-            candidate.prepare().ok()?;
-            let path = candidate.directory.join(marker.to_string());
-            match new_file(&path) {
-                Ok(_) => Some(path),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Some(path),
-                Err(_) => None,
+            let name = marker.to_string();
+            match candidate.open(Missing::Create).ok()?.new_file(name.as_ref()) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
+                _ => Some(candidate.directory.join(name)),
             }
         })
     }
 }
 
 /// Fails if a box would take more than its share of the free space with these further bytes.
-pub(super) fn ensure_room(file: &File, bytes: u64) -> io::Result<()> {
+pub(super) fn ensure_room(file: impl AsFd, bytes: u64) -> io::Result<()> {
     if sys::free_bytes(file)? / SHARE < bytes {
         return Err(io::ErrorKind::StorageFull.into());
     }
@@ -136,70 +135,40 @@ impl Candidate {
         bytes: u64,
         make: &mut impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<(PathBuf, T)> {
-        self.prepare()?;
-        // O_PATH, since the directory need not be readable.
-        let directory = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_PATH | libc::O_CLOEXEC)
-            .open(&self.directory)?;
+        let directory = self.open(Missing::Create)?;
         ensure_room(&directory, bytes)?;
         for attempt in 1..=MOST_PER_PROCESS {
             let name = name.file_name(attempt);
-            let path = self.directory.join(&name);
-            let temporary = self.directory.join(format!(".{name}.new"));
-            if path.symlink_metadata().is_ok() {
+            let temporary = format!(".{name}.new");
+            if directory.contains(name.as_ref()) {
                 continue;
             }
-            let file = match new_file(&temporary) {
+            let file = match directory.new_file(temporary.as_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 other => other?,
             };
             let made = make(&file).and_then(|made| {
-                fs::rename(&temporary, &path)?;
-                Ok((path, made))
+                directory.rename(temporary.as_ref(), name.as_ref())?;
+                Ok((self.directory.join(&name), made))
             });
             if made.is_err() {
                 // If the file cannot be removed, it stays.
-                drop(fs::remove_file(&temporary));
+                drop(directory.remove(temporary.as_ref()));
             }
             return made;
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Creates the directory if it does not exist, accessible by this user only.
-    fn prepare(&self) -> io::Result<()> {
+    /// Opens the directory. What is created is accessible by this user only.
+    fn open(&self, missing: Missing) -> io::Result<Dir> {
         let Some(private) = &self.private else {
-            return DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
+            return Dir::open(&self.directory, missing);
         };
-        for directory in [private, &self.directory] {
-            match DirBuilder::new().mode(0o700).create(directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            // Another user may have created a directory or a link with this name.
-            let found = directory.symlink_metadata()?;
-            let private =
-                found.is_dir() && found.uid() == sys::effective_uid() && found.mode() & 0o077 == 0;
-            if !private {
-                return Err(io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "other users can access the directory",
-                ));
-            }
-        }
-        Ok(())
+        let (base, user) = Dir::parent(private)?;
+        let job = self.directory.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        base.private_child(user, missing)?.private_child(job, missing)
     }
-}
-
-fn new_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(path)
 }
 
 /// The directory in shared memory that contains the directories of a user's jobs.

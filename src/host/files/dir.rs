@@ -9,13 +9,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ddp_doctor_agent::files::{Missing, Walked, can_others_write, refused, walk};
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
     renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::walk::{self, AS_IT_IS, Missing, Walked, can_others_write, refused};
 use super::{removal, user_id};
 
 /// Attempts to find an unused temporary name.
@@ -124,7 +124,7 @@ impl Dir {
     }
 
     fn walk(path: &Path, missing: Missing) -> io::Result<Self> {
-        let Walked { fd, changeable } = walk::walk(path, missing)?;
+        let Walked { fd, changeable } = walk(path, missing)?;
         Ok(Self { fd: Arc::new(fd), path: path.to_owned(), changeable })
     }
 
@@ -161,7 +161,7 @@ impl Dir {
     /// A path that leads to an entry through the open descriptor, for code that takes paths. It is valid in this process
     /// while the directory is open.
     #[must_use]
-    pub fn path_through_descriptor(&self, name: &OsStr) -> PathBuf {
+    pub(super) fn path_through_descriptor(&self, name: &OsStr) -> PathBuf {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
@@ -172,7 +172,8 @@ impl Dir {
     ///
     /// If its status cannot be read.
     pub fn changeable_by_others(&self) -> io::Result<Option<&Path>> {
-        let is_writable = can_others_write(&self.status()?.0);
+        let found = self.status()?.0;
+        let is_writable = can_others_write(found.st_mode, found.st_gid);
         Ok(if is_writable { Some(&self.path) } else { self.changeable.as_deref() })
     }
 
@@ -245,7 +246,7 @@ impl Dir {
     ///
     /// If there is no such directory.
     pub fn child(&self, name: &OsStr) -> io::Result<Self> {
-        let flags = AS_IT_IS | OFlags::DIRECTORY;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = self.path.join(name);
         let fd = openat(&*self.fd, &*component(name)?, flags, Mode::empty());
         let fd = fd.map_err(|error| match error {

@@ -9,8 +9,8 @@
 //! - Names are single components, resolved in the open directory. A file is always created new, under a temporary name
 //!   if it replaces one. No operation follows a link, waits for a FIFO, or writes to a file that existed before.
 //!
-//! A training process, which links libc alone, creates its files by path, in a directory whose type, owner and mode
-//! it has checked, and never through a link: `agent/src/blackbox/place.rs`.
+//! A training process links libc alone, and follows the same rule in `agent/src/files`, where the way to a directory is
+//! for both.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +18,6 @@ use std::path::Path;
 mod dir;
 mod removal;
 mod socket;
-mod walk;
 
 pub use dir::{Dir, Identity, Status};
 pub use socket::{bind, connect, is_listening, peer_of};

@@ -462,7 +462,7 @@ fn copy(from: &Dir, name: &OsStr, to: &Dir) -> io::Result<()> {
     // A copy that was interrupted may have left one.
     let mut kept = to.new_file_instead(&temporary)?;
     // The unused end of the ring is a hole, which would be copied as zeros.
-    let reader = Reader::open_own(&from.path_through_descriptor(name));
+    let reader = Reader::of_file(file.try_clone()?, &from.path().join(name));
     let used = reader.map_or(u64::MAX, |reader| reader.used_bytes());
     let copied = io::copy(&mut (&mut file).take(used), &mut kept)
         .and_then(|_| kept.sync_data())

@@ -24,7 +24,7 @@ pub use state::{Identity, Inside, ThreadState};
 use self::definitions::Progress;
 use self::records::{BATCH, Copied};
 use super::map::Map;
-use super::open::{self, OpenError, Table, Tables, Trust};
+use super::open::{self, OpenError, Table, Tables};
 use super::protocol::{ring::Cursor, strings::Strings};
 use super::text;
 
@@ -55,16 +55,16 @@ pub struct Reader {
 impl Reader {
     /// Opens a box of any user.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_trusted(path, Trust::Any)
+        Self::of_file(open::any(path)?, path)
     }
 
     /// Opens a box of this user. Evidence about a live job is accepted from this user only.
     pub fn open_own(path: &Path) -> Result<Self, OpenError> {
-        Self::open_trusted(path, Trust::Own)
+        Self::of_file(open::own(path)?, path)
     }
 
-    fn open_trusted(path: &Path, trust: Trust) -> Result<Self, OpenError> {
-        let file = open::file(path, trust)?;
+    /// Reads an open box. `path` is only for messages.
+    pub fn of_file(file: File, path: &Path) -> Result<Self, OpenError> {
         let (tables, words) = open::check(path, &file)?;
         let map = Map::read_only(&file, words)
             .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;

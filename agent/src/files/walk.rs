@@ -1,0 +1,152 @@
+//! Opens a directory by its path, without following a link that another user can have made.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use super::calls;
+use crate::{sys, trust};
+
+/// Maximum number of links in a path, as in the kernel.
+const MAX_LINKS: u32 = 40;
+/// Opens what has this name, and has no effect on it.
+pub(super) const AS_IT_IS: i32 = libc::O_PATH | libc::O_NOFOLLOW;
+const GROUP_WRITE: u32 = 0o020;
+const OTHER_WRITE: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+
+/// A directory at the end of a path.
+#[derive(Debug)]
+pub struct Walked {
+    /// Opened with `O_PATH`.
+    pub fd: OwnedFd,
+    /// The last directory on the path in which another user can replace the next component.
+    pub changeable: Option<PathBuf>,
+}
+
+/// What to do if a component of the path does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Fail with `NotFound`.
+    Fail,
+    /// Create it with mode 0700.
+    Create,
+}
+
+/// Opens the directory at this path.
+///
+/// # Errors
+///
+/// If it cannot be opened or created, or if its path contains a link that another user can have
+/// made.
+pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
+    let mut left = VecDeque::new();
+    let mut fd = begin(path, &mut left)?;
+    // Leads to `fd`, for messages.
+    let mut shown = if path.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
+    let (mut links, mut changeable) = (0, None);
+    while let Some(name) = left.pop_front() {
+        let next = step(fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
+        let (directory, entry) = (calls::status(fd.as_fd())?, calls::status(next.as_fd())?);
+        let is_changeable = name != ".." && can_replace(&directory, &entry);
+        let kind = entry.st_mode & libc::S_IFMT;
+        if kind == libc::S_IFLNK {
+            links += 1;
+            if is_changeable {
+                let link = shown.join(&name);
+                return Err(refused(&link, "is a link that another user can change"));
+            }
+            if links > MAX_LINKS {
+                return Err(io::Error::from_raw_os_error(libc::ELOOP));
+            }
+            let target = PathBuf::from(OsString::from_vec(calls::target(next.as_fd())?));
+            let mut rest = std::mem::take(&mut left);
+            if target.is_absolute() {
+                fd = begin(&target, &mut left)?;
+                shown = PathBuf::from("/");
+            } else {
+                components(&target, &mut left);
+            }
+            left.append(&mut rest);
+            continue;
+        }
+        if kind != libc::S_IFDIR {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        if is_changeable {
+            let here = if shown.as_os_str().is_empty() { Path::new(".") } else { &shown };
+            changeable = Some(here.to_owned());
+        }
+        shown.push(&name);
+        fd = next;
+    }
+    Ok(Walked { fd, changeable })
+}
+
+/// Opens the next component of a path as it is.
+fn step(dir: BorrowedFd<'_>, name: &CStr, missing: Missing) -> io::Result<OwnedFd> {
+    let open = || {
+        // An automount point is mounted only if a directory is requested.
+        let directory = calls::open(Some(dir), name, AS_IT_IS | libc::O_DIRECTORY, 0);
+        match directory {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                calls::open(Some(dir), name, AS_IT_IS, 0)
+            }
+            other => other,
+        }
+    };
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && missing == Missing::Create => {
+            match calls::make_dir(dir, name) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => open(),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Opens where a path begins, and adds its components to `left`.
+fn begin(path: &Path, left: &mut VecDeque<OsString>) -> io::Result<OwnedFd> {
+    components(path, left);
+    let start = if path.is_absolute() { c"/" } else { c"." };
+    calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)
+}
+
+fn components(path: &Path, left: &mut VecDeque<OsString>) {
+    let names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    });
+    left.extend(names);
+}
+
+/// Whether another user can replace this entry of a directory.
+fn can_replace(directory: &libc::stat, entry: &libc::stat) -> bool {
+    let user = sys::effective_uid();
+    let is_own = |uid: u32| uid == user || uid == 0;
+    // An owner without a name in this user namespace is usually root outside of it.
+    let is_trusted = is_own(directory.st_uid) || trust::is_unmapped(directory.st_uid);
+    let is_sticky = directory.st_mode & STICKY != 0;
+    let can_write = can_others_write(directory.st_mode, directory.st_gid);
+    !is_trusted || can_write && !(is_sticky && is_own(entry.st_uid))
+}
+
+/// Whether users other than the owner can write to a file or directory of this mode and group.
+#[must_use]
+pub fn can_others_write(mode: u32, group: u32) -> bool {
+    // Most systems give each user a private group with the id of the user; root's has no other
+    // members.
+    let is_own_group = group == sys::effective_uid() || group == 0;
+    mode & OTHER_WRITE != 0 || mode & GROUP_WRITE != 0 && !is_own_group
+}
+
+/// The error for what is not used because of another user.
+#[must_use]
+pub fn refused(path: &Path, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{} {why}", path.display()))
+}
