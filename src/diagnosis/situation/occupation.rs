@@ -60,7 +60,7 @@ impl Situation<'_> {
     }
 
     /// Whether the waiting ranks receive what this rank sends them: it decides when they go on.
-    fn begins(&self, stall: &Stall, rank: u32) -> bool {
+    pub(super) fn begins(&self, stall: &Stall, rank: u32) -> bool {
         if let Some(lone) = &stall.message {
             return lone.side == Side::Receive;
         }

@@ -1,10 +1,12 @@
 //! Ends of ranks that are no faults: a launcher ends them by SIGTERM and starts them again when a node joins;
 //! a program kills its workers once they are done.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::model::{Process, libc_signal};
-use crate::situation::Situation;
+use crate::situation::{Situation, Stall};
 
 impl Situation<'_> {
     /// When the end of a process shows that something went wrong; `None`: it does not.
@@ -31,7 +33,7 @@ impl Situation<'_> {
     }
 
     /// Whether a process was killed, or ended in an unknown way, while no rank needed it: no rank of the
-    /// job waits, and none failed by itself. Programs kill their workers at the end.
+    /// job waits, except for its next work, and none failed by itself. Programs kill their workers at the end.
     fn is_unneeded_end(&self, process: &Process) -> bool {
         let Some(end) = process.end else { return false };
         let is_killed = end.exit.signal == Some(libc_signal::KILL) || is_terminated(process);
@@ -51,10 +53,33 @@ impl Situation<'_> {
             // From outside, calls in which ranks wait are not all seen.
             && !process.is_attached()
             && !kills.iter().flatten().any(|&count| count > 0)
-            && self.stalls.is_empty()
+            && self.stalls.iter().all(|stall| self.is_for_work(stall))
             && self.divergences.is_empty()
             && self.model.unseen().is_empty()
             && !self.model.processes.values().any(failed)
+    }
+
+    /// Whether a stall is that of workers which wait for their next work, and which were killed together with
+    /// the rank that would send it.
+    fn is_for_work(&self, stall: &Stall) -> bool {
+        /// A program kills its workers one after the other.
+        const TOGETHER: Duration = Duration::from_secs(1);
+        let ranks: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+        let all = [&ranks[..], &stall.waiting[..]].concat();
+        let ends: Vec<Timestamp> = self
+            .model
+            .members(stall.group, &all)
+            .filter_map(|(_, process)| {
+                let end = process.end?;
+                (end.exit.signal == Some(libc_signal::KILL)).then_some(end.at)
+            })
+            .collect();
+        let (Some(first), Some(last)) = (ends.iter().min(), ends.iter().max()) else {
+            return false;
+        };
+        ends.len() == all.len()
+            && last.since(*first) <= TOGETHER
+            && ranks.iter().all(|&rank| self.begins(stall, rank))
     }
 
     /// Whether every process of the world has ended.
