@@ -42,7 +42,7 @@ fn options(capacities: Capacities) -> Options {
 fn pair(capacities: Capacities) -> (tempfile::TempDir, Writer, Reader) {
     let directory = tempfile::tempdir().unwrap();
     let writer = Writer::create(&Place::within(directory.path()), &options(capacities)).unwrap();
-    let reader = Reader::open(writer.path()).unwrap();
+    let reader = Reader::open_own(writer.path()).unwrap();
     (directory, writer, reader)
 }
 
