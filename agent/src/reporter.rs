@@ -88,8 +88,7 @@ pub(crate) fn no_box(error: &CreateError, place: &Place, local_rank: Option<u32>
 
 /// Whether `ddp-doctor run` follows the boxes of this launch.
 fn is_under_run(place: &Place) -> bool {
-    let mut directories = place.directories();
-    directories.any(|it| Following::found(it) == Some(FollowedBy::Run))
+    place.usable().any(|it| Following::found(it) == Some(FollowedBy::Run))
 }
 
 fn start_program(path: &Path, place: &Place) -> io::Result<()> {
@@ -98,7 +97,7 @@ fn start_program(path: &Path, place: &Place) -> io::Result<()> {
     let text = |value: OsString| CString::new(value.into_vec());
     let mut arguments = vec![NAME.into(), "reporter".into(), path.into_os_string()];
     // The program runs in another directory, so paths must be absolute.
-    for directory in place.directories() {
+    for directory in place.usable() {
         let directory = fs::canonicalize(directory).or_else(|_| std::path::absolute(directory))?;
         arguments.push(directory.into_os_string());
     }

@@ -75,6 +75,18 @@ fn rank_creates_no_box_below_a_link_of_another_user() {
 }
 
 #[test]
+fn rank_creates_no_box_in_a_directory_of_another_user() {
+    let Some(victim) = Victim::new() else { return };
+    let boxes = victim.path().join("boxes");
+    attackers_dir(&boxes);
+    fs::set_permissions(&boxes, fs::Permissions::from_mode(0o777)).unwrap();
+    let options = Options { layer: "c10d".into(), ..Options::default() };
+    let error = Writer::create(&Place::within(&boxes), &options).unwrap_err();
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    assert_eq!(fs::read_dir(&boxes).unwrap().count(), 0);
+}
+
+#[test]
 fn directory_that_is_exchanged_for_a_link_gets_no_box() {
     let Some(victim) = Victim::new() else { return };
     let shared = victim.path().join("shared");

@@ -74,6 +74,16 @@ impl Place {
         self.candidates.iter().map(|it| it.directory.as_path())
     }
 
+    /// The directories without those that another user owns, can enter or can have linked to.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
+        let is_refused = |it: &Candidate| {
+            let opened = it.open(Missing::Fail);
+            opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        let usable = self.candidates.iter().filter(move |it| !is_refused(it));
+        usable.map(|it| it.directory.as_path())
+    }
+
     /// Calls `make` with a new temporary file in one directory after the other until it succeeds,
     /// then renames the file. An incomplete box never has the final name.
     pub(super) fn create<T>(
@@ -160,10 +170,11 @@ impl Candidate {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Opens the directory. What is created is accessible by this user only.
+    /// Opens the directory, which must belong to this user. What is created is accessible by this user
+    /// only.
     fn open(&self, missing: Missing) -> io::Result<Dir> {
         let Some(private) = &self.private else {
-            return Dir::open(&self.directory, missing);
+            return Dir::open(&self.directory, missing)?.own();
         };
         let (base, user) = Dir::parent(private)?;
         let job = self.directory.file_name().ok_or(io::ErrorKind::InvalidInput)?;

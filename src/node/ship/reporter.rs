@@ -87,9 +87,10 @@ pub struct Options {
 ///
 /// If the address of the coordinator is invalid, or the box cannot be read. Later failures are
 /// logged beside the boxes.
-pub fn report(options: Options) -> anyhow::Result<()> {
+pub fn report(mut options: Options) -> anyhow::Result<()> {
     exit_on_sigterm()?;
     sys::ignore_file_size_signal();
+    options.boxes.retain(|it| !is_refused(it));
     let directory = options.black_box.parent().context("not a black box")?;
     let first = Reader::open_own(&options.black_box)?;
     // The launch has one lock, even if its boxes are in several directories.
@@ -119,9 +120,15 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     }
     // The terminal and its pipes belong to the job.
     sys::close_standard_error();
-    let log = log_in(Dir::open(directory).ok());
+    let log = log_in(Dir::open_own(directory).ok());
     follow(&options, coordinator, directory, following, &identity, &log);
     Ok(())
+}
+
+/// Whether a directory belongs to another user, or its path contains a link of another user.
+fn is_refused(directory: &Path) -> bool {
+    let opened = Dir::open_own(directory);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Exits some time after SIGTERM, so that the end of the ranks can still be reported.
