@@ -1,13 +1,16 @@
 //! Opening of files whose paths come from outside, and decompression of their contents.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufRead, BufReader, Read, Take};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use crate::host::files::user_id;
 
 /// First bytes of a file compressed with gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -92,20 +95,38 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// Opens a regular file for reading. Other files are rejected: opening a FIFO or a device can block
-/// and have side effects.
+/// Opens a regular file for reading: as many bytes as it has now, since a file that grows, or one of `/proc`, may
+/// have no end. Other files are rejected, before they are opened: opening a FIFO can block, and opening a device
+/// can have side effects. So is a link of another user, who chooses where it leads.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be opened, or is not a regular file.
-pub fn open(path: &Path) -> io::Result<File> {
-    let file =
-        File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
+/// Fails if the file cannot be opened, or is rejected.
+pub fn open(path: &Path) -> io::Result<Take<File>> {
+    let rejected = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let link = path.symlink_metadata()?;
+    if link.is_symlink() && link.uid() != 0 && link.uid() != user_id() {
+        return rejected(format!(
+            "it is a link of user {}: give the path that it leads to",
+            link.uid()
+        ));
     }
-    let why = "it is not a regular file";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    let found = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let metadata = found.metadata()?;
+    if !metadata.is_file() {
+        return rejected("it is not a regular file".into());
+    }
+    Ok(reopen(&found)?.take(metadata.len()))
+}
+
+/// Opens a regular file for reading that was opened with `O_PATH`, and cannot have been exchanged since.
+///
+/// # Errors
+///
+/// Fails if the file cannot be read.
+pub fn reopen(found: &File) -> io::Result<File> {
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(link)
 }
 
 /// Reads a regular file of at most `limit` bytes as text.
@@ -115,8 +136,59 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Fails like [`open`], or if the file is longer or not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let file = open(path)?;
-    if file.metadata()?.len() > limit {
+    if file.limit() > limit {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     io::read_to_string(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    fn why(result: io::Result<Take<File>>) -> String {
+        result.map(|_| ()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn devices_are_rejected_before_they_are_opened() {
+        // Whoever opens this device becomes a leader of pseudoterminals: a number in /dev/pts shows it.
+        let terminals = || fs::read_dir("/dev/pts").map_or(0, Iterator::count);
+        let before = terminals();
+        assert_eq!(why(open(Path::new("/dev/ptmx"))), "it is not a regular file");
+        assert_eq!(why(open(Path::new("/dev"))), "it is not a regular file");
+        assert_eq!(terminals(), before);
+    }
+
+    #[test]
+    fn endless_file_is_read_up_to_its_length() {
+        // Its length is given as 0, and it has 256 GiB.
+        assert_eq!(read_text(Path::new("/proc/self/pagemap"), 1 << 20).unwrap(), "");
+        let mut growing = tempfile::NamedTempFile::new().unwrap();
+        growing.write_all(b"four").unwrap();
+        let mut opened = open(growing.path()).unwrap();
+        growing.write_all(b" and more").unwrap();
+        let mut read = String::new();
+        opened.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "four");
+    }
+
+    #[test]
+    fn link_of_another_user_is_rejected() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "text").unwrap();
+        symlink(&file, &link).unwrap();
+        assert_eq!(read_text(&link, 4).unwrap(), "text");
+        assert_eq!(read_text(&link, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        if user_id() != 0 {
+            return;
+        }
+        lchown(&link, Some(4001), None).unwrap();
+        assert_eq!(why(open(&link)), "it is a link of user 4001: give the path that it leads to");
+    }
 }

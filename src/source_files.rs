@@ -12,6 +12,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::files;
+
 /// Extensions of source files.
 const EXTENSIONS: [&str; 12] =
     ["c", "cc", "cpp", "cu", "cuh", "cxx", "h", "hpp", "ipynb", "py", "pyx", "rs"];
@@ -101,12 +103,12 @@ impl SourceFolders {
 fn open_below<'a>(file: &Path, folders: impl IntoIterator<Item = &'a PathBuf>) -> Option<File> {
     let found = File::options().read(true).custom_flags(libc::O_PATH).open(file).ok()?;
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let path = fs::read_link(&link).ok()?;
+    let path = fs::read_link(link).ok()?;
     let is_below = folders.into_iter().any(|folder| path.starts_with(folder));
     if !is_below || !is_source(&path) || !found.metadata().ok()?.is_file() {
         return None;
     }
-    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(link).ok()
+    files::reopen(&found).ok()
 }
 
 /// Whether a path has the extension of a source file.

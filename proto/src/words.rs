@@ -354,7 +354,6 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
 /// control a terminal nor hide anything from a reader.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    let is_hidden = |c: char| c.is_control() || is_invisible(c);
     text.chars().map(|c| if is_hidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
@@ -377,6 +376,12 @@ pub fn inert(text: &str) -> String {
         out.push(c);
     }
     out
+}
+
+/// Whether a character is a control character or an invisible one.
+#[must_use]
+pub fn is_hidden(c: char) -> bool {
+    c.is_control() || is_invisible(c)
 }
 
 /// Whether a character is not a control character, and takes no room or changes the direction or the order

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Checked;
 use super::rules::{Level, Line};
+use crate::report::json;
 use crate::report::text::Style;
 
 /// Name of the layout of the JSON document.
@@ -50,8 +51,7 @@ pub fn json(out: &mut dyn Write, checked: &Checked) -> io::Result<()> {
         nodes: &checked.nodes,
         lines: &checked.lines,
     };
-    serde_json::to_writer_pretty(&mut *out, &document)?;
-    writeln!(out)
+    out.write_all(json::text(&document)?.as_bytes())
 }
 
 /// Writes the lines of at least this level, each with its fix, and their number.

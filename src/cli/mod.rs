@@ -12,6 +12,8 @@ use clap::{Parser, Subcommand};
 use exit_status::{FAILED, USAGE};
 use options::Global;
 
+use crate::report::text::plain;
+
 mod arguments;
 mod exit_status;
 mod explain;
@@ -103,7 +105,9 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         if broken_pipe {
             return 0;
         }
-        writeln!(io::stderr(), "ddp-doctor: {error:#}").ok();
+        // Text of evidence, such as an address or the name of a file, must not look like a line of its own.
+        let lines: Vec<String> = format!("{error:#}").lines().map(plain).collect();
+        writeln!(io::stderr(), "ddp-doctor: {}", lines.join("\n    ")).ok();
         FAILED
     })
 }

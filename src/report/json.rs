@@ -9,6 +9,8 @@ use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
 };
 use ddp_doctor_proto::viewer::Update;
+use ddp_doctor_proto::words::is_hidden;
+use serde::Serialize;
 
 use crate::host::files::{self, Dir};
 
@@ -97,8 +99,30 @@ impl Assembler {
 ///
 /// Fails if `out` cannot be written.
 pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, report)?;
-    writeln!(out)
+    out.write_all(text(report)?.as_bytes())
+}
+
+/// A value as a JSON document that may be shown on a terminal: control characters and invisible ones in its strings
+/// are escaped.
+///
+/// # Errors
+///
+/// Fails if the value cannot be represented.
+pub fn text(value: &impl Serialize) -> serde_json::Result<String> {
+    let document = serde_json::to_string_pretty(value)?;
+    let mut escaped = String::with_capacity(document.len() + 1);
+    for c in document.chars() {
+        // Line feeds are between the strings: in them, they are escaped already.
+        if c == '\n' || !is_hidden(c) {
+            escaped.push(c);
+        } else {
+            let mut units = [0; 2];
+            let units = c.encode_utf16(&mut units).iter();
+            escaped.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        }
+    }
+    escaped.push('\n');
+    Ok(escaped)
 }
 
 /// Writes a report atomically: readers of the file see the old report or the new one.
@@ -108,18 +132,16 @@ pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
 /// Fails if the file cannot be written; the old file is unchanged then.
 pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     let (dir, name) = files::parent(path)?;
-    write_in(report, &dir, name)
+    dir.publish(name, text(report)?.as_bytes())
 }
 
-/// Writes a report like [`write()`], in an open directory.
+/// Writes a report like [`write()`], in an open directory. Only this user may read it.
 ///
 /// # Errors
 ///
 /// Like [`write()`].
 pub fn write_in(report: &Report, dir: &Dir, name: &OsStr) -> io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    dir.replace(name, &text)
+    dir.replace(name, text(report)?.as_bytes())
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
 
+use crate::files;
 use crate::node::sys;
 
 /// Variable of the environment with the token.
@@ -80,17 +81,18 @@ impl Token {
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let shown = path.display().to_string();
         let unreadable = |error| TokenError::Unreadable { path: shown.clone(), error };
+        let find = File::options().read(true).custom_flags(libc::O_PATH).open(path);
+        let found = find.map_err(unreadable)?;
+        let metadata = found.metadata().map_err(unreadable)?;
         // A FIFO without a writer would block.
-        let metadata = path.metadata().map_err(unreadable)?;
         if !metadata.is_file() {
             return Err(unreadable(io::Error::other("not a file")));
         }
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
         let is_owner = metadata.uid() == sys::user_id() || metadata.uid() == 0;
         if !is_owner || metadata.mode() & 0o077 != 0 {
             return Err(TokenError::NotPrivate(shown));
         }
+        let file = files::reopen(&found).map_err(unreadable)?;
         let mut text = String::new();
         let limited = file.take(MAX as u64 * 2).read_to_string(&mut text);
         limited.map_err(unreadable)?;

@@ -19,7 +19,7 @@ use crate::node::follow::orphans::Orphan;
 use crate::node::sample::proc;
 use crate::node::stacks::native::FunctionCache;
 use crate::node::{source, stacks, sys};
-use crate::report::dump;
+use crate::report::{dump, json};
 use crate::source_files::SourceFolders;
 use crate::transport::{self, document};
 
@@ -92,7 +92,7 @@ impl ShowStacks {
                 let style = global.style(io::stdout().is_terminal());
                 dump::text(out, &dump, style, all_threads, sources)?;
             }
-            Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&dump)?)?,
+            Format::Json => out.write_all(json::text(&dump)?.as_bytes())?,
             Format::Markdown => dump::markdown(out, &dump, all_threads, sources)?,
         }
         out.flush()?;

@@ -11,7 +11,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Take, Write};
 use std::path::Path;
 
 use ddp_doctor_proto::v1::Report;
@@ -169,7 +169,7 @@ impl std::fmt::Display for Skipped {
     }
 }
 
-impl Reader<BufReader<File>> {
+impl Reader<BufReader<Take<File>>> {
     /// Opens a journal.
     ///
     /// # Errors

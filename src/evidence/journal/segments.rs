@@ -12,7 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Take};
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -158,7 +158,7 @@ fn name(number: u32) -> String {
 #[derive(Debug)]
 pub struct SegmentReader {
     rest: VecDeque<PathBuf>,
-    reader: Reader<BufReader<File>>,
+    reader: Reader<BufReader<Take<File>>>,
     /// The next report of the current segment.
     next: Option<Report>,
     /// Number of events of the journal up to the current report.

@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -332,7 +332,7 @@ impl Dir {
         }
     }
 
-    /// Opens a regular file of this user for reading.
+    /// Opens a regular file of this user, to which no other can write, for reading.
     ///
     /// # Errors
     ///
@@ -350,6 +350,9 @@ impl Dir {
                 let why = format!("belongs to user {owner}");
                 Err(refused(&self.path.join(name), &why))
             }
+            _ if can_others_write(&found.0) => {
+                Err(refused(&self.path.join(name), "can be changed by other users"))
+            }
             _ => Ok(()),
         };
         check(self.status_of(name)?)?;
@@ -364,19 +367,34 @@ impl Dir {
     ///
     /// Like [`Self::open_file`], or if the file is longer or not UTF-8.
     pub fn read_text(&self, name: &OsStr, limit: u64) -> io::Result<String> {
-        let file = self.open_file(name)?;
-        if file.metadata()?.len() > limit {
+        // It may grow while it is read.
+        let text = io::read_to_string(self.open_file(name)?.take(limit + 1))?;
+        if text.len() as u64 > limit {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        io::read_to_string(file)
+        Ok(text)
     }
 
-    /// Replaces a file, or creates it: readers see the old contents or the new ones. A link is replaced.
+    /// Replaces a file, or creates it: readers see the old contents or the new ones. A link is replaced. Only this user
+    /// may read the file.
     ///
     /// # Errors
     ///
     /// If it cannot be written, and then the old file is unchanged; or if something other than a file is in its place.
     pub fn replace(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
+        self.replace_with_mode(name, contents, Mode::RUSR | Mode::WUSR)
+    }
+
+    /// Like [`Self::replace`], but as far as the umask permits, others may read the file.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::replace`].
+    pub fn publish(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
+        self.replace_with_mode(name, contents, Mode::from_raw_mode(0o644))
+    }
+
+    fn replace_with_mode(&self, name: &OsStr, contents: &[u8], mode: Mode) -> io::Result<()> {
         if let Ok(Status(found)) = self.status_of(name)
             && !matches!(
                 FileType::from_raw_mode(found.st_mode),
@@ -387,8 +405,6 @@ impl Dir {
             let why = format!("{} is not a regular file", shown.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        // Like files that other programs create: as far as the umask permits, others may read it.
-        let mode = Mode::from_raw_mode(0o666);
         let (mut file, temporary) = self.temporary(name, |it| self.create(it, mode))?;
         let written = file.write_all(contents).and_then(|()| self.rename(&temporary, self, name));
         self.unless_done(written, &temporary)

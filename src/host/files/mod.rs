@@ -28,15 +28,15 @@ pub fn user_id() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Replaces the file at a path, or creates it: readers see the old contents or the new ones. If the path is a link,
-/// the link is replaced.
+/// Replaces the file at a path, or creates it, like [`Dir::publish`]: readers see the old contents or the new ones. If
+/// the path is a link, the link is replaced.
 ///
 /// # Errors
 ///
 /// If it cannot be written, and then the old file is unchanged; or if something other than a file is in its place.
-pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+pub fn publish(path: &Path, contents: &[u8]) -> io::Result<()> {
     let (dir, name) = parent(path)?;
-    dir.replace(name, contents)
+    dir.publish(name, contents)
 }
 
 /// Opens the directory that contains a path, which may belong to any user. Also returns the name in it.

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use addr2line::Context;
@@ -20,6 +20,7 @@ use gimli::{EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
+use crate::files;
 use crate::node::stacks::maps::{self, FileId, Loaded};
 use crate::node::stacks::native::readable;
 
@@ -180,9 +181,12 @@ impl std::fmt::Debug for Lines {
 fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let (_, inode, path) = &loaded.id;
     let seen = format!("/proc/{pid}/root{path}");
-    let file = File::open(&seen).or_else(|_| File::open(path)).ok()?;
-    let metadata = file.metadata().ok()?;
-    (metadata.is_file() && metadata.ino().to_string() == *inode).then_some(file)
+    // Another file may be in its place by now, such as a FIFO, which would block.
+    let find = |path: &str| File::options().read(true).custom_flags(libc::O_PATH).open(path);
+    let found = find(&seen).or_else(|_| find(path)).ok()?;
+    let metadata = found.metadata().ok()?;
+    let is_same = metadata.is_file() && metadata.ino().to_string() == *inode;
+    files::reopen(&found).ok().filter(|_| is_same)
 }
 
 #[cfg(test)]

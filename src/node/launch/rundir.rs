@@ -4,10 +4,8 @@
 //! deleted. If that run may still be active, on this node or on another one that shares the
 //! directory, its files stay and this run uses a subdirectory.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Timestamp;
@@ -251,12 +249,12 @@ pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
 }
 
 fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
-    // The descriptor stands for one directory, whatever becomes of the path.
-    let opened = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(dir).ok()?;
-    let metadata = opened.metadata().ok()?;
-    let is_own = metadata.uid() == sys::user_id() && metadata.mode() & 0o022 == 0;
-    let same = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    let run = is_own.then(|| Description::of(&same).ok().flatten()).flatten()?;
+    let opened = Dir::open_own(dir).ok()?;
+    let metadata = opened.readable().and_then(|it| it.metadata()).ok()?;
+    if metadata.mode() & 0o022 != 0 {
+        return None;
+    }
+    let run = Description::of_own(&opened).ok().flatten()?;
     let is_original = run.directory == Some(DirectoryIdentity::of(&metadata));
     is_original.then_some(run.source_folders)
 }

@@ -219,6 +219,13 @@ impl Arrivals {
         self.encounters.iter().rev()
     }
 
+    /// Time between the oldest encounter that is kept and the latest.
+    pub fn covered(&self) -> Duration {
+        let at = |encounter: Option<&Encounter>| encounter.and_then(Encounter::first_at);
+        let ends = at(self.encounters.front()).zip(at(self.encounters.back()));
+        ends.map_or(Duration::ZERO, |(oldest, latest)| latest.since(oldest))
+    }
+
     /// Adds a collective that every member has entered.
     pub(super) fn met(&mut self, encounter: Encounter) {
         let (group, seq) = (encounter.group.0 as usize, encounter.seq);

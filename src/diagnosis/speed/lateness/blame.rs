@@ -19,8 +19,8 @@ use crate::speed::clocks::Clocks;
 const FURTHEST: usize = 16;
 
 /// Time in which a rank waited for another rank that was not waiting.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LostTime {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LostTime<'a> {
     /// The waiting rank.
     pub waiting: u32,
     /// The rank that it waited for in the end.
@@ -32,7 +32,7 @@ pub struct LostTime {
     /// Group of the call …
     pub group: GroupId,
     /// … and the call waited for: that of the first rank in the encounter.
-    pub call: Arc<Call>,
+    pub call: &'a Arc<Call>,
 }
 
 /// A wait for another rank.
@@ -48,7 +48,7 @@ struct WaitFor<'a> {
 type Waits<'a> = Vec<Vec<WaitFor<'a>>>;
 
 /// All waits that ended after `since`, by rank and time.
-pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
+pub(super) fn blame(model: &Model, since: Timestamp) -> Vec<LostTime<'_>> {
     let waits = waits(model, since);
     let mut blames = Vec::new();
     for (waiting, held) in (0..).zip(&waits) {
@@ -60,12 +60,12 @@ pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
 }
 
 /// Assigns a wait, or a piece of one, to the ranks that caused it.
-fn follow(
-    waits: &Waits<'_>,
+fn follow<'a>(
+    waits: &Waits<'a>,
     waiting: u32,
-    piece: WaitFor<'_>,
+    piece: WaitFor<'a>,
     depth: usize,
-    blames: &mut Vec<LostTime>,
+    blames: &mut Vec<LostTime<'a>>,
 ) {
     let mut at = piece.from;
     let mut own = |from, to| {
@@ -76,7 +76,7 @@ fn follow(
                 from,
                 to,
                 group: piece.encounter.group,
-                call: Arc::clone(&piece.encounter.call),
+                call: &piece.encounter.call,
             });
         }
     };

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{mem, ptr};
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, blame, episode, why};
+use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, episode, why};
 use crate::model::Model;
 
 /// Minimum number of rounds after a calm time …
@@ -49,20 +50,31 @@ pub(super) struct Losses<'a> {
     /// Ranks that arrived anywhere.
     ranks: BTreeSet<u32>,
     /// By their ends, so that a window is a range.
-    blames: Vec<LostTime>,
+    blames: &'a [LostTime<'a>],
 }
 
 impl<'a> Losses<'a> {
-    pub(super) fn of(model: &'a Model, from: Timestamp, to: Timestamp, slice: Slice) -> Self {
+    /// `blames`: see [`by_end`]; they may include earlier ones.
+    pub(super) fn of(
+        model: &'a Model,
+        blames: &'a [LostTime<'a>],
+        (from, to): (Timestamp, Timestamp),
+        slice: Slice,
+    ) -> Self {
         let recent = model.arrivals.latest().take_while(|encounter| {
             // Encounters are in the order of completion, which is nearly that of time.
             encounter.last().is_some_and(|last| last.at.plus(model.timing.straggler) >= from)
         });
-        let ranks = recent.flat_map(|encounter| encounter.came.ranks().iter().copied());
-        let ranks = ranks.collect();
-        let mut blames = blame(model, from);
-        blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
-        blames.sort_by_key(|blame| blame.to);
+        // Encounters of a group share the list of their ranks.
+        let mut latest: &[u32] = &[];
+        let mut ranks = BTreeSet::new();
+        for encounter in recent {
+            let these = encounter.came.ranks();
+            if !ptr::eq(latest, these) {
+                ranks.extend(these);
+                latest = these;
+            }
+        }
         Self { model, slice, from, to, ranks, blames }
     }
 
@@ -103,7 +115,7 @@ impl<'a> Losses<'a> {
         // Both must be late for the same kind of reason.
         let why = |late: &[u32], lost| why::why(self.model, late, &others, window, lost);
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
-        let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
+        let is_alike = mem::discriminant(&one?) == mem::discriminant(&other?);
         let of_both = share(&pair);
         let reason = why(&pair, of_both / 2.0).filter(|_| is_alike)?;
         self.straggler_of(pair, window, (reason, of_both), true)
@@ -162,7 +174,7 @@ impl<'a> Losses<'a> {
     }
 
     /// Waits that ended within the window. A slice includes its end, not its start.
-    fn ended_in(&self, (from, to): (Timestamp, Timestamp)) -> &[LostTime] {
+    fn ended_in(&self, (from, to): (Timestamp, Timestamp)) -> &'a [LostTime<'a>] {
         let until = |at| self.blames.partition_point(|blame| blame.to <= at);
         let (begin, end) = (until(from), until(to));
         self.blames.get(begin..end).unwrap_or_default()
@@ -304,7 +316,7 @@ impl<'a> Losses<'a> {
             before: None,
             in_turn,
             group: place.group,
-            call: Arc::clone(&place.call),
+            call: Arc::clone(place.call),
             known_at: window.0.plus(self.model.timing.straggler).min(window.1),
             is_guessed: !self.model.group(place.group).holds_threads(place.call.op),
             ranks,
@@ -313,8 +325,8 @@ impl<'a> Losses<'a> {
     }
 
     /// A wait at the place where most is lost by waiting for these ranks.
-    fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&LostTime> {
-        let mut lost: BTreeMap<_, (Duration, &LostTime)> = BTreeMap::new();
+    fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&'a LostTime<'a>> {
+        let mut lost: BTreeMap<_, (Duration, &'a LostTime<'a>)> = BTreeMap::new();
         let blames = self.ended_in((from, Timestamp(u64::MAX))).iter();
         for blame in blames.filter(|it| late.contains(&it.late)) {
             let place = (blame.group, blame.call.op, blame.call.place.as_deref());
@@ -339,6 +351,17 @@ impl<'a> Losses<'a> {
     }
 }
 
+/// Lost time that began before `to`, by its end. Time in a phase that the program marked is left out.
+pub(super) fn by_end<'a>(
+    model: &Model,
+    mut blames: Vec<LostTime<'a>>,
+    to: Timestamp,
+) -> Vec<LostTime<'a>> {
+    blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
+    blames.sort_by_key(|blame| blame.to);
+    blames
+}
+
 /// Effective number of waits: the number of equal waits with the same sum and the same sum of
 /// squares.
 fn effective(waits: &[f64]) -> f64 {
@@ -358,7 +381,7 @@ fn slices(
 }
 
 /// Whether the late rank was in a phase that the program marked. Such phases may be long.
-fn is_in_phase(model: &Model, blame: &LostTime) -> bool {
+fn is_in_phase(model: &Model, blame: &LostTime<'_>) -> bool {
     let middle = Timestamp(blame.from.0 / 2 + blame.to.0 / 2);
     model.process_of(blame.late).is_some_and(|process| {
         process.pace.phases.iter().any(|(from, to)| (*from..=*to).contains(&middle))

@@ -30,10 +30,10 @@ mod blame;
 mod losses;
 mod why;
 
-pub use blame::{LostTime, blame};
 pub use why::{Host, Why};
 
-use self::losses::Losses;
+use self::blame::{LostTime, blame};
+use self::losses::{Losses, by_end};
 
 /// Maximum number of doublings of the shortest slice to reach the length of a round.
 const DOUBLED: u32 = 5;
@@ -110,20 +110,27 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         }
         None => 0..=DOUBLED_BLINDLY,
     };
+    let length = |doublings: u32| timing.straggler_slice * 2_u32.pow(doublings);
+    let horizon_of = |length: Duration| {
+        let examined = length * SLICES + timing.straggler_free + timing.straggler;
+        model.gaps.before(end, examined).max(begin)
+    };
+    let earliest = horizon_of(length(*lengths.end()));
+    // Those of all lengths, determined once.
+    let mut blames = None;
     let mut in_turn = None;
-    for length in lengths {
-        let length = timing.straggler_slice * 2_u32.pow(length);
+    for length in lengths.map(length) {
         let slice =
             Slice { length, seen: step.map_or(length / UNKNOWN_ROUND, |step| step * 5 / 4) };
-        let examined = length * SLICES + timing.straggler_free + timing.straggler;
-        let horizon = model.gaps.before(end, examined).max(begin);
+        let horizon = horizon_of(length);
         if end.since(horizon) < timing.straggler.max(length * FEWEST_SLICES) {
             break;
         }
         if !may_have_straggler(model, horizon, end, slice) {
             continue;
         }
-        let losses = Losses::of(model, horizon, end, slice);
+        let blames = blames.get_or_insert_with(|| by_end(model, blame(model, earliest), end));
+        let losses = Losses::of(model, blames, (horizon, end), slice);
         if let Some(found) = losses.straggler() {
             return Some(found);
         }

@@ -87,7 +87,7 @@ fn read(path: &Path, room: &Room) -> Contents {
     let mut reader = Reader { contents: Contents::default(), room };
     let opened = files::open(path);
     let result = opened.and_then(|file| {
-        let written = since_epoch(&file);
+        let written = since_epoch(file.get_ref());
         read_stream(path, file, written, &mut reader)
     });
     let mut contents = reader.contents;
