@@ -494,8 +494,8 @@ fn is_gone(error: &OpenError) -> bool {
 }
 
 const NOTHING_IN_TEXT: &str = "nothing in this text states how a job ended: it has no such line of a launcher (torchrun, \
-     Slurm, mpirun, Ray, Kubernetes, Lightning, DeepSpeed), PyTorch, NCCL, HCCL, Horovod, JAX, ROCm or the NVIDIA \
-     driver, and no stacks";
+     Slurm, mpirun, Ray, Kubernetes, Lightning, Composer, DeepSpeed), PyTorch, NCCL (ncclras, too), HCCL, oneCCL, ACCL, \
+     Horovod, JAX, vLLM, SGLang, ROCm or the NVIDIA driver, and no stacks";
 const PACKED: &str = "this form of compression or archive is not read: unpack it";
 const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";

@@ -49,6 +49,8 @@ pub(super) fn is_candidate(head: &[u8]) -> bool {
         // A pickle of protocol 2 or later.
         [0x80, 2..=5, ..] => true,
         _ if archive::is_archive(head) => true,
+        // A report of NCCL's RAS subsystem.
+        _ if has("\"communicators\"") => false,
         _ => head.trim_ascii_start().first() == Some(&b'{') && keys.iter().any(|key| has(key)),
     }
 }

@@ -52,6 +52,7 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.add_models();
     job.add_interruption();
     job.note_network();
+    job.note_reports();
     job.close()
 }
 

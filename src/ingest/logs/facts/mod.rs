@@ -1,7 +1,7 @@
 //! What lines of a log state, before it is known which rank each of them is about.
 //!
 //! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `failed_call`,
-//! `nccl`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
+//! `nccl`, `nccl_calls`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
 //! of lines that name a container.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -20,6 +20,7 @@ mod dialects;
 mod failed_call;
 mod launcher;
 mod nccl;
+mod nccl_calls;
 mod reader;
 mod stated_rank;
 mod traceback;
@@ -160,6 +161,8 @@ pub(super) enum Statement {
     WatchdogStuck { seconds: Option<u64> },
     /// A layer reported an error of the network.
     Network { text: Arc<str> },
+    /// A library or a launcher reported a failure; `next`: what to do.
+    Reported { by: &'static str, text: Arc<str>, next: &'static str },
     /// The batch system cancelled the job, for this reason if it states one. `at`: as the line reads.
     Cancelled { why: Option<Arc<str>>, at: Arc<str> },
 }
@@ -169,7 +172,9 @@ impl Statement {
     fn bytes(&self) -> usize {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
-            Self::Network { text } | Self::Quoted { text } => text.len(),
+            Self::Network { text } | Self::Quoted { text } | Self::Reported { text, .. } => {
+                text.len()
+            }
             Self::CalledAt { place } => frame_bytes(place),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
@@ -258,6 +263,8 @@ pub(super) struct Facts {
     pub(super) last: Timestamp,
     /// Processes that found a network, and the line that states it.
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
+    /// Calls of NCCL.
+    nccl_calls: nccl_calls::NcclCalls,
     /// The line being read.
     pub(super) line: LineNumber,
     /// Number of the last line in which the program states its progress; 0: there is none.

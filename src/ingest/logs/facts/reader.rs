@@ -183,6 +183,7 @@ impl Reader {
                 stream.traceback.finish(label, &mut self.facts);
             }
             stream.report.finish(&mut self.facts);
+            stream.dialects.finish(&mut self.facts);
             stream.flush(label, &mut self.facts);
         }
         self.open_bytes = 0;
@@ -209,6 +210,8 @@ impl Reader {
         self.flush(true);
         self.name_unlabelled();
         self.facts.drop_network_warnings();
+        let calls = std::mem::take(&mut self.facts.nccl_calls);
+        calls.finish(&mut self.facts);
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts

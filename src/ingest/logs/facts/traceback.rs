@@ -34,6 +34,11 @@ const QUOTES: &str = "Worker failed with error '";
 const ASYNC: &str = "raised the following async exception: ";
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
+/// What precedes the traceback of a worker of vLLM whose exception ends its engine.
+const FATAL: &str = "WorkerProc hit an exception";
+/// What precedes the rank whose parameters had no gradient.
+const WITHOUT_GRADIENT: &str = " which did not receive grad for rank ";
+
 /// Exceptions that count without a traceback: no program prints them in the course of its work.
 const BARE: [&str; 5] = [
     "CUDA out of memory",
@@ -66,6 +71,10 @@ pub(super) struct Traceback {
     went_on: bool,
     /// The line before begins a report of an exception that does not end its process.
     is_ignored: bool,
+    /// The line before states that the exception ends its process.
+    is_fatal: bool,
+    /// The traceback follows such a line.
+    ends_process: bool,
     /// The process whose exception `torch.multiprocessing.spawn` prints, by its index.
     spawned: Option<u32>,
     /// The rank whose exception another one prints, as a part of a distributed checkpoint's.
@@ -104,6 +113,7 @@ impl Traceback {
             self.text.clear();
         }
         let is_ignored = std::mem::replace(&mut self.is_ignored, ends_no_process(text));
+        let is_fatal = std::mem::replace(&mut self.is_fatal, text.contains(FATAL));
         let of_rank = failed_rank(text);
         if text.ends_with(BEGIN) || of_rank.is_some() || is_box(text) {
             let spawned = self.spawned.filter(|_| self.text.is_empty());
@@ -117,6 +127,7 @@ impl Traceback {
             self.frames.clear();
             self.is_open = true;
             self.is_own_rank = line.is_own_rank;
+            self.ends_process = is_fatal;
             self.went_on |= is_ignored;
             self.at = at;
             return true;
@@ -263,9 +274,11 @@ impl Traceback {
             of_rank,
             went_on,
             is_ignored,
+            is_fatal,
+            ends_process,
             ..
         } = std::mem::take(self);
-        self.is_ignored = is_ignored;
+        (self.is_ignored, self.is_fatal) = (is_ignored, is_fatal);
         let causes = cause.iter().flat_map(|(_, frames)| frames);
         let by_launcher = frames.iter().chain(causes).any(|it| is_launcher(&it.file));
         // A cause in a library has the line that led to the exception which it caused.
@@ -282,11 +295,14 @@ impl Traceback {
         {
             return;
         }
+        // DDP names the rank that it runs on.
+        let named = || scan::after(&text, WITHOUT_GRADIENT).and_then(scan::rank);
+        let of_rank = of_rank.or_else(|| named().filter(|_| label.rank.is_none()));
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost).or(outer),
-            uncaught: is_thrown || spawned.is_some() || is_own_rank && !went_on,
+            uncaught: is_thrown || ends_process || spawned.is_some() || is_own_rank && !went_on,
             went_on,
             is_last,
             by_launcher,
@@ -325,7 +341,10 @@ fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
     let pid = scan::small_after(text, " pid: ").filter(|_| is_rays);
     if let Some(pid) = pid {
         let host = scan::after(text, " ip: ").map(|it| scan::until(it, &[' ']));
-        ray_worker(pid, host, at, facts);
+        // verl names its workers by the node and the rank there, which is the rank on the first node.
+        let name = scan::after(text, " name: ").map_or("", |it| scan::until(it, &[' ']));
+        let rank = scan::after(name, "WorkerDict_0:").and_then(scan::rank);
+        ray_worker(pid, host, rank, at, facts);
     }
     pid.is_some()
 }

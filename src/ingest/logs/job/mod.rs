@@ -37,6 +37,10 @@ pub(super) use stack_place::{in_collective, place_of};
 
 /// Why Slurm cancels a step of which it lost a node.
 const NODE_FAILURE: &str = "NODE FAILURE";
+/// Who reports that another rank timed out.
+const WATCHDOG: &str = "PyTorch";
+/// Maximum number of reports that are kept.
+const MAX_REPORTS: usize = 64;
 /// Maximum number of notes on one topic.
 const MAX_NOTES: usize = 4;
 
@@ -52,6 +56,8 @@ pub(super) enum Topic {
     /// An attempt that the launcher restarted.
     Earlier,
     Network,
+    /// Statements of libraries and launchers.
+    Reports,
     /// Stacks of a process that is not identified.
     Stacks,
 }
@@ -82,6 +88,8 @@ pub(super) struct Job {
     quotes: usize,
     /// Errors of the network, with the ranks that reported them.
     pub(super) network: Vec<(Option<u32>, Arc<str>)>,
+    /// What libraries and launchers reported; `true`: a watchdog of PyTorch did.
+    reports: Vec<(bool, String)>,
     begins: Timestamp,
     pub(super) ends: Timestamp,
 }
@@ -111,6 +119,7 @@ impl Job {
             timed_out: HashSet::new(),
             quotes: 0,
             network: Vec::new(),
+            reports: Vec::new(),
             begins: clock.first,
             ends: clock.first,
         };
@@ -182,6 +191,10 @@ impl Job {
                 }
                 _ => {}
             }
+            if let Statement::Reported { by, text, next } = &fact.what {
+                self.reported(fact, by, text, next);
+                continue;
+            }
             if !self.fact(fact, &groups, at) {
                 unknown.push((fact, at));
             }
@@ -192,6 +205,28 @@ impl Job {
         // Launchers name a rank after it printed its last line.
         for (fact, at) in unknown {
             self.add_unidentified(fact, at);
+        }
+    }
+
+    /// Adds a note on what a library or a launcher reported.
+    fn reported(&mut self, fact: &Fact, by: &str, text: &str, next: &str) {
+        let rank = self.names.rank(&fact.who, None);
+        if let Some(rank) = rank {
+            self.ranks.entry(rank).or_default();
+        }
+        let on = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
+        if self.reports.len() < MAX_REPORTS {
+            self.reports.push((by == WATCHDOG, format!("{by} reported{on}: {text}\n{next}")));
+        }
+    }
+
+    /// Adds notes on what libraries and launchers reported. What a watchdog reports of the timeout of another
+    /// rank says nothing beside such a timeout.
+    pub(super) fn note_reports(&mut self) {
+        for (is_of_watchdog, text) in std::mem::take(&mut self.reports) {
+            if !is_of_watchdog || self.given_up.is_none() {
+                self.note(Topic::Reports, text);
+            }
         }
     }
 
@@ -232,6 +267,7 @@ impl Job {
             | Statement::Cancelled { .. }
             | Statement::NodeFailed
             | Statement::Quoted { .. }
+            | Statement::Reported { .. }
             | Statement::Interrupted { .. }
             | Statement::Restarted
             | Statement::Finished => {}

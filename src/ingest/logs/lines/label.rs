@@ -74,6 +74,25 @@ impl Name {
         fits.then(|| Self::cut(name.strip_prefix("pod/").unwrap_or(name)))
     }
 
+    /// The rank in the name of a worker of vLLM or SGLang: "`Worker_TP3_EP3`", "TP3". They name the kinds of
+    /// parallelism with more than one rank: without others, the place in tensor parallelism is the rank. Expert
+    /// parallelism has no ranks of its own.
+    fn rank_of_engine(self) -> Option<u32> {
+        let name = self.to_string();
+        let places = ["Worker_", "VllmWorker_"].iter().find_map(|it| name.strip_prefix(it));
+        let mut rank = None;
+        for place in places.unwrap_or(&name).split('_') {
+            if let Some(number) = place.strip_prefix("TP") {
+                let is_number = !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit());
+                rank = scan::rank(number).filter(|_| is_number && rank.is_none());
+                rank?;
+            } else if !place.starts_with("EP") {
+                return None;
+            }
+        }
+        rank
+    }
+
     fn cut(text: &str) -> Self {
         let mut name = [0; MAX_NAME];
         let letters = name.iter_mut().zip(text.bytes());
@@ -180,6 +199,7 @@ impl<'a> Line<'a> {
         for _ in 0..4 {
             if let Some((at, name, rest)) = named_stamp(text) {
                 time = time.or(Some(at));
+                label.rank = label.rank.or(name.rank_of_engine());
                 let (pid, host) = (None, None);
                 label.worker = label.worker.or(Some(Worker { name, pid, host }));
                 text = rest;
@@ -270,16 +290,24 @@ fn local(text: &str) -> Option<(u32, &str)> {
 fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
     let (inner, rest) = text.strip_prefix('(')?.split_once(')')?;
     let (name, values) = inner.split_once(' ').filter(|_| inner.len() <= BEFORE)?;
-    let (mut pid, mut host, mut rank) = (None, None, None);
+    let (mut pid, mut host, mut rank, mut place) = (None, None, None, None);
     for value in values.split([' ', ',']).filter(|it| !it.is_empty()) {
-        match value.split_once('=')? {
+        let Some(value) = value.split_once('=') else {
+            // "VllmWorker TP0".
+            place = Some(value).filter(|_| place.is_none());
+            place?;
+            continue;
+        };
+        match value {
             ("pid", value) => pid = Some(value.parse().ok()?),
             ("ip", value) => host = Some(value.parse().ok()?),
             ("rank", value) => rank = Some(scan::rank(value)?),
             _ => return None,
         }
     }
-    let name = Name::of(name).filter(|_| pid.is_some())?;
+    let placed = place.map(|place| format!("{name}_{place}"));
+    let name = Name::of(placed.as_deref().unwrap_or(name)).filter(|_| pid.is_some())?;
+    let rank = rank.or_else(|| name.rank_of_engine());
     let worker = Worker { name, pid, host };
     Some((worker, rank, rest.strip_prefix(' ').unwrap_or(rest)))
 }

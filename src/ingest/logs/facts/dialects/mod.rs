@@ -8,15 +8,19 @@ use super::{Facts, Subject};
 use crate::ingest::logs::lines::Line;
 
 mod devices;
+mod engines;
 mod hccl;
 mod horovod;
 mod jax;
+mod ras;
+mod statements;
 
 /// What the dialects remember of the lines of one process.
 #[derive(Debug, Default)]
 pub(super) struct Dialects {
     horovod: horovod::Stalled,
     jax: jax::Tasks,
+    ras: ras::Report,
 }
 
 impl Dialects {
@@ -26,6 +30,15 @@ impl Dialects {
         devices::read(line, at, facts);
         self.horovod.read(line, at, facts);
         self.jax.read(line, at, facts);
+        self.ras.read(line, at, facts);
+        engines::read(line, at, facts);
+        statements::read(line, at, facts);
+    }
+
+    /// Adds what the end of the text completes.
+    pub(super) fn finish(&mut self, facts: &mut Facts) {
+        let at = facts.last;
+        self.ras.finish(facts, at);
     }
 }
 

@@ -1,0 +1,33 @@
+//! Engines and launchers that name the worker which ended: vLLM and Composer.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::of_rank;
+use crate::ingest::logs::facts::{ExitStatus, Facts, Statement};
+use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::scan::{after, rank, until};
+
+/// What precedes the rank in a line of vLLM about a worker.
+const VLLM: &str = "Worker proc VllmWorker-";
+/// What precedes the rank in a line of Composer.
+const COMPOSER: &str = "composer.cli.launcher:Rank ";
+
+/// Reads one line.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    if let Some(own) = after(line.text, VLLM)
+        && own.contains(" died unexpectedly")
+        && let Some(rank) = rank(own)
+    {
+        let what = Statement::Ended(ExitStatus::default());
+        facts.add(of_rank(&Line { label: <_>::default(), ..*line }, Some(rank)), at, what);
+    }
+    if let Some(own) = after(line.text, COMPOSER)
+        && let Some(status) = after(own, " crashed with exit code ")
+        && let Some(rank) = rank(own)
+        && let Ok(status) = until(status, &[' ']).trim_end_matches('.').parse::<i32>()
+        && (-64..=255).contains(&status)
+    {
+        let what = Statement::Ended(ExitStatus::of_status(status));
+        facts.add(of_rank(line, Some(rank)), at, what);
+    }
+}

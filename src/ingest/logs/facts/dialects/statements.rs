@@ -1,0 +1,83 @@
+//! Lines of libraries and launchers that state a failure without naming the rank that caused it. They are
+//! reported with what helps.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::ingest::logs::facts::{Facts, Statement};
+use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::scan::cut;
+
+/// A kind of line: parts that it contains, who writes it, and what to do.
+struct Known {
+    parts: &'static [&'static str],
+    by: &'static str,
+    next: &'static str,
+}
+
+/// All kinds.
+static KNOWN: [Known; 9] = [
+    Known {
+        parts: &["NCCL WARN", "Mismatched collective detected"],
+        by: "NCCL",
+        next: "Run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL, and analyze the output: it has the calls of \
+               every rank.",
+    },
+    Known {
+        parts: &["NCCL WARN", "/dev/shm/nccl-"],
+        by: "NCCL",
+        next: "Make room in /dev/shm (df -h /dev/shm): docker run --shm-size, or an emptyDir with medium: Memory in \
+               Kubernetes.",
+    },
+    Known {
+        parts: &["may hang in polling"],
+        by: "ACCL",
+        next: "Add the logs of all ranks: the rank that the others poll for is the one to look at.",
+    },
+    Known {
+        parts: &["|CCL_ERROR|", "can't find interface"],
+        by: "oneCCL",
+        next: "Name an interface in CCL_KVS_IFACE: oneCCL leaves out the loopback interface.",
+    },
+    Known {
+        parts: &["|CCL_ERROR|"],
+        by: "oneCCL",
+        next: "Check that the address and the port of its store (CCL_KVS_IP_PORT) are free and can be reached.",
+    },
+    Known {
+        parts: &["Watchdog timeout (self.watchdog_timeout="],
+        by: "SGLang",
+        next: "Compare the stacks of all schedulers (py-spy dump): the one that is not in a collective is the one to \
+               look at.",
+    },
+    Known {
+        parts: &["NodeNotReady", "pod/"],
+        by: "Kubernetes",
+        next: "Find out why that node failed (kubectl describe node), and exclude it (kubectl cordon).",
+    },
+    Known {
+        parts: &["Evicted", "pod/", "The node was low on resource"],
+        by: "Kubernetes",
+        next: "Request as much of that resource as the pod uses, so that it is placed on a node that has it.",
+    },
+    Known {
+        parts: &["Received a dump signal due to a collective timeout from", " rank "],
+        by: "PyTorch",
+        next: "Add the logs of all ranks, above all that of the rank which timed out first.",
+    },
+];
+/// Maximum length of a text.
+const MAX_TEXT: usize = 400;
+
+/// Reads one line.
+pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    let text = line.text;
+    let mut known = KNOWN.iter();
+    let Some(known) = known.find(|it| it.parts.iter().all(|part| text.contains(part))) else {
+        return;
+    };
+    let text = Arc::from(cut(text.trim(), MAX_TEXT));
+    let what = Statement::Reported { by: known.by, text, next: known.next };
+    facts.add(line.label.into(), at, what);
+}
