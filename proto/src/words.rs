@@ -283,7 +283,8 @@ pub fn runs(ranks: &[u32]) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = ranks;
     while let [first, ..] = *rest {
-        let length = 1 + rest.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count();
+        let length =
+            1 + rest.windows(2).take_while(|pair| pair[0].checked_add(1) == Some(pair[1])).count();
         if length >= 3 {
             parts.push(format!("{first}–{}", rest[length - 1]));
             rest = &rest[length..];

@@ -134,7 +134,7 @@ fn rank_of(pid: u32, stat: &Stat) -> Option<RankProcess> {
     })
 }
 
-/// What distinguishes jobs: where the ranks meet, and the ids of launcher and batch system. Without any of it,
+/// What distinguishes jobs: the user, where the ranks meet, and the ids of launcher and batch system. Without any of it,
 /// the launcher's process.
 fn key(process: &RankProcess) -> String {
     const IDS: [&str; 7] = [
@@ -147,7 +147,14 @@ fn key(process: &RankProcess) -> String {
         "PMIX_NAMESPACE",
     ];
     let ids = IDS.map(|name| process.environment.get(name).unwrap_or_default());
-    if ids.iter().all(|id| id.is_empty()) { process.parent.to_string() } else { ids.join("\n") }
+    let place = if ids.iter().all(|id| id.is_empty()) {
+        process.parent.to_string()
+    } else {
+        ids.join("\n")
+    };
+    // Another user can choose the same variables.
+    let user = fs::metadata(format!("/proc/{}", process.pid)).map_or(0, |it| it.uid());
+    format!("{user}\n{place}")
 }
 
 /// Splits processes that cannot be of one job: a rank that occurs twice is one of each launcher.

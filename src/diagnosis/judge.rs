@@ -9,6 +9,7 @@
 //! first.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
@@ -227,12 +228,15 @@ fn begin(draft: &Draft) -> Timestamp {
 /// ranks.
 fn merge(found: Vec<Draft>) -> Vec<Draft> {
     let mut merged: Vec<Merged> = Vec::new();
+    let mut known: BTreeMap<EventKey, usize> = BTreeMap::new();
     for draft in found {
-        let twin = merged.iter_mut().find(|it| is_one_event(&it.draft, &draft));
-        match twin {
-            Some(twin) => absorb(twin, draft),
-            None => merged.push(Merged { first: draft.summary.clone(), draft }),
+        let key = EventKey::of(&draft);
+        if let Some(&twin) = key.as_ref().and_then(|key| known.get(key)) {
+            absorb(&mut merged[twin], draft);
+            continue;
         }
+        known.extend(key.map(|key| (key, merged.len())));
+        merged.push(Merged { first: draft.summary.clone(), draft });
     }
     merged.into_iter().map(|it| it.draft).collect()
 }
@@ -244,20 +248,38 @@ struct Merged {
     first: String,
 }
 
-fn is_one_event(a: &Draft, b: &Draft) -> bool {
-    (a.code, a.attempt, &a.caused_by) == (b.code, b.attempt, &b.caused_by)
-        && (a.caused_by.is_some() || is_alike(a.event.as_deref(), b.event.as_deref()))
+/// What findings of one event have in common: a cause, or else a text and a line.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct EventKey {
+    code: &'static str,
+    attempt: Attempt,
+    caused_by: Option<Key>,
+    event: Option<(String, String)>,
+}
+
+impl EventKey {
+    /// `None`: no other finding is of the same event.
+    fn of(draft: &Draft) -> Option<Self> {
+        let caused_by = draft.caused_by.clone();
+        let event = match &caused_by {
+            Some(_) => None,
+            None => Some(without_differences(draft.event.as_deref()?)),
+        };
+        Some(Self { code: draft.code.code, attempt: draft.attempt, caused_by, event })
+    }
 }
 
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
 /// happened at one line.
 fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
     let (Some(a), Some(b)) = (a, b) else { return false };
-    let split = |event: &str| {
-        let (text, at) = event.rsplit_once(" at ").unwrap_or((event, ""));
-        (without_numbers(text), at.to_owned())
-    };
-    a == b || split(a) == split(b)
+    a == b || without_differences(a) == without_differences(b)
+}
+
+/// The text of an event without its numbers, and its line.
+fn without_differences(event: &str) -> (String, String) {
+    let (text, at) = event.rsplit_once(" at ").unwrap_or((event, ""));
+    (without_numbers(text), at.to_owned())
 }
 
 /// The words of a text, each with the characters that separate it from the next.

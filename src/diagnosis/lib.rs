@@ -241,7 +241,8 @@ impl Engine {
                 missing_ranks: model.unseen(),
                 layers: layers.into_iter().collect(),
                 records: model.processes.values().map(|process| process.records).sum(),
-                records_lost: model.processes.values().map(|process| process.lost).sum(),
+                records_lost: (model.processes.values())
+                    .fold(0, |sum: u64, process| sum.saturating_add(process.lost)),
                 clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
             },
             findings: self.findings.clone(),

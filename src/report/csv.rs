@@ -189,7 +189,7 @@ fn shape(shapes: &[Vec<u64>]) -> String {
 /// apostrophe prevents it.
 fn text(text: &str) -> String {
     let text = plain(text);
-    if text.starts_with(['=', '+', '-', '@']) {
+    if text.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) {
         return format!("'{text}");
     }
     text

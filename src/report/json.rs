@@ -151,6 +151,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn hidden_characters_are_escaped() {
+        let hostile = "a\u{1b}[2J\u{9b}\u{202e}\u{e0041}\nb";
+        let shown = text(&hostile).unwrap();
+        assert_eq!(shown, "\"a\\u001b[2J\\u009b\\u202e\\udb40\\udc41\\nb\"\n");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), hostile);
+    }
+
+    #[test]
     fn updates_accumulate_to_a_report() {
         let mut assembler = Assembler::new(Job { id: "j".into(), ..Job::default() });
         assert_eq!(assembler.report().verdict, Verdict::Insufficient);

@@ -12,6 +12,7 @@ mod hostile_peers;
 mod other_users;
 mod planted_files;
 mod planted_for_ranks;
+mod published_text;
 mod secrets;
 mod sources;
 mod token;

@@ -89,3 +89,16 @@ fn reporter_below_a_run_finds_the_token() {
     let report = coordinator.until("elsewhere", |report| report.ranks.len() == 2);
     assert_eq!(report.job.id, "elsewhere");
 }
+
+#[test]
+fn users_own_token_file_in_the_run_directory_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("kept")).unwrap();
+    fs::write(dir.path().join("kept/token"), "of another program").unwrap();
+    let mut command = program(dir.path());
+    command.env("DDP_DOCTOR_TOKEN", TOKEN);
+    command.args(["run", "--run-dir", "kept", "--", "sh", "-c", "cat kept/token"]);
+    let finished = run_to_end(command);
+    assert_eq!(finished.stdout, "of another program", "{finished}");
+    assert_eq!(fs::read_to_string(dir.path().join("kept/token")).unwrap(), "of another program");
+}

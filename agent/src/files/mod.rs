@@ -3,7 +3,7 @@
 //! Other users can write to the parents of directories in which ranks create files, and can
 //! replace what is in them by links at any moment. Therefore nothing else in the libraries and the
 //! Python package creates, renames or removes anything (`tests/structure/forbidden_code.rs`). All of
-//! it happens through the descriptor of a directory ([`Dir`]) that was opened component by component
+//! it happens through the descriptor of a directory (`Dir`) that was opened component by component
 //! ([`walk`]), with names that are single components. No operation follows a link, waits for a FIFO,
 //! or writes to a file that existed before.
 //!

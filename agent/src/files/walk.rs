@@ -55,7 +55,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
             links += 1;
-            if is_changeable {
+            if is_changeable || !is_trusted_link(&directory, &entry) {
                 let link = shown.join(&name);
                 return Err(refused(&link, "is a link that another user can change"));
             }
@@ -134,6 +134,15 @@ fn can_replace(directory: &libc::stat, entry: &libc::stat) -> bool {
     let is_sticky = directory.st_mode & STICKY != 0;
     let can_write = can_others_write(directory.st_mode, directory.st_gid);
     !is_trusted || can_write && !(is_sticky && is_own(entry.st_uid))
+}
+
+/// Whether a link was made where it is by this user or the system. The mode of a directory does not
+/// show everybody who can write to it, such as those whom an access control list admits; and in a
+/// sticky directory, others can have moved a link of this user there.
+fn is_trusted_link(directory: &libc::stat, link: &libc::stat) -> bool {
+    let is_system = link.st_uid == 0 || trust::is_unmapped(link.st_uid);
+    let is_shared = can_others_write(directory.st_mode, directory.st_gid);
+    is_system || link.st_uid == sys::effective_uid() && !is_shared
 }
 
 /// Whether users other than the owner can write to a file or directory of this mode and group.

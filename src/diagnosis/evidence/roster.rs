@@ -229,11 +229,9 @@ impl Roster {
             loop {
                 self.drain_process(process, out);
                 let first = self.held.get(&process).and_then(|it| it.events.front());
-                let Some(group) = first.and_then(group_of).map(|(group, _)| Arc::clone(group))
-                else {
-                    break;
-                };
-                self.assume(process, &group);
+                let Some((group, makes)) = first.and_then(group_of) else { break };
+                let group = Arc::clone(group);
+                self.assume(process, &group, makes);
             }
         }
         self.drain(out);
@@ -241,11 +239,12 @@ impl Roster {
 
     /// Assumes that ranks are seated in order, if there are as many seats as ranks and no rank is
     /// known to sit elsewhere. Otherwise the communicator stays unknown.
-    fn assume(&mut self, process: ProcessId, group: &GroupInfo) {
+    fn assume(&mut self, process: ProcessId, group: &GroupInfo, makes: bool) {
         let Some(seat) = group.seat else { return };
         let world_size = self.processes.get(&process).and_then(|it| it.world_size);
         let own = Key::of(group, seat);
-        let key = if self.communicators.contains_key(&own) { own } else { own.parent() };
+        // That which `find` looks up, or the event would wait for ever.
+        let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.entry(key).or_default();
         let in_order = communicator.seats.iter().all(|(seat, rank)| seat == rank);
         if world_size == Some(seat.size) && in_order && !communicator.seats.is_empty() {

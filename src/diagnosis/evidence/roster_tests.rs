@@ -231,3 +231,28 @@ fn rank_in_two_seats_is_no_communicator() {
     assert_eq!(take(&mut roster, member(0, &group("0xa", 1, 2))), 0);
     assert!(released(&mut roster).is_empty());
 }
+
+#[test]
+fn part_of_an_unknown_communicator_is_given_up() {
+    let mut roster = Roster::default();
+    let Event::ProcessJoined { process, host, pid, layer, world, at, .. } = joined(0, 0, 1) else {
+        unreachable!()
+    };
+    let without_rank = Event::ProcessJoined {
+        process,
+        rank: None,
+        world_size: None,
+        host,
+        pid,
+        layer,
+        world,
+        restarts: 0,
+        at,
+    };
+    assert_eq!(take(&mut roster, without_rank), 1);
+    let part = group("whole/part", 0, 3);
+    assert_eq!(take(&mut roster, member(0, &part)), 0);
+    assert_eq!(take(&mut roster, issued(0, Op::AllReduce, &part, None)), 0);
+    // The call, of no group, and the end.
+    assert_eq!(take(&mut roster, ended(0)), 2);
+}

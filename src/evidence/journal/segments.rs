@@ -233,7 +233,8 @@ impl SegmentReader {
                 self.events += report.events.len() as u64;
                 for event in &report.events {
                     if let Some(Kind::RecordsLost(lost)) = &event.kind {
-                        *self.lost.entry(lost.process).or_default() += lost.count;
+                        let sum = self.lost.entry(lost.process).or_default();
+                        *sum = sum.saturating_add(lost.count);
                     }
                 }
             }

@@ -342,15 +342,12 @@ impl Dir {
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         // Checked first, since opening a device can have side effects, and again afterwards.
         let check = |found: Status| match found.owner() {
-            _ if !found.is_file() => Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} is not a regular file", self.path.join(name).display()),
-            )),
+            _ if !found.is_file() => Err(self.not_regular(name)),
             owner if owner != user_id() => {
                 let why = format!("belongs to user {owner}");
                 Err(refused(&self.path.join(name), &why))
             }
-            _ if can_others_write(&found.0) => {
+            _ if can_others_write(found.0.st_mode, found.0.st_gid) => {
                 Err(refused(&self.path.join(name), "can be changed by other users"))
             }
             _ => Ok(()),
@@ -391,6 +388,11 @@ impl Dir {
     ///
     /// Like [`Self::replace`].
     pub fn publish(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
+        // A link such as /dev/stdout must stay.
+        let target = self.path_through_descriptor(name).metadata();
+        if target.is_ok_and(|it| !it.is_file()) {
+            return Err(self.not_regular(name));
+        }
         self.replace_with_mode(name, contents, Mode::from_raw_mode(0o644))
     }
 
@@ -401,13 +403,16 @@ impl Dir {
                 FileType::RegularFile | FileType::Symlink
             )
         {
-            let shown = self.path.join(name);
-            let why = format!("{} is not a regular file", shown.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err(self.not_regular(name));
         }
         let (mut file, temporary) = self.temporary(name, |it| self.create(it, mode))?;
         let written = file.write_all(contents).and_then(|()| self.rename(&temporary, self, name));
         self.unless_done(written, &temporary)
+    }
+
+    fn not_regular(&self, name: &OsStr) -> io::Error {
+        let why = format!("{} is not a regular file", self.path.join(name).display());
+        io::Error::new(io::ErrorKind::InvalidInput, why)
     }
 
     /// Makes `name` a symbolic link to `target`, in place of a file or link with this name.

@@ -306,6 +306,14 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
 /// How the processes of the job load the NCCL shim. Files created for it are in the box directory.
 fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoading> {
     let mut log = |why: &str| live.print_line(why);
+    // Processes of the job find the folder by its path.
+    let is_safe =
+        || Dir::open_own(boxes.path()).and_then(|it| Ok(it.changeable_by_others()?.is_none()));
+    if matches!(when, Nccl::Profiler | Nccl::Soname) && !is_safe().unwrap_or(false) {
+        let why = "NCCL calls are not traced: other users can replace the directory of the run and of its black boxes";
+        live.print_line(why);
+        return None;
+    }
     let loading = match when {
         Nccl::Auto => {
             let has_driver = environment::has_nvidia_driver();

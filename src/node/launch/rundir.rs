@@ -251,7 +251,8 @@ pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
 fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
     let opened = Dir::open_own(dir).ok()?;
     let metadata = opened.readable().and_then(|it| it.metadata()).ok()?;
-    if metadata.mode() & 0o022 != 0 {
+    // The evidence is read by its path.
+    if metadata.mode() & 0o022 != 0 || opened.changeable_by_others().ok()?.is_some() {
         return None;
     }
     let run = Description::of_own(&opened).ok().flatten()?;

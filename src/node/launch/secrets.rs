@@ -14,7 +14,7 @@ use crate::transport::token::{self, TOKEN_FILE};
 /// Variables with secrets.
 const SECRETS: [&str; 3] = [token::VARIABLE, METRICS_TOKEN, "DDP_DOCTOR_WEBHOOK"];
 /// File name of the token.
-const NAME: &str = "token";
+const NAME: &str = "ddp-doctor.token";
 
 /// Removes all secrets from the environment of a command.
 pub(super) fn remove_from(command: &mut Command) {

@@ -68,7 +68,7 @@ impl Task {
     }
 }
 
-/// The processes below a process, parents first, at most [`MAX_CHILDREN`].
+/// The processes below a process, parents first, at most `MAX_CHILDREN`.
 pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
     let below = descendants::below(pid).into_iter().take(MAX_CHILDREN);
     let children = below.filter_map(|(child, _)| {

@@ -78,15 +78,15 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     });
     match (raised, met) {
         (Some(raised), _) => draft.observed(vec![raised]),
-        (None, Some(met)) => draft.proved_by(certificate(situation, met, code)),
+        (None, Some(met)) => draft.proved_by(certificate(situation, met)),
         (None, None) => draft,
     }
 }
 
-fn certificate(situation: &Situation<'_>, met: &Divergence, code: &Code) -> Option<Certificate> {
+fn certificate(situation: &Situation<'_>, met: &Divergence) -> Option<Certificate> {
     let join = situation.join(met.group, met.seq)?;
     let kind = CertificateKind::UnsatisfiableJoin;
-    let proof = divergence::certificate(situation, met.group, join, code, kind);
+    let proof = divergence::certificate(situation, met.group, join, kind);
     // Calls that differ in dtype alone can complete: the checker rejects such a proof.
     proof.filter(|proof| crate::proof::check(proof).is_ok())
 }

@@ -20,7 +20,7 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
     // A process that lost its first records has no earlier time.
     let since = since.max(situation.model.started.unwrap_or_default());
-    let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
+    let lost = lossy.iter().fold(0_u64, |sum, (_, process)| sum.saturating_add(process.lost));
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
     ranks.dedup();
     let they = number(&ranks, "it", "they");

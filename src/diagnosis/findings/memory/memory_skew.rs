@@ -67,7 +67,9 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
     by_most.sort_by_key(|it| it.most);
     // The lower median.
     let usual = by_most.get(by_most.len().checked_sub(1)? / 2)?.most;
-    let far = |it: &&&Usage<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
+    let far = |it: &&&Usage<'_>| {
+        it.least >= usual.saturating_mul(HALVES) / 2 && it.least - usual >= BYTES
+    };
     let mut more: Vec<&Usage<'_>> = by_most.iter().filter(far).copied().collect();
     // If many ranks differ, the program is made that way.
     if more.is_empty() || more.len() * 4 > held.len().max(4) {

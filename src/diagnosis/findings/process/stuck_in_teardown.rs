@@ -107,7 +107,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     });
     advise(&mut draft);
     let kind = divergence::kind_of_proof(divergence.mismatch);
-    let proof = divergence::certificate(situation, group, join, &catalogue::DD205, kind);
+    let proof = divergence::certificate(situation, group, join, kind);
     let proof = proof.filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
     Some(draft.proved_by(proof))
 }

@@ -102,7 +102,7 @@ impl Model {
             }
             Event::RecordsLost { process, count } => {
                 let process = self.processes.get_mut(&process)?;
-                process.lost += count;
+                process.lost = process.lost.saturating_add(count);
                 process.turns.lost();
                 process.accumulation.lost();
                 if process.lost_at == Timestamp::default() {

@@ -104,7 +104,7 @@ impl Attempts {
             let number = match attempt {
                 Some(it) if !is_next => Attempt { index: counted.max(it.index), ..it },
                 Some(it) if counted > 0 || was_requested => {
-                    Attempt { index: counted.max(it.index + 1), ..it }
+                    Attempt { index: counted.max(it.index.saturating_add(1)), ..it }
                 }
                 _ => {
                     self.last.push(0);

@@ -1,6 +1,6 @@
 //! Stragglers: ranks that repeatedly keep the others waiting.
 //!
-//! The measure is the share of their time that ranks lose by waiting, and for whom ([`blame`]);
+//! The measure is the share of their time that ranks lose by waiting, and for whom (`blame`);
 //! never the duration of a call or a step. Time is divided into slices, each at least as long as a
 //! round of the loop. A rank is a straggler since the first of the latest slices in nearly all of
 //! which most of the loss is due to it.
