@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-# quick = ["faulty"]
+# quick = []
 # [scenario.stuck.faulty]
 # run_options = ["--stall-after", "12"]
 # code = "DD204"

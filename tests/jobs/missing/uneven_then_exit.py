@@ -1,7 +1,7 @@
 # /// truth
 # nproc = 3
 # decisive = "stamp"
-# quick = ["faulty"]
+# quick = []
 # [faulty]
 # code = "DD102"
 # verdict = "hang"
