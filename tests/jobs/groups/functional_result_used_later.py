@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-# quick = []
+# quick = ["faulty"]
 # [scenario.stuck.faulty]
 # run_options = ["--stall-after", "12"]
 # code = "DD204"

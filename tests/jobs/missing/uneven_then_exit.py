@@ -1,7 +1,7 @@
 # /// truth
 # nproc = 3
 # decisive = "stamp"
-# quick = []
+# quick = ["faulty"]
 # [faulty]
 # code = "DD102"
 # verdict = "hang"

@@ -19,7 +19,7 @@ fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
         other.id != process.id
             && other.world == process.world
             && matches!(signal, Some(libc_signal::TERM | libc_signal::KILL))
-            && matches!(situation.model.ending_of(other), Ending::Died(_))
+            && other.uncaught().is_none()
     })
 }
 

@@ -81,7 +81,9 @@ impl Process {
         }
         match uncaught {
             Some(exception) => Ending::Raised(&exception.text),
-            None if self.aborted_on_its_way_out() => Ending::InOrder,
+            None if self.aborted_on_its_way_out() || self.terminated_on_its_way_out() => {
+                Ending::InOrder
+            }
             None if end.exit == Exit::default() && self.announced_in_order() => Ending::InOrder,
             None => Ending::Died(end.exit),
         }
@@ -98,6 +100,14 @@ impl Process {
         self.end.is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
             && self.announced_in_order()
             && self.uncaught().is_none()
+    }
+
+    /// Whether it was asked to end after its program had ended in order, and made no call since then. The
+    /// interpreter may take a while to exit, in which the launcher ends all ranks because a peer failed.
+    fn terminated_on_its_way_out(&self) -> bool {
+        self.end.is_some_and(|end| end.exit.signal == Some(libc_signal::TERM))
+            && self.announced_in_order()
+            && !self.last_call.as_ref().is_some_and(|call| self.is_leaving_at(call))
     }
 
     /// The uncaught exception.
