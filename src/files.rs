@@ -16,6 +16,8 @@ use crate::host::files::user_id;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// First bytes of a file compressed with zstd.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Flags with which opening a file neither waits nor changes the terminal of the process.
+const NEVER_BLOCKS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 /// Size of the buffers of [`decompressed`].
 const BUFFER: usize = 256 << 10;
 
@@ -116,7 +118,19 @@ pub fn open(path: &Path) -> io::Result<Take<File>> {
     if !metadata.is_file() {
         return rejected("it is not a regular file".into());
     }
-    Ok(reopen(&found)?.take(metadata.len()))
+    let opened = match reopen(&found) {
+        // Without `/proc`, the file can have been exchanged.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let again = File::options().read(true).custom_flags(NEVER_BLOCKS).open(path)?;
+            let now = again.metadata()?;
+            if (now.dev(), now.ino()) != (metadata.dev(), metadata.ino()) {
+                return rejected("it was exchanged for another file".into());
+            }
+            again
+        }
+        opened => opened?,
+    };
+    Ok(opened.take(metadata.len()))
 }
 
 /// Opens a regular file for reading that was opened with `O_PATH`, and cannot have been exchanged since.
@@ -126,7 +140,7 @@ pub fn open(path: &Path) -> io::Result<Take<File>> {
 /// Fails if the file cannot be read.
 pub fn reopen(found: &File) -> io::Result<File> {
     let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-    File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(link)
+    File::options().read(true).custom_flags(NEVER_BLOCKS).open(link)
 }
 
 /// Reads a regular file of at most `limit` bytes as text.
@@ -156,7 +170,7 @@ mod tests {
 
     #[test]
     fn devices_are_rejected_before_they_are_opened() {
-        // Whoever opens this device becomes a leader of pseudoterminals: a number in /dev/pts shows it.
+        // Opening this device creates a pseudoterminal in /dev/pts.
         let terminals = || fs::read_dir("/dev/pts").map_or(0, Iterator::count);
         let before = terminals();
         assert_eq!(why(open(Path::new("/dev/ptmx"))), "it is not a regular file");

@@ -215,6 +215,22 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_different_users_are_of_different_jobs() {
+        use std::os::unix::process::CommandExt;
+        if sys::user_id() != 0 {
+            return;
+        }
+        let mut other = std::process::Command::new("sleep").arg("60").uid(64_125).spawn().unwrap();
+        let rank = |pid| process(pid, 1, &[("RANK", "0"), ("MASTER_PORT", "29500")]);
+        let keys = [std::process::id(), std::os::unix::process::parent_id(), other.id()]
+            .map(|pid| key(&rank(pid)));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(keys[0], keys[1]);
+        assert_ne!(keys[0], keys[2]);
+    }
+
+    #[test]
     fn repeated_ranks_are_of_two_launchers() {
         let rank =
             |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);

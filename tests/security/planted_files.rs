@@ -2,7 +2,7 @@
 //! of this user will be.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -156,4 +156,21 @@ fn owner_file_moves_boxes_only_to_the_directory_that_its_run_had_opened() {
     fs::rename(shared.join("away"), &run).unwrap();
     BoxDir::sweep(&victim.shm());
     assert_eq!(fs::read_to_string(run.join("boxes/1.2.x.box")).unwrap(), "box");
+}
+
+/// The mode of a directory does not show everybody who can write to it, such as those whom an access control list
+/// admits.
+#[test]
+fn link_is_followed_only_where_its_maker_alone_can_have_put_it() {
+    let Some(victim) = Victim::new() else { return };
+    let (private, shared) = (victim.path().join("private"), victim.path().join("shared"));
+    for (dir, mode) in [(&private, 0o700), (&shared, 0o1777)] {
+        fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+        attackers_link(&victim.home(), &dir.join("theirs"));
+        let error = Dir::open(&dir.join("theirs")).unwrap_err().to_string();
+        assert!(error.contains("is a link that another user can change"), "{error}");
+    }
+    symlink(victim.home(), private.join("own")).unwrap();
+    assert!(Dir::open(&private.join("own")).is_ok());
 }

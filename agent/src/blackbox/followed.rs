@@ -52,7 +52,7 @@ impl Following {
         if !sys::lock(&file, true)? {
             return Ok(None);
         }
-        // Only the process with the lock does this. The lock counts, also if there is no room for the
+        // Only the process with the lock does this. The lock counts even if there is no room for the
         // word.
         drop(directory.remove(FOLLOWED.as_ref()));
         let word = directory.new_file(FOLLOWED.as_ref());
