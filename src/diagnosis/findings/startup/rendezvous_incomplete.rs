@@ -15,7 +15,7 @@ use crate::findings::view::no_call;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
-use crate::stacks::{self, Activity};
+use crate::stacks::{self, Activity, Occupation};
 use crate::timing::Timing;
 use crate::words::{self, Ranks, number};
 
@@ -93,6 +93,10 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         describe_joiners(situation, forming, &mut draft);
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
         describe_missing(situation, forming, &missing, &mut draft);
+        let gave_up = forming.joiners.iter().any(|it| it.process.init_failed().is_some());
+        if !gave_up && missing.iter().any(|it| it.computes(&situation.model.timing)) {
+            draft.confidence = Confidence::Suspected;
+        }
     }
     if attempt.index > 0 {
         draft.summary += &format!(" after restart {}", attempt.index);
@@ -391,6 +395,13 @@ impl Missing<'_> {
             return None;
         }
         Some(RankCall { place: self.line().cloned(), ..no_call(self.rank) })
+    }
+
+    /// Whether its process computes, so that it may join afterwards.
+    fn computes(&self, timing: &Timing) -> bool {
+        let Whereabouts::AtWork(started) = self.is else { return false };
+        stacks::of_looks(&started.looks, Timestamp(0), None, timing)
+            .is_some_and(|it| it.occupation == Occupation::Computing)
     }
 
     /// Whether it ended with an error status, an abort, or a signal that is no request to end.
