@@ -38,7 +38,7 @@ fn by_cudarc(fault: &str) -> Option<(Finished, Report)> {
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let report = fs::read(dir.path().join("kept/report.json")).unwrap();
-    assert!(!dir.path().join("kept/boxes/nccl").exists());
+    assert!(!dir.path().join("kept/nccl").exists());
     Some((finished, serde_json::from_slice(&report).unwrap()))
 }
 

@@ -3,13 +3,51 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use ddp_doctor::host::files;
 use tempfile::TempDir;
 
+use crate::support::artifact;
+use crate::support::process::{PROGRAM, without_own_variables};
+
 /// User id of the attacker.
 pub(super) const OTHER: u32 = 65534;
 pub(super) const SECRET: &str = "the victim's own text";
+
+/// Prelude of a script with two users: `victim` and `attacker` run a command as one of them. Shared memory is empty, and
+/// `/mnt` has the program with its libraries in `bin`, and the home of the victim.
+const TWO_USERS: &str = r#"
+set -e
+mount -t tmpfs -o mode=1777 none /dev/shm
+mount -t tmpfs -o mode=755 none /mnt
+mkdir /mnt/bin
+cp "$PROGRAM" "$LIBRARIES"/libddp_doctor*.so /mnt/bin
+mkdir -m 700 /mnt/home
+chown 64126:64126 /mnt/home
+export HOME=/mnt/home PATH="/mnt/bin:$PATH"
+victim() { setpriv --reuid=64126 --regid=64126 --clear-groups "$@"; }
+attacker() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+"#;
+
+/// Runs a script of the shell as root, who can act as a victim and an attacker, with mounts of its own. Returns `None`,
+/// and prints the reason, if this is not possible.
+pub(super) fn with_two_users(script: &str) -> Option<Output> {
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        without_own_variables(&mut command);
+        let libraries = artifact("libddp_doctor.so");
+        command.args(["--mount", "sh", "-c", script]).current_dir("/");
+        command.env("PROGRAM", PROGRAM).env("LIBRARIES", libraries.parent().unwrap());
+        command.env_remove("XDG_CACHE_HOME").env_remove("LD_LIBRARY_PATH").output()
+    };
+    let possible = unshare("mount -t tmpfs none /mnt");
+    if files::user_id() != 0 || !possible.is_ok_and(|it| it.status.success()) {
+        eprintln!("skipped: this process cannot act as two users with mounts of their own");
+        return None;
+    }
+    Some(unshare(&format!("{TWO_USERS}{script}")).unwrap())
+}
 
 /// A directory that everybody can write to, as `/dev/shm`, and a file of the victim's in another one.
 pub(super) struct Victim {

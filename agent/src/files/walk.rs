@@ -25,6 +25,9 @@ pub struct Walked {
     pub fd: OwnedFd,
     /// The last directory on the path in which another user can replace the next component.
     pub changeable: Option<PathBuf>,
+    /// The last directory above this one in which another user can create an entry, such as one in
+    /// place of a component that disappeared.
+    pub writable: Option<PathBuf>,
 }
 
 /// What to do if a component of the path does not exist.
@@ -47,7 +50,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
     let mut fd = begin(path, &mut left)?;
     // Leads to `fd`, for messages.
     let mut shown = if path.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
-    let (mut links, mut changeable) = (0, None);
+    let (mut links, mut changeable, mut writable) = (0, None, None);
     while let Some(name) = left.pop_front() {
         let next = step(fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
         let (directory, entry) = (calls::status(fd.as_fd())?, calls::status(next.as_fd())?);
@@ -76,14 +79,17 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         if kind != libc::S_IFDIR {
             return Err(io::ErrorKind::NotADirectory.into());
         }
+        let here = || Some(if shown.as_os_str().is_empty() { ".".into() } else { shown.clone() });
         if is_changeable {
-            let here = if shown.as_os_str().is_empty() { Path::new(".") } else { &shown };
-            changeable = Some(here.to_owned());
+            changeable = here();
+        }
+        if name != ".." && can_create(&directory) {
+            writable = here();
         }
         shown.push(&name);
         fd = next;
     }
-    Ok(Walked { fd, changeable })
+    Ok(Walked { fd, changeable, writable })
 }
 
 /// Opens the next component of a path as it is.
@@ -127,13 +133,23 @@ fn components(path: &Path, left: &mut VecDeque<OsString>) {
 
 /// Whether another user can replace this entry of a directory.
 fn can_replace(directory: &libc::stat, entry: &libc::stat) -> bool {
-    let user = sys::effective_uid();
-    let is_own = |uid: u32| uid == user || uid == 0;
-    // An owner without a name in this user namespace is usually root outside of it.
-    let is_trusted = is_own(directory.st_uid) || trust::is_unmapped(directory.st_uid);
     let is_sticky = directory.st_mode & STICKY != 0;
-    let can_write = can_others_write(directory.st_mode, directory.st_gid);
-    !is_trusted || can_write && !(is_sticky && is_own(entry.st_uid))
+    let is_safe = is_sticky && is_trusted(directory) && is_own(entry);
+    can_create(directory) && !is_safe
+}
+
+/// Whether another user can create an entry in a directory.
+fn can_create(directory: &libc::stat) -> bool {
+    !is_trusted(directory) || can_others_write(directory.st_mode, directory.st_gid)
+}
+
+fn is_own(found: &libc::stat) -> bool {
+    found.st_uid == sys::effective_uid() || found.st_uid == 0
+}
+
+fn is_trusted(found: &libc::stat) -> bool {
+    // An owner without a name in this user namespace is usually root outside of it.
+    is_own(found) || trust::is_unmapped(found.st_uid)
 }
 
 /// Whether a link was made where it is by this user or the system. The mode of a directory does not

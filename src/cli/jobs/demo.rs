@@ -13,6 +13,7 @@ use crate::demo::{self, DEMOS, Demo};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
+use crate::node::launch::nccl;
 use crate::node::sample::environment;
 use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::stacks::taker::When;
@@ -73,7 +74,7 @@ impl ShowDemo {
             stacks: When::default(),
             sources: Vec::new(),
             monitoring: Default::default(),
-            nccl: job::Nccl::Never,
+            nccl: nccl::Nccl::Never,
             verbosity: global.verbosity(),
             style: global.style(io::stdout().is_terminal()),
             out: Box::new(io::stdout()),

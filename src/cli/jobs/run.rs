@@ -11,6 +11,7 @@ use crate::cli::options::{Global, Monitoring, Sources, Stacks, seconds, size, st
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
+use crate::node::launch::nccl;
 use crate::node::sample::environment;
 use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::timing::Timing;
@@ -110,7 +111,7 @@ enum Nccl {
     Never,
 }
 
-impl From<Nccl> for job::Nccl {
+impl From<Nccl> for nccl::Nccl {
     fn from(nccl: Nccl) -> Self {
         match nccl {
             Nccl::Auto => Self::Auto,

@@ -31,6 +31,7 @@ pub struct Dir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
     changeable: Option<PathBuf>,
+    writable: Option<PathBuf>,
 }
 
 /// Identifies a file or directory on this machine, whatever its path.
@@ -124,8 +125,8 @@ impl Dir {
     }
 
     fn walk(path: &Path, missing: Missing) -> io::Result<Self> {
-        let Walked { fd, changeable } = walk(path, missing)?;
-        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), changeable })
+        let Walked { fd, changeable, writable } = walk(path, missing)?;
+        Ok(Self { fd: Arc::new(fd), path: path.to_owned(), changeable, writable })
     }
 
     fn own(self) -> io::Result<Self> {
@@ -172,9 +173,22 @@ impl Dir {
     ///
     /// If its status cannot be read.
     pub fn changeable_by_others(&self) -> io::Result<Option<&Path>> {
+        Ok(if self.is_shared()? { Some(&self.path) } else { self.changeable.as_deref() })
+    }
+
+    /// A directory on the path of this one, or this directory, in which other users can create entries. What disappears
+    /// from it can come back as theirs, even if the sticky bit protects what is there.
+    ///
+    /// # Errors
+    ///
+    /// If its status cannot be read.
+    pub fn writable_by_others(&self) -> io::Result<Option<&Path>> {
+        Ok(if self.is_shared()? { Some(&self.path) } else { self.writable.as_deref() })
+    }
+
+    fn is_shared(&self) -> io::Result<bool> {
         let found = self.status()?.0;
-        let is_writable = can_others_write(found.st_mode, found.st_gid);
-        Ok(if is_writable { Some(&self.path) } else { self.changeable.as_deref() })
+        Ok(can_others_write(found.st_mode, found.st_gid))
     }
 
     /// Type, owner and mode of the open directory.
@@ -254,7 +268,8 @@ impl Dir {
             error => error.into(),
         })?;
         let changeable = self.changeable_by_others()?.map(Path::to_owned);
-        Ok(Self { fd: Arc::new(fd), path, changeable })
+        let writable = self.writable_by_others()?.map(Path::to_owned);
+        Ok(Self { fd: Arc::new(fd), path, changeable, writable })
     }
 
     /// Opens a directory of this user in this one.

@@ -25,8 +25,6 @@ const OWNER: &str = "owner";
 pub const KEPT: &str = "boxes";
 /// Maximum size of this file, in bytes.
 const MAX_OWNER: u64 = 64 << 10;
-/// Folder below a box directory in which programs find the NCCL shim under NCCL's soname.
-pub const NCCL_FOLDER: &str = "nccl";
 /// Age after which a directory without an owner is removed; its ranks were not started by `run`.
 const MAX_UNOWNED_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Time limit for the cleanup of dead runs before a run, since their run directories may be on a
@@ -211,8 +209,6 @@ impl BoxDir {
             let Ok(dir) = Dir::open(&self.path) else {
                 return Ok(());
             };
-            // An error means that there is none.
-            drop(dir.remove_all(NCCL_FOLDER.as_ref()));
             // In a directory created by ranks the lock file stays: other reporters may wait for the lock.
             if self.following.is_some() && self.keep.is_some_and(|it| it.path() == self.path) {
                 drop(dir.remove_file(FOLLOWED.as_ref()));

@@ -27,7 +27,7 @@ use crate::evidence::settings;
 use crate::host::files::{self, Dir};
 use crate::monitoring::{self, Monitoring};
 use crate::node::UserLog;
-use crate::node::follow::boxes::{BoxDir, NCCL_FOLDER};
+use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names;
 use crate::node::follow::{self, boxes};
 use crate::node::follow::{Commander, Follower};
@@ -35,13 +35,14 @@ use crate::node::launch::coordinator::Chosen;
 use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::meeting::Meeting;
+use crate::node::launch::nccl::{Loaded, Nccl};
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::launch::secrets::{self, TokenFile};
 use crate::node::launch::shell_status;
 use crate::node::processes;
-use crate::node::sample::environment::{self, Environment, NcclLoading};
+use crate::node::sample::environment::{self, Environment};
 use crate::node::sample::proc;
 use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
 use crate::node::ship::journal::Journal;
@@ -105,21 +106,6 @@ pub struct Options {
     pub style: Style,
     /// Destination of terminal output.
     pub out: Box<dyn Write + Send>,
-}
-
-/// How NCCL calls are traced, in addition to PyTorch's hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nccl {
-    /// `LD_PRELOAD` if this node has an NVIDIA driver.
-    Auto,
-    /// `LD_PRELOAD`.
-    Always,
-    /// A library with NCCL's soname, which also covers processes that load NCCL with `dlopen`.
-    Soname,
-    /// NCCL's profiler plugin interface.
-    Profiler,
-    /// No process.
-    Never,
 }
 
 /// Result of a run.
@@ -186,6 +172,11 @@ pub fn run(options: Options) -> Outcome {
         live.print_line(&adopt_orphans(&error));
     }
     let address = chosen.address;
+    let nccl = boxes.as_ref().map(|_| {
+        let name = names::run_dir(&job, started);
+        Loaded::new(options.nccl, run_dir.as_ref(), &name, &mut |why| live.print_line(why))
+    });
+    let nccl = nccl.unwrap_or_default();
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
@@ -193,7 +184,7 @@ pub fn run(options: Options) -> Outcome {
         coordinator: address.clone(),
         library: environment::find_library(&mut |why| live.print_line(why)),
         python: environment::find_python(&mut |why| live.print_line(why)),
-        nccl: nccl_loading(options.nccl, boxes, &mut live),
+        nccl: nccl.how.clone(),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
         live.print_line(&missing);
@@ -226,7 +217,7 @@ pub fn run(options: Options) -> Outcome {
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
-            drop(token);
+            drop((token, nccl));
             // No job was started: remove the directories created for it if they are empty.
             if let Some(dir) = run_dir {
                 drop(dir.remove_empty(boxes::KEPT.as_ref()));
@@ -301,49 +292,6 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     let error = prepare(command, None, None).exec();
     drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
     status_of_failure(&error)
-}
-
-/// How the processes of the job load the NCCL shim. Files created for it are in the box directory.
-fn nccl_loading(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoading> {
-    let mut log = |why: &str| live.print_line(why);
-    // Processes of the job find the folder by its path.
-    let is_safe =
-        || Dir::open_own(boxes.path()).and_then(|it| Ok(it.changeable_by_others()?.is_none()));
-    if matches!(when, Nccl::Profiler | Nccl::Soname) && !is_safe().unwrap_or(false) {
-        let why = "NCCL calls are not traced: other users can replace the directory of the run and of its black boxes";
-        live.print_line(why);
-        return None;
-    }
-    let loading = match when {
-        Nccl::Auto => {
-            let has_driver = environment::has_nvidia_driver();
-            let found = has_driver.then(|| environment::find_nccl(&mut log));
-            return found.flatten().map(NcclLoading::Preloaded);
-        }
-        Nccl::Never => return None,
-        Nccl::Always => environment::find_nccl(&mut log).map(NcclLoading::Preloaded),
-        Nccl::Profiler => environment::find_nccl(&mut log).and_then(|library| {
-            let folder = boxes.path().join(NCCL_FOLDER);
-            let made = environment::name_profiler(&folder, &library);
-            made.is_ok().then_some(NcclLoading::Profiler(folder))
-        }),
-        Nccl::Soname => environment::find_nccl_by_name(&mut log).and_then(|library| {
-            let folder = boxes.path().join(NCCL_FOLDER);
-            let made = environment::name_nccl(&folder, &library);
-            made.is_ok().then_some(NcclLoading::Soname { library, folder })
-        }),
-    };
-    if loading.is_none() {
-        let library = match when {
-            Nccl::Soname => "libddp_doctor_nccl_soname.so",
-            _ => "libddp_doctor_nccl.so",
-        };
-        live.print_line(&format!(
-            "NCCL calls are not traced: {library} is not beside ddp-doctor, or its path has a space or a \
-             colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
-        ));
-    }
-    loading
 }
 
 /// The command with its environment.

@@ -269,7 +269,7 @@ fn has_content(dir: &Dir, name: &str) -> bool {
 }
 
 /// Creates a new directory with this name, or with this name and a number.
-fn create_new(parent: &Dir, name: &str) -> io::Result<Dir> {
+pub(super) fn create_new(parent: &Dir, name: &str) -> io::Result<Dir> {
     for number in 1..MAX_EARLIER_RUNS {
         let name = match number {
             1 => name.to_owned(),

@@ -237,26 +237,25 @@ pub fn find_nccl_by_name(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
     (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
 }
 
-/// Creates a directory in which the loader finds that library under NCCL's names.
+/// Creates links by which the loader finds that library in this folder under NCCL's names.
 ///
 /// # Errors
 ///
-/// If it cannot be created.
-pub fn name_nccl(folder: &Path, library: &Path) -> io::Result<()> {
+/// If they cannot be created.
+pub fn name_nccl(folder: &Dir, library: &Path) -> io::Result<()> {
     name(folder, library, &NCCL_NAMES)
 }
 
-/// Creates a directory in which the loader finds the library that traces NCCL calls under the name of its profiler.
+/// Creates a link by which NCCL finds the library that traces its calls in this folder under the name of a profiler.
 ///
 /// # Errors
 ///
 /// If it cannot be created.
-pub fn name_profiler(folder: &Path, library: &Path) -> io::Result<()> {
+pub fn name_profiler(folder: &Dir, library: &Path) -> io::Result<()> {
     name(folder, library, &[OUR_PROFILER_LIBRARY])
 }
 
-fn name(folder: &Path, library: &Path, names: &[&str]) -> io::Result<()> {
-    let folder = Dir::ensure_private(folder)?;
+fn name(folder: &Dir, library: &Path, names: &[&str]) -> io::Result<()> {
     names.iter().try_for_each(|name| folder.link_to(library, name.as_ref()))
 }
 

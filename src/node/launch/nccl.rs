@@ -1,0 +1,158 @@
+//! How processes of the job load the library that traces NCCL calls.
+//!
+//! With `--nccl soname` and `--nccl profiler`, the loader and NCCL search a folder for the library by a name that is not
+//! its own. They do so whenever a process of the job starts, so the folder must be in a place where no other user can
+//! put anything at any time: not in shared memory, which a logout empties, and not in a directory for temporary files.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::host::files::Dir;
+use crate::node::launch::rundir;
+use crate::node::sample::environment::{self, NcclLoading};
+
+/// Name of the folder in a run directory.
+const NAME: &str = "nccl";
+/// Directory of this program in that of the user's cached files.
+const CACHE: &str = "ddp-doctor";
+
+/// How NCCL calls are traced, in addition to PyTorch's hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nccl {
+    /// `LD_PRELOAD` if this node has an NVIDIA driver.
+    Auto,
+    /// `LD_PRELOAD`.
+    Always,
+    /// A library with NCCL's soname, which also covers processes that load NCCL with `dlopen`.
+    Soname,
+    /// NCCL's profiler plugin interface.
+    Profiler,
+    /// No process.
+    Never,
+}
+
+/// What the environment of the job needs, and the folder that it names.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// `None`: NCCL calls are not traced.
+    pub how: Option<NcclLoading>,
+    /// Removed after the job.
+    _folder: Option<Folder>,
+}
+
+impl Loaded {
+    /// Finds the library, and creates a folder for its names in the run directory, or in that of the user's cached files.
+    /// `log` is called with the reason why NCCL calls are not traced although they should be.
+    pub fn new(
+        when: Nccl,
+        run_dir: Option<&Dir>,
+        run_name: &str,
+        log: &mut dyn FnMut(&str),
+    ) -> Self {
+        let library = match when {
+            Nccl::Never => return Self::default(),
+            Nccl::Auto if !environment::has_nvidia_driver() => return Self::default(),
+            Nccl::Auto | Nccl::Always | Nccl::Profiler => environment::find_nccl(log),
+            Nccl::Soname => environment::find_nccl_by_name(log),
+        };
+        let Some(library) = library else {
+            if when != Nccl::Auto {
+                log(&not_found(when));
+            }
+            return Self::default();
+        };
+        let mut make = |name: fn(&Dir, &Path) -> io::Result<()>| {
+            let made = Folder::make(run_dir, run_name, |folder| name(folder, &library));
+            made.map_err(|why| log(&format!("NCCL calls are not traced: {why}"))).ok()
+        };
+        let folder = match when {
+            Nccl::Soname => make(environment::name_nccl),
+            Nccl::Profiler => make(environment::name_profiler),
+            _ => return Self { how: Some(NcclLoading::Preloaded(library)), _folder: None },
+        };
+        let path = folder.as_ref().map(|it| it.dir.path().to_owned());
+        let how = path.map(|folder| match when {
+            Nccl::Soname => NcclLoading::Soname { library, folder },
+            _ => NcclLoading::Profiler(folder),
+        });
+        Self { how, _folder: folder }
+    }
+}
+
+fn not_found(when: Nccl) -> String {
+    let library = match when {
+        Nccl::Soname => "libddp_doctor_nccl_soname.so",
+        _ => "libddp_doctor_nccl.so",
+    };
+    format!(
+        "NCCL calls are not traced: {library} is not beside ddp-doctor, or its path has a space or a \
+         colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
+    )
+}
+
+/// A folder in which only this user and root can ever put anything. Removed with its contents when this is dropped.
+#[derive(Debug)]
+struct Folder {
+    parent: Dir,
+    dir: Dir,
+}
+
+impl Folder {
+    fn make(
+        run_dir: Option<&Dir>,
+        run_name: &str,
+        fill: impl Fn(&Dir) -> io::Result<()>,
+    ) -> Result<Self, String> {
+        let in_run_dir = |dir: &Dir| Self::make_in(dir.path(), NAME, &fill);
+        let mut failed = match run_dir.map(in_run_dir) {
+            Some(Ok(made)) => return Ok(made),
+            Some(Err(error)) => format!("{error}; "),
+            None => String::new(),
+        };
+        match cache() {
+            Some(cache) => match Self::make_in(&cache, run_name, fill) {
+                Ok(made) => return Ok(made),
+                Err(error) => failed.push_str(&error.to_string()),
+            },
+            None => failed.push_str("HOME is not set"),
+        }
+        Err(format!("its library needs a directory that only you can write to ({failed})"))
+    }
+
+    fn make_in(
+        parent: &Path,
+        name: &str,
+        fill: impl Fn(&Dir) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        // Processes of the job find the folder by its path.
+        let parent = Dir::ensure_own(&std::path::absolute(parent)?)?.canonical();
+        if let Some(shared) = parent.writable_by_others()? {
+            let why = format!("other users can write to {}", shared.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        let dir = rundir::create_new(&parent, name)?;
+        let it = Self { parent, dir };
+        fill(&it.dir)?;
+        Ok(it)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let name = self.dir.path().file_name().unwrap_or_default();
+        // If they cannot be removed, they stay, and harm nothing.
+        drop(self.parent.remove_all(name));
+        if self.parent.path().file_name() == Some(CACHE.as_ref()) {
+            let parent = crate::host::files::parent(self.parent.path());
+            drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
+        }
+    }
+}
+
+/// Directory of this program's cached files.
+fn cache() -> Option<PathBuf> {
+    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
+    let cached = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    Some(cached?.join(CACHE))
+}

@@ -1,0 +1,72 @@
+//! Attacks by another user of the machine on the folder in which the loader finds the library that traces NCCL calls.
+
+use super::other_users::text;
+use super::victim::with_two_users;
+
+/// A library that says that it was loaded, and a job that loads the profiler as NCCL does.
+const EVIL: &str = r#"
+printf '%s\n' '#include <stdio.h>' \
+    '__attribute__((constructor)) static void loaded(void) { puts("code of another user"); }' \
+    | gcc -shared -fPIC -x c -o /mnt/evil.so -
+cat > /mnt/load <<'END'
+#!/usr/bin/python3
+import ctypes
+ctypes.CDLL("libnccl-profiler-ddp_doctor.so")
+END
+chmod 755 /mnt/load
+"#;
+
+/// As when the user logs out while the job goes on (`RemoveIPC` of systemd-logind).
+#[test]
+fn library_does_not_disappear_with_shared_memory() {
+    let script = r#"
+        cd /mnt/home
+        victim ddp-doctor run --nccl profiler -- sh -c '
+            printf %s "${LD_LIBRARY_PATH%%:*}" > folder; touch started
+            while [ ! -e go ]; do sleep 0.05; done
+            /mnt/load && echo loaded' &
+        while [ ! -e started ]; do sleep 0.05; done
+        rm -rf /dev/shm/*
+        attacker mkdir -p "$(cat folder)" || true
+        attacker cp /mnt/evil.so "$(cat folder)/libnccl-profiler-ddp_doctor.so" || true
+        touch go
+        wait $!
+        echo "folder: $(cat folder)"; ls -A /mnt/home/ddp-doctor-runs/*
+    "#;
+    let Some(output) = with_two_users(&format!("{EVIL}{script}")) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("\nloaded\n") || said.starts_with("loaded\n"), "{said}");
+    assert!(!said.contains("code of another user"), "{said}");
+    assert!(said.contains("folder: /mnt/home/ddp-doctor-runs/"), "{said}");
+    assert!(!said.contains("\nnccl\n"), "the folder is removed: {said}");
+}
+
+/// In a working directory to which everybody can write, with and without a home. Black boxes are in the run directory,
+/// since another user has made the directory in shared memory.
+#[test]
+fn library_is_not_in_a_shared_directory() {
+    let script = r#"
+        mkdir -m 1777 /mnt/shared
+        cd /mnt/shared
+        attacker mkdir /dev/shm/ddp-doctor-64126
+        job='echo "folder: ${LD_LIBRARY_PATH:-none}"'
+        victim ddp-doctor run --nccl profiler -- sh -c "$job; /mnt/load && echo loaded"
+        victim env -u HOME ddp-doctor run --nccl profiler -- sh -c "$job; /mnt/load || echo not loaded"
+        ls -A /mnt/home/.cache
+    "#;
+    let Some(output) = with_two_users(&format!("{EVIL}{script}")) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let folders: Vec<&str> =
+        said.lines().filter_map(|line| line.strip_prefix("folder: ")).collect();
+    let [traced, untraced] = folders[..] else { panic!("{said}") };
+    assert!(traced.starts_with("/mnt/home/.cache/ddp-doctor/"), "{said}");
+    assert!(said.contains("loaded\n"), "{said}");
+    assert_eq!(untraced, "none", "{said}");
+    let why = "NCCL calls are not traced: its library needs a directory that only you can write to (other users \
+               can write to /mnt/shared; HOME is not set)";
+    assert!(said.contains(why), "{said}");
+    assert!(said.contains("not loaded\n"), "{said}");
+    assert!(!said.contains("\nddp-doctor\n"), "the folder is removed: {said}");
+}
