@@ -54,7 +54,10 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     let keys: Vec<Key> = found.iter().map(|it| it.key.clone()).collect();
     let is_current = |it: &Draft| !situation.attempts.is_over(it.attempt);
     let is_open = !found.iter().any(|it| is_current(it) && has_effect(it));
-    for (it, cause) in found.iter_mut().zip(causes) {
+    let severities: Vec<Severity> =
+        (0..found.len()).map(|at| severity(&found, &causes, at)).collect();
+    for ((it, cause), severity) in found.iter_mut().zip(causes).zip(severities) {
+        it.severity = severity;
         if it.standing == Standing::LeavesOpen && is_open {
             it.severity = Severity::Error;
         }
@@ -96,6 +99,13 @@ fn withhold_hints(found: &mut Vec<Draft>) {
         };
         it.precedence != Precedence::Hint || !explained.iter().any(explains)
     });
+}
+
+/// Severity of a draft: a consequence is not graver than what it followed from.
+fn severity(found: &[Draft], causes: &[Option<usize>], at: usize) -> Severity {
+    let chain = std::iter::successors(Some(at), |&at| causes[at]);
+    let severities = chain.take(found.len()).map(|at| found[at].severity);
+    severities.min().unwrap_or(found[at].severity)
 }
 
 /// The draft that this one followed from, if any.

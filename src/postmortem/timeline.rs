@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
+use ddp_doctor_proto::{ProcessState, Spending};
 
 use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
 use crate::diagnosis::model::Ending;
@@ -13,7 +13,7 @@ use crate::diagnosis::waits::Waits;
 use crate::diagnosis::{Engine, Event};
 use crate::ingest::Observer;
 use crate::report::timeline::Event as What;
-use crate::report::timeline::{Blocked, Curve, Mark, TimedCall, Timeline, Track};
+use crate::report::timeline::{Blocked, Curve, Mark, Spent, TimedCall, Timeline, Track};
 
 /// Maximum number of calls kept for all processes together …
 const CALLS: usize = 200_000;
@@ -21,6 +21,8 @@ const CALLS: usize = 200_000;
 const CALLS_EACH: [usize; 2] = [32, 512];
 /// Maximum number of marks of each kind kept per process.
 const MARKS: usize = 256;
+/// Maximum number of times spent kept per process.
+const SPENT: usize = 512;
 /// Maximum number of points per curve.
 const POINTS: usize = 256;
 /// Maximum number of curves per process.
@@ -49,6 +51,7 @@ struct Process {
     last: BTreeMap<ThreadId, CallId>,
     steps: VecDeque<Mark>,
     marks: VecDeque<Mark>,
+    spent: VecDeque<Spent>,
 }
 
 impl Observer for Collector {
@@ -152,6 +155,10 @@ impl Collector {
             }
             Event::Memory { process, sample, at } => {
                 return self.with(*process, |it| it.measured(sample, *at));
+            }
+            Event::Spent { process, on, took, at, .. } => {
+                let spent = Spent { on: *on, from: at.minus(*took), to: *at };
+                return self.with(*process, |it| it.spent(spent));
             }
             Event::Stacks { process, stacks } => {
                 return self.with(*process, |it| it.stood(stacks));
@@ -257,6 +264,23 @@ impl Process {
         marks.push_back(mark);
     }
 
+    /// Time was spent. At the end of DDP's wait for its buckets, all of them are complete.
+    fn spent(&mut self, spent: Spent) {
+        if spent.on != Spending::Buckets {
+            if self.spent.len() == SPENT {
+                self.spent.pop_front();
+            }
+            return self.spent.push_back(spent);
+        }
+        let calls = self.calls.values_mut().rev().take_while(|call| call.completed.is_none());
+        let is_bucket = |it: &&mut TimedCall| it.call.is_bucket() && it.call.at <= spent.to;
+        for call in calls.filter(is_bucket) {
+            call.wait = Some((spent.from.max(call.call.at), Some(spent.to)));
+            call.completed = Some(spent.to);
+            call.is_complete = true;
+        }
+    }
+
     /// Keeps the latest capture that has frames: those of an ending process have none.
     fn stood(&mut self, stacks: &Arc<Stacks>) {
         let main = stacks.main();
@@ -297,6 +321,7 @@ impl Process {
         self.calls.append(&mut self.open);
         track.calls = self.calls.into_values().collect();
         track.calls.sort_by_key(|call| call.call.at);
+        track.spent = self.spent.into();
         track.marks = self.steps.into_iter().chain(self.marks).collect();
         track.marks.sort_by_key(|mark| mark.at);
         Some(track)

@@ -131,6 +131,8 @@ impl Job<'_> {
             }
         }
         slices.sort_by_key(|&(began, _, is_wait, _)| (began, is_wait));
+        // DDP waits for all buckets of a backward pass at once.
+        slices.dedup_by(|a, b| a.2 && b.2 && a.1.is_some() && (a.0, a.1) == (b.0, b.1));
         let end_of = |at: usize| {
             let (began, ended, ..) = slices[at];
             ended.unwrap_or(until).max(began)

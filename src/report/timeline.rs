@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
 
 use crate::diagnosis::event::{Call, Stacks};
@@ -52,6 +53,8 @@ pub struct Track {
     pub omitted: u64,
     /// The latest marks of each kind, in order of time.
     pub marks: Vec<Mark>,
+    /// The latest times spent on something other than its own work, in order of time.
+    pub spent: Vec<Spent>,
     /// Memory over time, by name.
     pub memory: Vec<Curve>,
     /// The latest capture of its stacks.
@@ -73,6 +76,17 @@ pub struct TimedCall {
     pub completed: Option<Timestamp>,
     /// It is complete, also if the times of that and of its return are unknown.
     pub is_complete: bool,
+}
+
+/// Time spent on something other than the work of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// What it was spent on.
+    pub on: Spending,
+    /// Start …
+    pub from: Timestamp,
+    /// … and end.
+    pub to: Timestamp,
 }
 
 /// An event at one time.

@@ -202,6 +202,44 @@ fn waits_of_a_page_are_those_of_the_report() {
 }
 
 #[test]
+fn page_of_a_slow_job_shows_where_the_time_of_each_rank_goes() {
+    for name in ["straggler_in_compute", "straggler_in_input"] {
+        let dir = recording(&format!("speed/{name}.faulty.gz"));
+        let data = data(&analyzed(&dir, "html"));
+        let job = &data["jobs"][0];
+        let root = job["findings"][0]["root"][0].as_u64().unwrap();
+        let number = |value: &Value| value.as_f64().unwrap();
+        let length = number(&job["shares"][1]) - number(&job["shares"][0]);
+        let mut own = 0.0;
+        let mut least = f64::MAX;
+        for track in job["tracks"].as_array().unwrap() {
+            let shares: Vec<f64> = track["shares"].as_array().unwrap().iter().map(number).collect();
+            assert!((shares.iter().sum::<f64>() - length).abs() < 10.0, "{shares:?} of {length}");
+            let waiting = shares[2] / length;
+            if track["rank"] == root {
+                own = waiting
+            } else {
+                least = least.min(waiting)
+            }
+            // The late rank is the one that waits for its input.
+            if name == "straggler_in_input" {
+                assert_eq!(shares[1] / length > 0.2, track["rank"] == root, "{shares:?}");
+            }
+            let calls = track["calls"].as_array().unwrap();
+            let hidden = |call: &&Value| {
+                let kind = &job["kinds"][call[0].as_u64().unwrap() as usize];
+                kind["hidden"] == true && kind["op"] == "all_reduce"
+            };
+            let buckets: Vec<&Value> = calls.iter().filter(hidden).collect();
+            let is_timed = |call: &&&Value| number(&call[5]) >= 0.0 && number(&call[7]) >= 0.0;
+            let timed = buckets.iter().filter(is_timed).count();
+            assert!(timed * 10 >= buckets.len() * 9, "{timed} of {} buckets", buckets.len());
+        }
+        assert!(own + 0.2 < least, "{name}: {own}, {least}");
+    }
+}
+
+#[test]
 fn trace_follows_the_trace_event_format() {
     for dir in [recording("groups/two_groups_in_opposite_order.faulty.gz"), evidence(EIGHT)] {
         let trace: Value = serde_json::from_str(&analyzed(&dir, "perfetto")).unwrap();
@@ -407,6 +445,21 @@ fn graph_of_waits_in_a_browser_groups_ranks_by_what_they_do() {
             assert_eq!(graph.matches("class=\"node").count(), 2, "{world}");
         }
     }
+}
+
+#[test]
+fn slow_job_opens_on_its_slow_part_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let dir = recording("speed/straggler_in_compute.faulty.gz");
+    let page = analyzed(&dir, "html");
+    let root = data(&page)["jobs"][0]["findings"][0]["root"][0].to_string();
+    let (dom, console) = opened(&browser, &page, "slow");
+    assert_eq!(console, Vec::<String>::new());
+    let main = main_of(&dom);
+    assert!(main.contains(">Slow part</button>") && !main.contains(">Stall</button>"));
+    let (_, shares) = main.split_once("<section id=\"shares\"").unwrap();
+    let rows = shares.split_once("</section>").unwrap().0;
+    assert!(rows.contains(&format!(">▸ rank {root}<")), "{rows}");
 }
 
 #[test]

@@ -427,3 +427,54 @@ fn crashed_command_yields_the_status_of_a_shell() {
     let status = run(&dir, &["sh", "-c", "kill -SEGV $$"]).status;
     assert_eq!((status.code(), status.signal()), (Some(139), None));
 }
+
+#[test]
+fn command_without_ranks_leaves_no_run_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = program(dir.path()).arg("run").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, stderr) = run(&["--", "true"]);
+    assert_eq!(status, Some(0), "{stderr}");
+    assert!(!dir.path().join("ddp-doctor-runs").exists(), "{stderr}");
+    assert!(!stderr.contains("report.json"), "{stderr}");
+    // A failure, and a directory that was asked for, are kept.
+    assert_eq!(run(&["--", "false"]).0, Some(1));
+    assert_eq!(run(&["--run-dir", "asked", "--", "true"]).0, Some(0));
+    assert!(dir.path().join("asked/report.json").exists());
+    let runs: Vec<_> =
+        fs::read_dir(dir.path().join("ddp-doctor-runs")).unwrap().flatten().collect();
+    let name = runs[0].file_name().into_string().unwrap();
+    assert!(runs.len() == 1 && name.starts_with("false-"), "{runs:?}");
+}
+
+#[test]
+fn missing_command_is_reported_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |command: &str, path: &str| {
+        let mut run = program(dir.path());
+        let output = run.args(["run", "--", command]).env("PATH", path).output().unwrap();
+        assert_eq!(output.status.code(), Some(127));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let path = std::env::var("PATH").unwrap();
+    let script = said("no-such-script.py", &path);
+    assert!(script.contains("no-such-script.py is not on PATH: `ddp-doctor run"), "{script}");
+    let torchrun = said("torchrun", "/nonexistent");
+    assert!(torchrun.contains("activate the environment of PyTorch"), "{torchrun}");
+}
+
+#[test]
+fn help_ends_with_global_options_and_shows_the_token_where_it_acts() {
+    let dir = tempfile::tempdir().unwrap();
+    let help = |command: &str| {
+        let output = program(dir.path()).args([command, "--help"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let analyze = help("analyze");
+    let (own, global) = analyze.split_once("Global options:").unwrap();
+    assert!(own.contains("--fail-on") && global.contains("--color"), "{analyze}");
+    assert!(!help("explain").contains("--token-file"));
+    assert!(help("watch").contains("--token-file"));
+}

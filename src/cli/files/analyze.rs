@@ -11,6 +11,7 @@ use super::remarks;
 use crate::cli::exit_status::{FOUND, FailOn};
 use crate::cli::options::{Global, Sources};
 use crate::cli::output::output;
+use crate::cli::view::newest_run;
 use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
@@ -30,7 +31,9 @@ use crate::source_files::{NOT_SHOWN, SourceFolders};
 )]
 pub(in super::super) struct Analyze {
     /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
-    #[arg(value_name = "PATH", required = true)]
+    ///
+    /// Without it, the newest run of this user on this machine.
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
@@ -73,7 +76,14 @@ pub(in super::super) enum Format {
 }
 
 impl Analyze {
-    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(mut self, global: &Global) -> anyhow::Result<u8> {
+        if self.paths.is_empty() {
+            let newest = newest_run()?;
+            if global.quiet == 0 {
+                writeln!(io::stderr(), "ddp-doctor: {}", newest.display())?;
+            }
+            self.paths.push(newest);
+        }
         let analysis = read(&self.paths, global)?;
         self.format.print(&analysis, &self.sources.of_paths(&self.paths), global)?;
         Ok(status(&analysis, self.fail_on))

@@ -19,8 +19,9 @@ pub(super) use sources::Sources;
 pub(super) use stacks::Stacks;
 pub(super) use values::{address, seconds, size};
 
-/// Options of every command.
+/// Options of every command, the last in its help.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options", next_display_order = 1000)]
 pub(super) struct Global {
     /// When to use colors
     #[arg(

@@ -15,4 +15,5 @@ mod watch;
 pub(super) use attach::Attach;
 pub(super) use dump::ShowStacks;
 pub(super) use status::ShowStatus;
+pub(super) use target::newest_run;
 pub(super) use watch::Watch;

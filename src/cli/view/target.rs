@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::attach::find::jobs;
 use crate::diagnosis::words::{Ranks, begin, number};
 use crate::host::files::{self, Dir};
 use crate::node::follow::boxes::BoxDir;
@@ -19,6 +20,8 @@ use crate::node::sys;
 use crate::private;
 use crate::transport::{Address, Credentials};
 
+/// Maximum number of jobs without ddp-doctor that a message names.
+const MAX_JOBS: usize = 3;
 /// Time limit for the file system of a run directory.
 const MAX_READ: Duration = Duration::from_secs(1);
 
@@ -77,10 +80,7 @@ impl Target {
             let is_running = run.is_running_here() && run.coordinator.is_some();
             (is_running, run.started_at.unwrap_or_default())
         });
-        let (dir, run) = newest.context(
-            "no run of this user found; name its run directory, or the coordinator address that \
-             `ddp-doctor run` printed",
-        )?;
+        let (dir, run) = newest.with_context(|| no_run("found"))?;
         if run.is_running_here() {
             Ok(match live(run, files::user_id(), credentials)? {
                 Some(live) => Self::Live(live, Some(dir.clone())),
@@ -244,10 +244,39 @@ fn newest(run_dirs: &[PathBuf]) -> Option<Description> {
 
 fn newest_live(newest: Option<Description>, credentials: &Credentials) -> anyhow::Result<Live> {
     let live = newest.map(|run| live(run, files::user_id(), credentials)).transpose()?;
-    live.flatten().context(
-        "no run of this user is active on this machine; name its run directory, or the coordinator \
-         address that `ddp-doctor run` printed",
+    live.flatten().with_context(|| no_run("active on this machine"))
+}
+
+/// Message about a missing run. Jobs that were started without ddp-doctor are named.
+fn no_run(is: &str) -> String {
+    let others: Vec<String> = jobs(&[])
+        .iter()
+        .take(MAX_JOBS)
+        .filter_map(|job| {
+            let pid = job.ranks.first()?.pid;
+            let ranks = job.ranks.iter().map(|it| it.rank).collect::<Vec<_>>();
+            Some(format!("{} (pid {pid})", Ranks(&ranks)))
+        })
+        .collect();
+    let other = match &others[..] {
+        [] => String::new(),
+        others => format!(
+            ", but a job without ddp-doctor is running, {}: `ddp-doctor attach` diagnoses it",
+            others.join("; ")
+        ),
+    };
+    format!(
+        "no run of this user is {is}{other}; name its run directory, or the coordinator address that \
+         `ddp-doctor run` printed"
     )
+}
+
+/// The directory of the newest run of this user on this machine.
+pub(in super::super) fn newest_run() -> anyhow::Result<PathBuf> {
+    let dirs = run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS));
+    let runs = dirs.into_iter().filter_map(|dir| Some((own_run(&dir)?.started_at, dir)));
+    let newest = runs.max_by_key(|(started, _)| started.unwrap_or_default());
+    newest.map(|(_, dir)| dir).with_context(|| no_run("found"))
 }
 
 /// Directories in which runs of this user may be active. Those of other users are left out when they are opened.

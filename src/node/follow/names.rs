@@ -1,10 +1,11 @@
 //! Names of jobs and run directories.
 
+use std::ffi::OsString;
 use std::fs::Metadata;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -28,6 +29,27 @@ pub fn new_job() -> String {
     // The random keys of a hash map are sufficient here.
     let random = RandomState::new().build_hasher().finish() ^ u64::from(std::process::id());
     format!("{}-{}", base_36(seconds % 36_u64.pow(5), 5), base_36(random % 36_u64.pow(4), 4))
+}
+
+/// Generates the id of a job that begins with the name of its script: "train-p75f9-cb1a".
+#[must_use]
+pub fn job_of(command: &[OsString]) -> String {
+    /// Maximum length of the name of the script in it.
+    const MAX_NAME: usize = 24;
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let script = words.iter().find(|word| word.ends_with(".py"));
+    let module = words.windows(2).find(|two| two[0] == "-m").map(|two| &two[1]);
+    let word = script.or(module).or(words.first()).map_or("", |word| word.as_ref());
+    let path = Path::new(word);
+    let name = if script.is_some() { path.file_stem() } else { path.file_name() };
+    let name = name.unwrap_or_default().to_string_lossy();
+    // Of a module, the last part of its name.
+    let name = name.rsplit('.').next().unwrap_or_default();
+    let name: String = name.chars().take(MAX_NAME).collect();
+    match name.trim_matches(|c: char| !c.is_ascii_alphanumeric()) {
+        "" => new_job(),
+        name => file_name(&format!("{name}-{}", new_job())),
+    }
 }
 
 /// Converts a name to a file name, without separators and leading dots, and of limited length.
@@ -128,6 +150,16 @@ mod tests {
         assert!(file_name(&"x".repeat(500)).len() <= MAX_JOB);
         assert!(!file_name("...").is_empty());
         assert_eq!(base_36(35, 3), "00z");
+        for (command, begin) in [
+            (&["torchrun", "--nproc-per-node", "2", "src/train.py", "--lr", "1"][..], "train-"),
+            (&["python", "-m", "project.training"], "training-"),
+            (&["/usr/bin/mpirun", "./a.out"], "mpirun-"),
+            (&["python", "été 1.py"], "t__1-"),
+        ] {
+            let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+            let job = job_of(&command);
+            assert!(job.starts_with(begin) && job.len() == begin.len() + 10, "{job}");
+        }
         assert_ne!(new_job(), new_job());
         assert_eq!(run_dir("j", Timestamp(0)), "j-19700101T000000");
     }

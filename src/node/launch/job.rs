@@ -41,6 +41,7 @@ use crate::node::launch::rundir::RunDir;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::launch::secrets::{self, TokenFile};
 use crate::node::launch::shell_status;
+use crate::node::launch::start_failure;
 use crate::node::processes;
 use crate::node::sample::environment::{self, Environment};
 use crate::node::sample::proc;
@@ -63,6 +64,9 @@ pub const KILLED_STATUS: u8 = 75;
 const UNKNOWN_STATUS: i32 = 128;
 /// Descriptors kept for the last report and for saving the evidence.
 const RESERVED_DESCRIPTORS: usize = 8;
+/// What a user can do while the job hangs.
+const REMEDY: &str = "the job still hangs · Ctrl-C ends it · `ddp-doctor watch` shows its ranks, `ddp-doctor dump` \
+                      their stacks";
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// Time limit for the last update to viewers of the coordinator in this process.
@@ -127,7 +131,7 @@ pub fn run(options: Options) -> Outcome {
     let chosen =
         Chosen::new(options.coordinator.as_deref(), rendezvous.as_ref(), &options.credentials);
     let job = options.job.or(chosen.job);
-    let job = job.map_or_else(names::new_job, |job| names::file_name(&job));
+    let job = job.map_or_else(|| names::job_of(&options.command), |job| names::file_name(&job));
     let started = Timestamp::now();
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
@@ -148,8 +152,11 @@ pub fn run(options: Options) -> Outcome {
     let sources = SourceFolders::of_program(&source_folders).and_given(&options.sources);
     let live = Live::new(options.out, options.style, options.verbosity, about, files);
     let mut live = live.with_sources(sources.clone());
+    if options.kill.is_none() {
+        live = live.with_remedy(REMEDY);
+    }
     if let Err(error) = &run_dir {
-        let dir = requested_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
+        let dir = requested_run_dir.clone().unwrap_or_else(|| PathBuf::from(names::RUNS));
         live.print_line(&format!(
             "no evidence is kept: cannot create a run directory in {}: {error}",
             dir.display()
@@ -213,7 +220,7 @@ pub fn run(options: Options) -> Outcome {
     let child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            live.print_line(&format!("{}: {error}", options.command[0].display()));
+            live.print_line(&start_failure::line(&options.command, &error));
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
@@ -265,11 +272,26 @@ pub fn run(options: Options) -> Outcome {
     let exit = processes::wait_without_reaping(child.id()).unwrap_or_default();
     drop(reserve);
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
-    let ended = monitor.end(command_status, run_dir.as_ref().map(Dir::path));
+    let keeps_all = requested_run_dir.is_some();
+    let ended = monitor.end(command_status, run_dir.as_ref().map(Dir::path), keeps_all);
+    if let Some(dir) = run_dir.filter(|_| ended.report.is_some() && !ended.is_kept) {
+        remove(&dir);
+    }
     // Reaped last: until then its exit status is in `/proc`.
     processes::reap_child(child.id());
     let status = if ended.killed { KILLED_STATUS } else { command_status as u8 };
     Outcome { status, report: ended.report }
+}
+
+/// Removes the directory of a run without evidence, and the folder around it if it is empty.
+fn remove(dir: &Dir) {
+    let parent = files::parent(dir.path());
+    if parent.and_then(|(parent, name)| parent.remove_all(name)).is_ok()
+        && let Some(runs) = dir.path().parent()
+    {
+        // Other runs may be in it.
+        drop(files::parent(runs).and_then(|(parent, name)| parent.remove_empty(name)));
+    }
 }
 
 /// Prepares this process for a system without pidfds; returns a line for the user. As the subreaper of the
@@ -290,7 +312,7 @@ fn adopt_orphans(missing: &io::Error) -> String {
 pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     use std::os::unix::process::CommandExt;
     let error = prepare(command, None, None).exec();
-    drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
+    drop(writeln!(out, "ddp-doctor: {}", start_failure::line(command, &error)));
     status_of_failure(&error)
 }
 
@@ -437,7 +459,7 @@ impl Monitor {
     }
 
     /// Concludes the diagnosis after the end of the command, and stops the threads.
-    fn end(self, status: i32, run_dir: Option<&Path>) -> screen::Shown {
+    fn end(self, status: i32, run_dir: Option<&Path>, keeps_all: bool) -> screen::Shown {
         let log = |line: String| drop(self.screen.send(Message::Print(line)));
         // An error means that the screen has ended, which needs no message.
         drop(self.screen.send(Message::CommandEnded));
@@ -457,7 +479,7 @@ impl Monitor {
             log(format!("a black box was not saved: {error}"));
         }
         let report = run_dir.map(|dir| dir.join("report.json"));
-        drop(self.screen.send(Message::Finish { status, report }));
+        drop(self.screen.send(Message::Finish(screen::End { status, report, keeps_all })));
         let shown = self.showing.and_then(|it| it.join().ok()).unwrap_or_default();
         self.stop_serving.send(()).ok();
         if let Some(runtime) = self.runtime {

@@ -26,6 +26,7 @@ pub mod rundir;
 pub mod screen;
 mod secrets;
 pub mod shape;
+mod start_failure;
 
 /// Time that a launch stays open after the end of its last rank if no process can restart it, since
 /// some ranks may end before others have joined.

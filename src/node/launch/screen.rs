@@ -39,12 +39,18 @@ pub enum Message {
     /// The diagnosis was not concluded.
     NotConcluded,
     /// The last message.
-    Finish {
-        /// Exit status of the command.
-        status: i32,
-        /// Path of the report.
-        report: Option<PathBuf>,
-    },
+    Finish(End),
+}
+
+/// The end of the command.
+#[derive(Debug, Default)]
+pub struct End {
+    /// Its exit status.
+    pub status: i32,
+    /// Path of the report.
+    pub report: Option<PathBuf>,
+    /// Whether the run directory is kept even if no rank was seen and nothing went wrong.
+    pub keeps_all: bool,
 }
 
 /// Result of the screen.
@@ -54,6 +60,8 @@ pub struct Shown {
     pub report: Option<Report>,
     /// Whether the job was ended because it hung.
     pub killed: bool,
+    /// Whether the run directory is worth keeping.
+    pub is_kept: bool,
 }
 
 /// Prints findings, and ends a hanging job.
@@ -101,12 +109,14 @@ impl Screen {
         loop {
             match messages.recv_timeout(self.timeout()) {
                 Ok(message) => {
-                    if let Some((status, report)) = self.handle(message) {
-                        return self.finish(status, report);
+                    if let Some(end) = self.handle(message) {
+                        return self.finish(end);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return self.finish(0, None),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return self.finish(End { keeps_all: true, ..End::default() });
+                }
             }
             let now = Instant::now();
             if self.live.due().is_some_and(|due| due <= now) {
@@ -123,8 +133,8 @@ impl Screen {
                 let descendants = self.secure();
                 // The wait may have ended meanwhile.
                 while let Ok(message) = messages.try_recv() {
-                    if let Some((status, report)) = self.handle(message) {
-                        return self.finish(status, report);
+                    if let Some(end) = self.handle(message) {
+                        return self.finish(end);
                     }
                 }
                 if let Some(reason) = self.kill_reason() {
@@ -137,8 +147,8 @@ impl Screen {
         }
     }
 
-    /// Returns status and report of the last message.
-    fn handle(&mut self, message: Message) -> Option<(i32, Option<PathBuf>)> {
+    /// Returns the contents of the last message.
+    fn handle(&mut self, message: Message) -> Option<End> {
         match message {
             Message::Update(update) => {
                 let now = Instant::now();
@@ -150,7 +160,7 @@ impl Screen {
             Message::Print(line) => self.live.print_line(&line),
             Message::CommandEnded => self.command_ended(),
             Message::NotConcluded => self.live.mark_incomplete(),
-            Message::Finish { status, report } => return Some((status, report)),
+            Message::Finish(end) => return Some(end),
         }
         None
     }
@@ -285,8 +295,12 @@ impl Screen {
         self.kill_terminated();
     }
 
-    fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {
+    fn finish(mut self, end: End) -> Shown {
+        let End { status, report, keeps_all } = end;
         let last = self.live.finish();
+        // Such as a command that trains nothing.
+        let is_empty = last.ranks.is_empty() && status == 0 && !self.killed;
+        let is_kept = keeps_all || !is_empty;
         let ended = match status {
             _ if self.killed => "the job was killed by --on-hang kill".to_owned(),
             0 => "the job has ended".to_owned(),
@@ -294,12 +308,13 @@ impl Screen {
             _ => format!("the job exited with status {status}"),
         };
         let place = match self.saved.clone().or(report) {
+            Some(_) if !is_kept => String::new(),
             Some(path) if self.live.is_written(&path) => format!(" · {}", path.display()),
             Some(_) => " · the last report could not be written".to_owned(),
             None => String::new(),
         };
         self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
-        Shown { report: Some(last), killed: self.killed }
+        Shown { report: Some(last), killed: self.killed, is_kept }
     }
 }
 

@@ -14,10 +14,12 @@ use serde_json::Value;
 use super::super::dump;
 use super::super::explain::Page as Explanation;
 use super::super::text::{self, Sources, short_path};
-use super::super::timeline::{Blocked, Event, Mark, TimedCall, Timeline, Track};
+use super::super::timeline::{Blocked, Event, Mark, Spent, TimedCall, Timeline, Track};
 use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::{findings, source::cause};
 use crate::source_files::SourceFolders;
+
+use super::shares::Span;
 
 /// Maximum number of calls on the page …
 const MAX_CALLS: usize = 120_000;
@@ -56,6 +58,8 @@ struct Job {
     /// Distinct calls, by the index in the rows of `tracks`.
     kinds: Vec<Kind>,
     tracks: Vec<Lane>,
+    /// For a slow job: start and end of the time for which `shares` of the tracks are given.
+    shares: Option<[u64; 2]>,
     waits: Vec<Node>,
     stacks: Vec<Stack>,
 }
@@ -160,6 +164,10 @@ struct Lane {
     /// Time, kind, text.
     marks: Vec<(u64, &'static str, String)>,
     memory: Vec<(String, Vec<(u64, u64)>)>,
+    /// Times spent on input and garbage collection: kind, start, length.
+    spent: Vec<(&'static str, u64, u64)>,
+    /// Own work, input, waiting, garbage collection.
+    shares: Option<[u64; 4]>,
 }
 
 /// Ranks that wait in the same call for the same ranks.
@@ -191,7 +199,8 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
         let started = report.job.started_at.unwrap_or(timeline.begins());
         let clock = Clock(started.min(timeline.begins()));
         let mut sources = Sources::below(folders);
-        let (kinds, tracks) = lanes(timeline, clock);
+        let span = Span::of(report, timeline);
+        let (kinds, tracks) = lanes(timeline, span, clock);
         Job {
             id: report.job.id.clone(),
             verdict: report.verdict.to_string(),
@@ -208,6 +217,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
             ranks: report.ranks.iter().map(rank_row).collect(),
             kinds,
             tracks,
+            shares: span.map(|span| [clock.us(span.from), clock.us(span.to)]),
             waits: nodes(&timeline.waits, clock),
             stacks: stacks(timeline, &mut sources),
         }
@@ -359,7 +369,7 @@ fn rank_row(rank: &Rank) -> RankRow {
 
 // --- The timeline --------------------------------------------------------------------------------
 
-fn lanes(timeline: &Timeline, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
+fn lanes(timeline: &Timeline, span: Option<Span>, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
     let tracks = timeline.tracks.len().max(1);
     let room = (MAX_CALLS / tracks).clamp(CALLS_PER_PROCESS[0], CALLS_PER_PROCESS[1]);
     let curves: usize = timeline.tracks.iter().map(|it| it.memory.len()).sum();
@@ -381,6 +391,11 @@ fn lanes(timeline: &Timeline, clock: Clock) -> (Vec<Kind>, Vec<Lane>) {
                 .iter()
                 .map(|curve| (curve.name.clone(), thinned(&curve.points, points, clock)))
                 .collect(),
+            spent: track.spent.iter().map(|it| spent(it, clock)).collect(),
+            shares: span.map(|span| {
+                let it = span.shares(track);
+                [it.compute, it.input, it.waiting, it.garbage].map(|time| time.as_micros() as u64)
+            }),
         }
     };
     let lanes = timeline.tracks.iter().map(lane).collect();
@@ -465,6 +480,11 @@ fn mark(mark: &Mark, clock: Clock) -> (u64, &'static str, String) {
         Event::Exit(how) => ("exit", how.to_string()),
     };
     (clock.us(mark.at), kind, text)
+}
+
+fn spent(spent: &Spent, clock: Clock) -> (&'static str, u64, u64) {
+    let from = clock.us(spent.from);
+    (spent.on.name().unwrap_or_default(), from, clock.us(spent.to).saturating_sub(from))
 }
 
 /// At most `most` points, evenly chosen, with the last one.

@@ -37,6 +37,8 @@ function merged(tracks) {
       Object.assign(lane, { host: track.host, pid: track.pid, ended: track.ended, ends: [...lane.ends, ...ends] });
       lane.calls = [...lane.calls, ...track.calls].sort((a, b) => a.at - b.at);
       lane.marks = [...lane.marks, ...track.marks].sort((a, b) => a[0] - b[0]);
+      lane.spent = [...lane.spent, ...track.spent].sort((a, b) => a[1] - b[1]);
+      if (track.shares && lane.shares) lane.shares = lane.shares.map((it, at) => Math.max(it, track.shares[at]));
     }
   }
   return [...lanes.values()];
@@ -54,20 +56,26 @@ function stallOf(job) {
   return leading.blocked ?? leading.detected;
 }
 
-/** The part of the timeline around the stall: the last rounds of calls before it, and the time after it. */
-function aroundStall(job) {
+/** Whether there is a part of the timeline to show first. */
+function hasTrouble(job) {
+  return stallOf(job) !== null || job.shares !== null;
+}
+
+/** The part of the timeline to show first. A stall: the last rounds of calls before it, and the time after it. A slow
+    job: the last rounds that were slow. */
+function aroundTrouble(job) {
   const stall = stallOf(job);
   const begins = beginning(job);
   const whole = [begins, Math.max(job.until, begins + 1)];
   const calls = job.lanes.reduce((most, it) => (it.calls.length > most.length ? it.calls : most), []);
-  const end = stall ?? job.until;
+  const end = stall ?? job.shares?.[1] ?? job.until;
   const before = calls.filter((it) => it.at < end && it.seq > 0);
   if (before.length === 0) return whole;
   const first = before[Math.max(0, before.length - 14)].at;
   const rounds = Math.max(end - first, 1000);
   const from = Math.max(begins, end - rounds * 1.1);
-  let to = stall === null ? job.until : Math.min(job.until, end + rounds * 1.2);
-  if (job.until - end < rounds * 3) to = job.until;
+  let to = stall === null ? end : Math.min(job.until, end + rounds * 1.2);
+  if (stall !== null && job.until - end < rounds * 3) to = job.until;
   const margin = (to - from) * 0.03;
   return [from - margin, to + margin];
 }
@@ -126,6 +134,7 @@ function shapes(lane, from, to, x) {
     else list.push([left, right]);
     found.set(key, list);
   };
+  for (const [, at, length] of lane.track.spent) add("c-input", at, at + length, false);
   for (const call of lane.track.calls) {
     if (call.at > to) break;
     if (call.until < from) continue;

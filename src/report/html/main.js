@@ -1,9 +1,9 @@
 // Assembles the page: sections, navigation, search and keys.
 
-const TITLES = { causes: "Causes", findings: "Findings", timeline: "Timeline", waits: "Waits", ranks: "Ranks", memory: "Memory", stacks: "Stacks", evidence: "Evidence" };
+const TITLES = { causes: "Causes", findings: "Findings", shares: "Time", timeline: "Timeline", waits: "Waits", ranks: "Ranks", memory: "Memory", stacks: "Stacks", evidence: "Evidence" };
 const KEYS = [
   ["/", "search: ranks (5, 0-3) and words of calls, lines, hosts"], ["1 … 8", "go to a section"], ["j  k", "next and previous section"],
-  ["+  −", "zoom the timeline; or Ctrl and the wheel"], ["[  ]", "move the timeline; or drag it"], ["0", "show the stall"], ["a", "show the whole job"],
+  ["+  −", "zoom the timeline; or Ctrl and the wheel"], ["[  ]", "move the timeline; or drag it"], ["0", "show the stall, or the slow part"], ["a", "show the whole job"],
   ["g", "group equal ranks in the timeline"], ["↑ ↓ ← →", "in the timeline: choose a rank and a call"], ["Enter", "in the timeline: part or join the ranks of a lane"],
   ["Esc", "clear the search"], ["?", "these keys"],
 ];
@@ -27,7 +27,7 @@ function show(index) {
   state.timeline = null;
   if (!job.decoded) decode(job);
   job.decoded = true;
-  const sections = [answer, causes, findings, timelineSection, graph, ranksSection, memorySection, stacksSection, evidence].map((it) => it(job)).filter(Boolean);
+  const sections = [answer, causes, findings, sharesSection, timelineSection, graph, ranksSection, memorySection, stacksSection, evidence].map((it) => it(job)).filter(Boolean);
   document.getElementById("main").replaceChildren(...sections);
   const links = sections.map((it) => it.id).filter((id) => TITLES[id]);
   document.getElementById("links").replaceChildren(...links.map((id) => make("a", { href: `#${id}` }, TITLES[id])));
@@ -70,7 +70,7 @@ function pressed(event) {
   const pan = (part) => timeline?.show([timeline.window[0] + timeline.span * part, timeline.window[1] + timeline.span * part]);
   const actions = {
     "/": () => field.focus(), "?": help, j: () => go(0, 1), k: () => go(0, -1), "+": () => timeline?.zoom(1 / 1.6), "=": () => timeline?.zoom(1 / 1.6),
-    "-": () => timeline?.zoom(1.6), "[": () => pan(-0.25), "]": () => pan(0.25), 0: () => timeline?.show(aroundStall(state.job)),
+    "-": () => timeline?.zoom(1.6), "[": () => pan(-0.25), "]": () => pan(0.25), 0: () => timeline?.show(aroundTrouble(state.job)),
     a: () => timeline?.show(timeline.whole()), g: () => timeline?.toggleGroups(),
   };
   const action = /^[1-9]$/.test(event.key) ? () => go(Number(event.key)) : actions[event.key];

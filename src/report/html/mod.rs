@@ -15,15 +15,17 @@ use super::timeline::Timeline;
 use crate::source_files::SourceFolders;
 
 mod data;
+mod shares;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 /// The script of the page, in the order of its parts.
-const SCRIPT: [&str; 8] = [
+const SCRIPT: [&str; 9] = [
     include_str!("base.js"),
     include_str!("answer.js"),
     include_str!("lanes.js"),
     include_str!("timeline.js"),
+    include_str!("shares.js"),
     include_str!("graph.js"),
     include_str!("ranks.js"),
     include_str!("memory.js"),

@@ -52,7 +52,7 @@ function numeric(key) {
 /** Number of ranks per state. */
 function rankNote(job) {
   const states = new Map();
-  job.ranks.forEach((it) => states.set(it.state, (states.get(it.state) ?? 0) + 1));
+  job.ranks.forEach((it) => states.set(it.exit ?? it.state, (states.get(it.exit ?? it.state) ?? 0) + 1));
   const missing = job.evidence.missing_ranks;
   const parts = [...states].map(([word, n]) => `${number(n)} ${word}`);
   if (missing.length > 0) parts.push(`never seen: ${shortened(rankList(missing), 60)}`);

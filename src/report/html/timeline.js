@@ -12,7 +12,7 @@ class Timeline {
     this.grouped = job.lanes.length > FEW;
     this.expanded = new Set();
     this.stall = stallOf(job);
-    this.window = aroundStall(job);
+    this.window = aroundTrouble(job);
     this.chosen = { lane: 0, call: null };
     this.svg = draw("svg", { role: "img", "aria-label": "Calls of the ranks over time" });
     this.room = make("div", {}, this.svg);
@@ -28,7 +28,7 @@ class Timeline {
     const button = (text, title, action) => make("button", { type: "button", title, click: action }, text);
     this.group = button("Group equal ranks", "g", () => this.toggleGroups());
     this.bar = make("div", { class: "tools" },
-      button("Stall", "0", () => this.show(aroundStall(this.job))),
+      hasTrouble(this.job) && button(this.stall === null ? "Slow part" : "Stall", "0", () => this.show(aroundTrouble(this.job))),
       button("Whole job", "a", () => this.show(this.whole())),
       button("−", "minus", () => this.zoom(1.6)), button("+", "plus", () => this.zoom(1 / 1.6)),
       make("span", { class: "grow" }), this.group);
@@ -40,7 +40,9 @@ class Timeline {
     const kinds = this.job.kinds;
     this.legend = make("div", { class: "legend" }, swatch("call", "collective"),
       kinds.some((it) => it.p2p) && swatch("p2p", "message"), kinds.some((it) => it.hidden) && swatch("hidden", "issued by DDP"),
-      swatch("wait", "wait that ended"), swatch("stuck-wash", "wait that did not end"));
+      swatch("wait", "wait that ended"), this.job.tracks.some((it) => it.calls.some((call) => call.open)) && swatch("stuck-wash", "wait that did not end"),
+      this.job.tracks.some((it) => it.spent.length > 0) && swatch("input", "input or garbage collection"),
+      this.job.shares !== null && make("span", {}, "empty: own work"));
   }
 
   listen() {
@@ -331,7 +333,7 @@ function timelineSection(job) {
   const omitted = job.tracks.reduce((sum, it) => sum + it.omitted, 0);
   state.listeners.push(() => timeline.update());
   state.timeline = timeline;
-  const stalled = timeline.stall === null ? "Calls and waits of every rank." : "Calls and waits of every rank, around the moment at which ranks began to block.";
+  const stalled = timeline.stall === null ? `Calls and waits of every rank${job.shares === null ? "" : ", in the latest steps that were slow"}.` : "Calls and waits of every rank, around the moment at which ranks began to block.";
   return section("timeline", "Ranks over time", omitted > 0 ? `${stalled} ${count(omitted, "earlier call")} left out.` : stalled,
     timeline.bar, timeline.box, timeline.legend, timeline.detail);
 }

@@ -123,7 +123,7 @@ impl Model {
                 let process = self.processes.get_mut(&process)?;
                 // A program that is over releases its memory.
                 let step = process.step_at_time(at)?;
-                process.memory.take(&sample, step, at);
+                process.memory.take(&sample, Some(step).filter(|_| !process.is_past_step(at)), at);
             }
             Event::Scheduled { process, sample, at } => {
                 let from = at.minus(self.timing.scheduling_interval);

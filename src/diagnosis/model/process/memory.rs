@@ -191,8 +191,14 @@ impl Count {
 }
 
 impl Memory {
-    /// Adds a sample taken in this step. A repeated sample changes nothing.
-    pub(in crate::model) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
+    /// Adds a sample taken in this step; `None`: outside of a step. A repeated sample changes nothing.
+    pub(in crate::model) fn take(
+        &mut self,
+        sample: &MemorySample,
+        step: impl Into<Option<u64>>,
+        at: Timestamp,
+    ) {
+        let step = step.into();
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
         self.shared_by_step.take(sample.rss_shared, step, at);

@@ -304,6 +304,20 @@ impl Process {
         (!is_over).then(|| self.optimizer.of(self.step.saturating_sub(before)))
     }
 
+    /// Whether a time is so long after the beginning of its last step that the loop has probably ended, or
+    /// paused, in which it may have released memory.
+    pub(super) fn is_past_step(&self, at: Timestamp) -> bool {
+        /// Number of steps by whose length this is judged, at least and at most …
+        const STEPS: std::ops::RangeInclusive<usize> = 4..=16;
+        /// … and minimum time since the last one, in lengths of the longest of them.
+        const LENGTHS: u32 = 3;
+        let steps = &self.pace.steps;
+        let latest = steps.iter().skip(steps.len().saturating_sub(*STEPS.end()));
+        let lengths = latest.clone().zip(latest.skip(1)).map(|(from, to)| to.since(*from));
+        let longest = lengths.max().filter(|_| steps.len() > *STEPS.start());
+        longest.is_some_and(|longest| at.since(self.step_at) > longest * LENGTHS)
+    }
+
     /// Its training step: that of its optimizer, if known.
     pub fn training_step(&self) -> u64 {
         self.optimizer.of(self.step)

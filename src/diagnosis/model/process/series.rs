@@ -31,9 +31,10 @@ pub struct Sample {
 }
 
 impl<const KEPT: usize> Series<KEPT> {
-    /// Adds a value. The kept values do not depend on the order in which values arrive.
-    pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
-        let Some(value) = value else { return };
+    /// Adds the value of a step, if both are known. The kept values do not depend on the order in which
+    /// values arrive.
+    pub fn take(&mut self, value: Option<u64>, step: impl Into<Option<u64>>, at: Timestamp) {
+        let Some((value, step)) = value.zip(step.into()) else { return };
         let sample = Sample { at, step, value };
         let place = self.samples.partition_point(|it| it.step < step);
         if let Some(known) = self.samples.get_mut(place).filter(|it| it.step == step) {

@@ -1,17 +1,16 @@
 //! The diagnosis of a running job on its terminal and in its report files.
 
 use std::borrow::Borrow;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::catalogue::{is_gap, is_over_time};
 use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::viewer::Update;
 
-use super::json::{self, Assembler};
+use super::json::Assembler;
 use super::text::{self, Style};
-use crate::host::files::Dir;
 use crate::monitoring::events::{Event, Tracker};
 use crate::monitoring::webhook::Notifier;
 use crate::source_files::SourceFolders;
@@ -23,6 +22,10 @@ const MAX_PRINT_DELAY: Duration = Duration::from_secs(1);
 
 /// Age at which a printed finding is printed again at the end: other output has followed it.
 const REPRINT_AGE: Duration = Duration::from_secs(1);
+
+mod file;
+
+pub use file::ReportFile;
 
 /// Amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub struct Live {
     has_ended: bool,
     /// Where source lines are read.
     sources: SourceFolders,
+    /// What a user can do about a hang; printed once, after the first finding of one.
+    remedy: Option<&'static str>,
 }
 
 /// A finding on the terminal.
@@ -62,15 +67,6 @@ struct Printed {
     finding: Finding,
     /// Time it was last printed in full; `None`: as a note, or not at all.
     at: Option<Instant>,
-}
-
-/// A file with the last report.
-pub struct ReportFile {
-    path: PathBuf,
-    /// The directory that contains it; `None`: the one that the path leads to.
-    dir: Option<Dir>,
-    /// The last attempt to write it failed, and that was reported.
-    is_stale: bool,
 }
 
 impl Live {
@@ -96,6 +92,7 @@ impl Live {
             webhook: None,
             has_ended: false,
             sources: SourceFolders::default(),
+            remedy: None,
         }
     }
 
@@ -103,6 +100,13 @@ impl Live {
     #[must_use]
     pub fn with_sources(mut self, folders: SourceFolders) -> Self {
         self.sources = folders;
+        self
+    }
+
+    /// Prints this line after the first finding of a hang.
+    #[must_use]
+    pub const fn with_remedy(mut self, line: &'static str) -> Self {
+        self.remedy = Some(line);
         self
     }
 
@@ -186,6 +190,13 @@ impl Live {
             }
         }
         self.printed = printed;
+        let blocks = |it: &Printed| it.at.is_some() && it.finding.effect == Effect::Blocks;
+        if !self.is_over
+            && self.printed.iter().any(blocks)
+            && let Some(line) = self.remedy.take()
+        {
+            self.announce(line);
+        }
     }
 
     /// Prints a finding that was not printed before, or whose subject has changed: one line if it was
@@ -339,28 +350,6 @@ impl Live {
     }
 }
 
-impl From<PathBuf> for ReportFile {
-    fn from(path: PathBuf) -> Self {
-        Self { path, dir: None, is_stale: false }
-    }
-}
-
-impl ReportFile {
-    /// The report in a run directory.
-    #[must_use]
-    pub fn of_run(dir: &Dir) -> Self {
-        let path = dir.path().join("report.json");
-        Self { path, dir: Some(dir.clone()), is_stale: false }
-    }
-
-    fn write(&self, report: &Report) -> io::Result<()> {
-        match (&self.dir, self.path.file_name()) {
-            (Some(dir), Some(name)) => json::write_in(report, dir, name),
-            _ => json::write(report, &self.path),
-        }
-    }
-}
-
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Live").field("assembler", &self.assembler).finish_non_exhaustive()
@@ -390,6 +379,7 @@ fn has_changed(printed: &Finding, finding: &Finding) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::sync::{Arc, Mutex};
 
     use super::*;
