@@ -217,9 +217,9 @@ fn page_of_a_slow_job_shows_where_the_time_of_each_rank_goes() {
             assert!((shares.iter().sum::<f64>() - length).abs() < 10.0, "{shares:?} of {length}");
             let waiting = shares[2] / length;
             if track["rank"] == root {
-                own = waiting
+                own = waiting;
             } else {
-                least = least.min(waiting)
+                least = least.min(waiting);
             }
             // The late rank is the one that waits for its input.
             if name == "straggler_in_input" {
