@@ -25,7 +25,7 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
                 command.mut_subcommand(name, ignore)
             };
         }
-        let parsed = without_token(command.clone()).try_get_matches_from(arguments);
+        let parsed = command.clone().try_get_matches_from(arguments);
         let error = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => return Ok(cli),
             Err(error) => error,
@@ -43,16 +43,6 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
         }
         ignored.push((name, id));
     }
-}
-
-/// Hides the option for the token in the help of commands that connect to no other machine.
-fn without_token(mut command: clap::Command) -> clap::Command {
-    // Options of all commands are known to each after this.
-    command.build();
-    for local in ["analyze", "export", "explain", "demo"] {
-        command = command.mut_subcommand(local, |it| it.mut_arg("token_file", |it| it.hide(true)));
-    }
-    command
 }
 
 /// Removes the value from an error about an option whose value may be a secret: one that hides the value of

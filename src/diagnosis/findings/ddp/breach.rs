@@ -143,18 +143,10 @@ fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     })
 }
 
-/// `Blocks` instead of `Crashes` if ranks wait and no member of the group has crashed. A code that blocks
-/// crashes where DDP raised on a rank that broke the contract, and that ended the rank.
+/// `Blocks` instead of `Crashes` if ranks wait and no member of the group has crashed.
 fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
     if draft.code.effect != Effect::Crashes {
-        let has_raised = |rank: &&u32| {
-            let process = situation.model.member(breach.group, **rank);
-            process.is_some_and(|process| raised(process, breach).is_some())
-        };
-        let roots = breach.root.iter().filter(has_raised);
-        let blocks = draft.code.effect == Effect::Blocks;
-        let crashed = blocks && situation.has_one_crashed(breach.group, roots);
-        return if crashed { Effect::Crashes } else { draft.code.effect };
+        return draft.code.effect;
     }
     let members = situation.model.group(breach.group).members.keys();
     let crashed = situation.has_one_crashed(breach.group, members);
