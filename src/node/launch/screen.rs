@@ -124,8 +124,8 @@ impl Screen {
             }
             if self.kill_reason().is_some() {
                 self.live.print();
-                if let Some((status, report)) = self.confirm(messages) {
-                    return self.finish(status, report);
+                if let Some(end) = self.confirm(messages) {
+                    return self.finish(end);
                 }
                 if self.kill_reason().is_none() {
                     continue;
@@ -172,8 +172,8 @@ impl Screen {
 
     /// Captures all stacks twice more before a job is ended for a supported finding: on a busy host, the
     /// captures that would show progress may be late. Ends early if the finding no longer holds. Returns
-    /// status and report of the last message if it arrives meanwhile.
-    fn confirm(&mut self, messages: &Receiver<Message>) -> Option<(i32, Option<PathBuf>)> {
+    /// the contents of the last message if it arrives meanwhile.
+    fn confirm(&mut self, messages: &Receiver<Message>) -> Option<End> {
         let interval = self.timer.as_ref()?.confirmation_interval();
         let limit = Instant::now() + MAX_CAPTURES;
         for _ in 0..2 {
@@ -388,7 +388,7 @@ mod tests {
         let shown = thread::spawn(move || screen.run(&inbox));
         messages.send(update(vec![hang()])).unwrap();
         thread::sleep(interval * 10);
-        messages.send(Message::Finish { status: 0, report: None }).unwrap();
+        messages.send(Message::Finish(End::default())).unwrap();
         let killed = shown.join().unwrap().killed;
         child.kill().unwrap();
         child.wait().unwrap();
