@@ -20,6 +20,7 @@ pub mod fallback;
 pub mod job;
 pub mod kill;
 pub mod meeting;
+pub mod monitor;
 pub mod nccl;
 pub mod rendezvous;
 pub mod rundir;
