@@ -21,7 +21,7 @@ use crate::support::process::program;
 /// The truth of an excerpt.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Truth {
+pub(super) struct Truth {
     /// Outcome of the incident, for readers.
     incident: String,
     verdict: String,
@@ -58,12 +58,30 @@ struct Truth {
     omits: Option<String>,
 }
 
+impl Truth {
+    /// The truth of an excerpt.
+    pub(super) fn of(path: &Path) -> Self {
+        let truth = fs::read_to_string(path.with_extension("toml")).unwrap();
+        toml::from_str(&truth).unwrap()
+    }
+}
+
+/// All excerpts.
+pub(super) fn excerpts() -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder()).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|it| it == "log")).collect();
+    paths.sort();
+    paths
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/logs")
 }
 
 /// The only report about a log.
-fn report_of(path: &Path) -> Result<Report, String> {
+pub(super) fn report_of(path: &Path) -> Result<Report, String> {
     let mut analysis = postmortem::analyze(&[path.to_owned()]);
     match (analysis.reports.pop(), analysis.reports.len()) {
         (Some(report), 0) => Ok(report),
@@ -71,7 +89,7 @@ fn report_of(path: &Path) -> Result<Report, String> {
     }
 }
 
-fn check(report: &Report, truth: &Truth) -> Result<(), String> {
+pub(super) fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     let same = |what: &str, found: String, wanted: String| {
         if found == wanted { Ok(()) } else { Err(format!("{what} is {found}, not {wanted}")) }
     };
@@ -180,12 +198,7 @@ fn makes_no_further_claims(report: &Report, truth: &Truth) -> Result<(), String>
 #[test]
 fn excerpts_of_real_logs_lead_to_their_truths() {
     let only = std::env::var("LOG").ok();
-    let mut names: Vec<PathBuf> = fs::read_dir(folder())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|it| it == "log"))
-        .collect();
-    names.sort();
+    let names = excerpts();
     assert!(names.len() >= 15, "{names:?}");
     let mut failures = Vec::new();
     for path in names {
@@ -193,8 +206,7 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
         if only.as_ref().is_some_and(|it| *it != name) {
             continue;
         }
-        let truth = fs::read_to_string(path.with_extension("toml")).unwrap();
-        let truth: Truth = toml::from_str(&truth).unwrap();
+        let truth = Truth::of(&path);
         assert!(truth.incident.ends_with('.'), "{name}");
         let report = report_of(&path);
         let result = report.as_ref().map_err(Clone::clone).and_then(|it| check(it, &truth));

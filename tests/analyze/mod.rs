@@ -2,7 +2,7 @@
 //!
 //! * `killed_jobs`: journals and black boxes of jobs that were killed or are running.
 //! * `damage`: files that are damaged, cut off, or no evidence.
-//! * `logs`: plain logs, and stacks as text.
+//! * `logs`: plain logs, and stacks as text; `wrapped_logs`: the same as terminals break them.
 //! * `combined_evidence`: dumps, logs and recordings of one job.
 //! * `fuzz`: mutated evidence of every kind.
 
@@ -11,3 +11,4 @@ mod damage;
 mod fuzz;
 mod killed_jobs;
 mod logs;
+mod wrapped_logs;

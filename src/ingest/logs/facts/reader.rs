@@ -35,16 +35,23 @@ pub(in super::super) fn read(
     loop {
         match lines.read(&mut text) {
             Ok(true) => reader.line(&text),
-            Ok(false) if !reader.finds_containers() => break,
-            Ok(false) => {}
+            Ok(false) => {
+                reader.form.terminal = reader.form.terminal.or(lines.terminal());
+                let is_broken = lines.terminal().is_some();
+                if is_broken {
+                    reader.begins_anew = true;
+                } else if !reader.finds_containers() {
+                    break;
+                }
+            }
             Err(error) => {
                 trouble = Some(format!("it could not be read to its end: {error}"));
                 break;
             }
         }
         if reader.begins_anew {
+            lines = open()?.broken_at(reader.form.terminal);
             reader = Reader::of(path, reader.form);
-            lines = open()?;
         }
     }
     if lines.is_cut() {

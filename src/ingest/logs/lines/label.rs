@@ -146,11 +146,13 @@ pub(in super::super) struct Form {
     pub(in super::super) is_role: Option<bool>,
     /// What stands before the lines of each container, and its name.
     pub(in super::super) containers: BTreeMap<String, Name>,
+    /// Width of the terminal that broke lines; `None`: none did, as far as it is known.
+    pub(in super::super) terminal: Option<usize>,
 }
 
 impl Form {
     pub(in super::super) const fn new(year: Year) -> Self {
-        Self { year, is_role: None, containers: BTreeMap::new() }
+        Self { year, is_role: None, containers: BTreeMap::new(), terminal: None }
     }
 
     /// The container that wrote a line, and its text.

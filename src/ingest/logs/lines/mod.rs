@@ -1,9 +1,10 @@
-//! The lines of a text file, bounded and decompressed (`text`), without the labels that name the process (`label`)
-//! and the time (`timestamps`).
+//! The lines of a text file, bounded and decompressed (`text`), whole where a terminal broke them (`wraps`), without
+//! the labels that name the process (`label`) and the time (`timestamps`).
 
 mod label;
 mod text;
 mod timestamps;
+mod wraps;
 
 pub(super) use label::{BEFORE, Form, Label, Line, Name, Worker, bracketed_rank};
 pub(super) use text::{Lines, MAX_BYTES, is_text};

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead};
 use std::path::Path;
 
+use super::wraps::{self, Widest};
 use crate::files;
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
@@ -20,6 +21,11 @@ pub(in super::super) struct Lines {
     pending: Vec<String>,
     /// Bytes that may still be read.
     left: u64,
+    widest: Widest,
+    /// Width of the terminal that broke lines, if one did.
+    width: Option<usize>,
+    /// The line behind the last one, which does not continue it.
+    next: Option<String>,
 }
 
 impl Lines {
@@ -28,7 +34,25 @@ impl Lines {
     }
 
     pub(in super::super) fn of(reader: Box<dyn BufRead>) -> Self {
-        Self { reader, line: Vec::new(), pending: Vec::new(), left: MAX_BYTES }
+        Self {
+            reader,
+            line: Vec::new(),
+            pending: Vec::new(),
+            left: MAX_BYTES,
+            widest: Widest::default(),
+            width: None,
+            next: None,
+        }
+    }
+
+    /// Joins the lines that a terminal of this width broke.
+    pub(in super::super) fn broken_at(self, width: Option<usize>) -> Self {
+        Self { width, ..self }
+    }
+
+    /// The width of the terminal that broke the lines which were read; `None`: none did, or they are joined.
+    pub(in super::super) fn terminal(&self) -> Option<usize> {
+        self.widest.terminal().filter(|_| self.width.is_none())
     }
 
     /// Whether the file is longer than what was read of it.
@@ -44,16 +68,47 @@ impl Lines {
                 *text = line;
                 return Ok(true);
             }
-            self.line.clear();
-            if !self.read_raw()? {
+            if !self.read_joined(text)? {
                 return Ok(false);
             }
-            clean(&self.line, text);
             self.pending = unwrapped(text);
             if !text.is_empty() && self.pending.is_empty() {
                 return Ok(true);
             }
         }
+    }
+
+    /// Reads a line with those that continue it.
+    fn read_joined(&mut self, text: &mut String) -> io::Result<bool> {
+        if let Some(next) = self.next.take() {
+            *text = next;
+        } else if !self.read_clean(text)? {
+            return Ok(false);
+        }
+        let Some(width) = self.width else {
+            self.widest.read(text);
+            return Ok(true);
+        };
+        let mut last = text.len();
+        let mut next = String::new();
+        while wraps::may_be_full(last, width)
+            && text.len() < MAX_LINE
+            && self.read_clean(&mut next)?
+        {
+            if !wraps::join(text, last, &next, width) {
+                self.next = Some(next);
+                break;
+            }
+            last = next.len();
+        }
+        Ok(true)
+    }
+
+    fn read_clean(&mut self, text: &mut String) -> io::Result<bool> {
+        self.line.clear();
+        let is_read = self.read_raw()?;
+        clean(&self.line, text);
+        Ok(is_read)
     }
 
     fn read_raw(&mut self) -> io::Result<bool> {

@@ -1,0 +1,236 @@
+//! Lines that a terminal of a fixed width broke, as they are when a person copies them: every line that reaches
+//! the last column goes on in the next one.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::label::{Form, Label, Line};
+use super::timestamps::{Year, glog};
+
+/// Widths of terminals that are considered.
+const MIN_WIDTH: usize = 60;
+const MAX_WIDTH: usize = 400;
+/// Widths at which one broken line is enough.
+const COMMON: [usize; 7] = [80, 100, 120, 128, 132, 160, 200];
+/// Maximum number of spaces that are lost at the end of a line.
+const MAX_LOST: usize = 2;
+/// Beginnings of lines that continue none.
+const BEGINNINGS: [&str; 25] = [
+    "  ",
+    "\t",
+    "Traceback (",
+    "Original Traceback",
+    "The above exception was",
+    "During handling of",
+    "Exception raised from",
+    "frame #",
+    "Fatal Python error",
+    "Current thread ",
+    "terminate called",
+    "srun: ",
+    "slurmstepd: ",
+    "Root Cause",
+    "Failures:",
+    "====",
+    "----",
+    "****",
+    "INFO",
+    "WARN",
+    "ERROR",
+    "DEBUG",
+    "{",
+    "> ",
+    "+ ",
+];
+/// Borders of boxes, which are as wide as the terminal.
+const BORDERS: [char; 3] = ['╭', '│', '╰'];
+const WEEKDAYS: [&str; 7] = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "];
+
+/// The widest lines of a text so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Widest {
+    width: usize,
+    /// Number of lines with this width, and of those that the next line seems to continue.
+    lines: usize,
+    continued: usize,
+    /// The next line of one of them is hardly a line of its own.
+    is_broken: bool,
+    /// The line before, if it has this width.
+    last: Option<String>,
+}
+
+impl Widest {
+    /// Takes a line.
+    pub(super) fn read(&mut self, text: &str) {
+        if self.width > MAX_WIDTH {
+            return;
+        }
+        if let Some(last) = self.last.take()
+            && continues(&last, text)
+            && !is_statement(text)
+        {
+            self.continued += 1;
+            let is_rest = |it: char| it.is_lowercase() || " ,.)]:=/_-'".contains(it);
+            let is_digit = |it: char| it.is_ascii_digit();
+            let cuts_number = last.ends_with(is_digit) && text.starts_with(is_digit);
+            let is_cut = is_open(&last) || cuts_number || text.starts_with(is_rest);
+            self.is_broken |= is_cut || is_labelled(&last);
+        }
+        if text.len() < self.width || text.starts_with(BORDERS) {
+            return;
+        }
+        let columns = text.chars().count();
+        if columns > self.width {
+            *self = Self { width: columns, ..Self::default() };
+        }
+        if columns == self.width {
+            self.lines += 1;
+            self.last = Some(text.to_owned());
+        }
+    }
+
+    /// The width of the terminal that broke the lines; `None`: none did.
+    pub(super) fn terminal(&self) -> Option<usize> {
+        let is_width = (MIN_WIDTH..=MAX_WIDTH).contains(&self.width);
+        if !is_width || !self.is_broken || self.continued * 2 < self.lines {
+            return None;
+        }
+        let with_space = self.width + 1;
+        let is_common = COMMON.contains(&self.width);
+        if COMMON.contains(&with_space) {
+            return Some(with_space);
+        }
+        Some(self.width).filter(|_| is_common || self.continued > 1)
+    }
+}
+
+/// Adds `next` to a line that a terminal of this width may have broken; `false`: it is a line of its own. `last`
+/// is the length of the piece that was added last.
+pub(super) fn join(line: &mut String, last: usize, next: &str, width: usize) -> bool {
+    let columns = line[line.len() - last..].chars().count();
+    let lost = width.saturating_sub(columns);
+    let is_label = is_labelled(line);
+    let is_full = match lost {
+        0 => true,
+        1 => !is_statement(next) && (is_label || !next.starts_with(' ')),
+        _ => lost <= MAX_LOST && is_label && !is_statement(next),
+    };
+    let is_continued = is_full && continues(line, next);
+    if is_continued {
+        line.extend(std::iter::repeat_n(' ', lost));
+        line.push_str(next);
+    }
+    is_continued
+}
+
+/// Whether a piece of this length may reach the last column.
+pub(super) const fn may_be_full(length: usize, width: usize) -> bool {
+    length + MAX_LOST >= width
+}
+
+/// Whether `next` may continue a line that reaches the last column.
+fn continues(line: &str, next: &str) -> bool {
+    if line.starts_with('{') {
+        return is_open(line);
+    }
+    if line.starts_with(BORDERS) || next.starts_with(BORDERS) {
+        return false;
+    }
+    // Rulers are of one letter.
+    let is_ruler = next.starts_with(['*', '=', '-']) && line.ends_with(&next[..1]);
+    if is_ruler {
+        return true;
+    }
+    let is_frame = next.starts_with("    ") || next.starts_with("  File \"");
+    if next.is_empty() {
+        return false;
+    }
+    if next.starts_with("  ") && !is_frame && is_labelled(line) {
+        return true;
+    }
+    let is_beginning = BEGINNINGS.iter().any(|it| next.starts_with(it));
+    !is_beginning && !begins(next) && (!is_labelled(next) || !is_labelled(line))
+}
+
+/// Whether a line has a label or a time in front.
+fn is_labelled(text: &str) -> bool {
+    let form = Form::new(Year::Before(Timestamp(0)));
+    let line = Line::of(text, &form);
+    let is_of_slurm = text.starts_with("srun: ") || text.starts_with("slurmstepd: ");
+    line.label != Label::default() || line.time.is_some() || is_of_slurm || begins(text)
+}
+
+/// Whether a line has the head of a message of PyTorch, NCCL, the kernel or a launcher, or is a numbered frame,
+/// thread or process.
+fn begins(text: &str) -> bool {
+    if let Some(inner) = text.strip_prefix('[') {
+        let head = inner.split(']').next().unwrap_or_default();
+        let word = head.trim_end_matches(|it: char| it.is_ascii_digit());
+        let is_numbered = word.len() < head.len();
+        return is_numbered && matches!(word, "" | "rank" | "default")
+            || WEEKDAYS.iter().any(|it| inner.starts_with(it))
+            || glog(text).is_some();
+    }
+    let numbered = ["#", "Thread ", "Process "].iter().find_map(|it| text.strip_prefix(it));
+    if let Some(number) = numbered {
+        return number.starts_with(|it: char| it.is_ascii_digit());
+    }
+    // "host:812:901 [1] NCCL INFO".
+    let head = text.split(' ').next().unwrap_or_default();
+    let mut parts = head.rsplitn(3, ':');
+    let is_number = |it: Option<&str>| it.is_some_and(|it| it.parse::<u32>().is_ok());
+    let is_process = is_number(parts.next()) && is_number(parts.next()) && parts.next().is_some();
+    is_process || glog(text).is_some()
+}
+
+/// Whether a line begins as an exception does.
+fn is_statement(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    !name.contains(' ') && (name.ends_with("Error") || name.ends_with("Exception"))
+}
+
+/// Whether a bracket or a quotation is open at the end of a line.
+fn is_open(text: &str) -> bool {
+    let mut depth = 0_i32;
+    let mut quotes = 0;
+    for letter in text.chars() {
+        match letter {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = (depth - 1).max(0),
+            '"' => quotes += 1,
+            _ => {}
+        }
+    }
+    depth > 0 || quotes % 2 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The width found in these lines.
+    fn terminal(lines: &[&str]) -> Option<usize> {
+        let mut widest = Widest::default();
+        lines.iter().for_each(|it| widest.read(it));
+        widest.terminal()
+    }
+
+    #[test]
+    fn lines_of_one_length_that_others_follow_are_whole() {
+        let line = format!("[rank0]: {}", "x".repeat(71));
+        assert_eq!(terminal(&[&line, "[rank1]: step 4", &line, "[rank1]: step 5"]), None);
+        let error = format!("ValueError: {}", "x".repeat(68));
+        assert_eq!(terminal(&[&error, "Traceback (most recent call last):"]), None);
+        assert_eq!(terminal(&[&error, "Training goes on."]), None);
+        assert_eq!(terminal(&[&line, "d and the rest of it"]), Some(80));
+    }
+
+    #[test]
+    fn spaces_in_the_last_column_are_restored() {
+        let mut line = format!("[rank0]: {} waits", "x".repeat(64));
+        let length = line.len();
+        assert_eq!(length, 79);
+        assert!(join(&mut line, length, "for rank 3", 80));
+        assert!(line.ends_with("waits for rank 3"));
+        assert!(!join(&mut line, 10, "step 5", 80));
+    }
+}
