@@ -36,6 +36,8 @@ const MAX_SITES: usize = 32;
 pub struct Evidence<'a> {
     /// The job.
     pub job: &'a RankedJob,
+    /// Its ranks that have ended since they were found.
+    pub ended: &'a [RankProcess],
     /// The captures, each of all ranks, the oldest first.
     pub looks: &'a [Look],
     /// Duration of a wait that is reported, in seconds.
@@ -147,18 +149,22 @@ impl Evidence<'_> {
         }
     }
 
-    /// Ranks that their launcher started on this host and that have no process. The others have connected to them:
-    /// before that, a rank may not have started yet.
+    /// Ranks that have ended, and those that their launcher started on this host and that have no process. The others
+    /// have connected to the latter: before that, a rank may not have started yet.
     fn absent(&self, seen: &[Seen<'_>], now: u64) -> Vec<Kind> {
         let is_connected = seen.iter().any(|it| it.backend.is_some());
-        if !self.job.is_local() || !is_connected {
-            return Vec::new();
+        let mut absent: Vec<(u32, Option<&RankProcess>)> =
+            self.ended.iter().map(|it| (it.rank, Some(it))).collect();
+        if self.job.is_local() && is_connected {
+            let unseen = self.job.elsewhere().into_iter().map(|rank| (rank, None));
+            absent.extend(unseen.filter(|(rank, _)| self.ended.iter().all(|it| it.rank != *rank)));
         }
-        let absent = self.job.elsewhere().into_iter();
         let first = self.job.ranks.len() as u64 + 1;
-        let messages = absent.zip(first..).flat_map(|(rank, process)| {
+        let messages = absent.into_iter().zip(first..).flat_map(|((rank, earlier), process)| {
             let joined = v1::ProcessJoined {
                 process,
+                pid: earlier.map_or(0, |it| it.pid),
+                start_ticks: earlier.map_or(0, |it| it.start_ticks),
                 rank: Some(rank),
                 world_size: self.job.world_size(),
                 layer: STACK_LAYER.into(),

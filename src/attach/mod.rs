@@ -1,9 +1,10 @@
 //! Diagnosis of a job that was started without ddp-doctor, while it runs.
 //!
-//! `find` finds the ranks on this host and tells jobs apart. `sample` captures the stacks of all ranks twice.
-//! `position` determines from them which call each rank is inside, and `messages` writes that to a journal, as the
-//! follower of the ranks would have done. The journal then leads to a report in the way of every other one
-//! ([`crate::postmortem`]), so that `analyze` gives the same report later, and one report for several hosts.
+//! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or again and again: `sample`
+//! captures the stacks of all ranks, `position` determines from two captures which call each rank is inside, and
+//! `messages` writes that to a journal, as the follower of the ranks would have done. The journal then leads to a
+//! report in the way of every other one ([`crate::postmortem`]), so that `analyze` gives the same report later, and one
+//! report for several hosts. `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
 //!
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported*
@@ -12,7 +13,6 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
@@ -27,24 +27,21 @@ use crate::node::launch::rundir::RunDir;
 use crate::node::source;
 use crate::private;
 
+pub mod connection;
 pub mod environment;
 pub mod find;
 pub mod messages;
 pub mod position;
+pub mod rounds;
 pub mod sample;
 pub mod sleep;
 
 use find::RankedJob;
-use messages::{Evidence, Whereabouts};
+use messages::Whereabouts;
 use position::Position;
 
-/// Number of captures.
-const LOOKS: usize = 2;
-/// Time between captures: some more than the engine needs between two that it compares.
-const APART: Duration = Duration::from_millis(1600);
-/// Minimum duration of a wait that is a finding, if the kernel states how long threads have been asleep. Healthy
-/// jobs wait for slow storage or an evaluation on one rank.
-const MIN_WAIT: Duration = Duration::from_secs(20);
+/// Name of a journal that is being written.
+const UNFINISHED: &str = "journal.new";
 
 /// How a job is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,27 +57,10 @@ pub struct Attached {
     pub job: RankedJob,
     /// What each rank does, in their order.
     pub whereabouts: Vec<Whereabouts>,
+    /// Ranks that have ended since they were found.
+    pub ended: Vec<u32>,
     /// Messages with the evidence.
     pub reports: Vec<v1::Report>,
-}
-
-/// Reads the ranks of a job.
-#[must_use]
-pub fn read(job: RankedJob, options: &Options) -> Attached {
-    let scale = options.time_scale;
-    let looks = sample::looks(&job.ranks, LOOKS, scale.of(APART));
-    let mut evidence = Evidence { job: &job, looks: &looks, stall_after_s: 0, time_scale: scale };
-    let whereabouts = evidence.whereabouts();
-    let is_measured = |it: &Whereabouts| match &it.position {
-        Position::Inside(call) => call.asleep.is_some(),
-        _ => false,
-    };
-    // Threads that poll have no measured wait: two captures that show the same are then enough.
-    let limit =
-        if whereabouts.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
-    evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
-    let reports = evidence.reports();
-    Attached { job, whereabouts, reports }
 }
 
 impl Attached {
@@ -103,6 +83,42 @@ impl Attached {
     pub fn source_folders(&self) -> Vec<PathBuf> {
         let first = self.job.ranks.first();
         first.map(|it| source::folders_of(it.pid)).unwrap_or_default()
+    }
+
+    /// Ranks of the job that are on other hosts, as far as its launcher states it.
+    #[must_use]
+    pub fn elsewhere(&self) -> Vec<u32> {
+        let mut ranks = if self.job.is_local() { Vec::new() } else { self.job.elsewhere() };
+        ranks.retain(|rank| !self.ended.contains(rank));
+        ranks
+    }
+
+    /// What has changed since an earlier round: ranks that move again, and ranks that have ended.
+    #[must_use]
+    pub fn changes_since(&self, earlier: &Self) -> Vec<String> {
+        let is_stuck = |rank: u32| {
+            let mut ranks = earlier.whereabouts.iter();
+            let stuck = |it: &Position| matches!(it, Position::Inside(_) | Position::Outside);
+            ranks.any(|it| it.rank == rank && stuck(&it.position))
+        };
+        let again: Vec<&Whereabouts> = self
+            .whereabouts
+            .iter()
+            .filter(|it| it.position == Position::Moves && is_stuck(it.rank))
+            .collect();
+        let mut lines = Vec::new();
+        if let Some(first) = again.first() {
+            let ranks: Vec<u32> = again.iter().map(|it| it.rank).collect();
+            let verb = words::number(&ranks, "moves", "move");
+            let at = words::at(first.place.as_ref());
+            lines.push(format!("{} {verb} again{at}", Ranks(&ranks)));
+        }
+        let gone = self.ended.iter().filter(|rank| !earlier.ended.contains(rank));
+        let gone: Vec<u32> = gone.copied().collect();
+        if !gone.is_empty() {
+            lines.push(format!("{} {} ended", Ranks(&gone), words::number(&gone, "has", "have")));
+        }
+        lines
     }
 
     /// Whether a rank moves.
@@ -145,32 +161,39 @@ pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<Dir> {
     Ok(directory.context("the run directory cannot be created")?.dir)
 }
 
-/// Writes the journal of the evidence to a directory.
+/// Writes the journal of the evidence to a directory, in place of an earlier one.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
 pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
-    let mut journal = Writer::create_in(directory, journal::FIRST.as_ref())?;
+    // Readers never see a part of it.
+    directory.remove_all(UNFINISHED.as_ref()).ok();
+    let mut journal = Writer::create_in(directory, UNFINISHED.as_ref())?;
     for report in &attached.reports {
         journal.append(report)?;
     }
+    directory.rename(UNFINISHED.as_ref(), directory, journal::FIRST.as_ref())?;
     Ok(())
 }
 
 /// Writes the description of a run, by which other commands find it, to its directory. While this process
-/// is alive, the run counts as active.
+/// is alive, the run counts as active. `coordinator`: where viewers connect meanwhile.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn describe(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
+pub fn describe(
+    attached: &Attached,
+    directory: &Dir,
+    coordinator: Option<&str>,
+) -> anyhow::Result<()> {
     let events = attached.reports.iter().flat_map(|it| &it.events);
     let hello = events.into_iter().find_map(|event| match &event.kind {
         Some(v1::event::Kind::Hello(hello)) => Some(hello),
         _ => None,
     });
     let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
-    names::describe(directory, hello, None, &attached.source_folders())
+    names::describe(directory, hello, coordinator, &attached.source_folders())
         .context("run.json cannot be written")
 }

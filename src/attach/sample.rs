@@ -1,8 +1,8 @@
-//! Captures the stacks of all ranks of a job, several times.
+//! Captures the stacks of all ranks of a job.
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
@@ -18,22 +18,9 @@ const MAX_CAPTURE: Duration = Duration::from_secs(2);
 /// One capture of all ranks, in their order.
 pub type Look = Vec<v1::Stacks>;
 
-/// Captures the stacks of all ranks at once, `count` times, some time apart. No rank is stopped.
+/// Captures the stacks of all ranks at once. No rank is stopped. `cache` caches the functions of files.
 #[must_use]
-pub fn looks(ranks: &[RankProcess], count: usize, apart: Duration) -> Vec<Look> {
-    let cache = Arc::new(FunctionCache::default());
-    let mut looks = Vec::with_capacity(count);
-    for number in 0..count {
-        let started = Instant::now();
-        looks.push(look(ranks, &cache));
-        if number + 1 < count {
-            thread::sleep(apart.saturating_sub(started.elapsed()));
-        }
-    }
-    looks
-}
-
-fn look(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> Look {
+pub fn look(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> Look {
     thread::scope(|scope| {
         let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(|| capture(it, cache))).collect();
         captures.into_iter().map(|it| it.join().unwrap_or_default()).collect()

@@ -22,6 +22,7 @@ mod connections;
 mod digests;
 mod dump;
 mod flow;
+mod gathering;
 pub mod hub;
 mod meeting;
 mod services;

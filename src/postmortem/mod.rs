@@ -30,6 +30,7 @@ mod sources;
 mod timeline;
 
 pub use crate::ingest::{Progress, Remark};
+pub use play::engine_of_rounds;
 pub use record::{Recording, last_report, record};
 
 /// Result of an analysis.

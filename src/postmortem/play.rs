@@ -67,6 +67,52 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Obser
     stage.engine
 }
 
+/// The engine after what was read of the ranks of a running job, in one round on each of its nodes.
+#[must_use]
+pub fn engine_of_rounds(rounds: &[&[v1::Report]]) -> Engine {
+    let hellos = rounds.iter().filter_map(|round| hello_of(round));
+    let hello = hellos.max_by_key(|it| it.stall_after_s);
+    let mut unobserved = Unobserved;
+    let mut stage = Stage {
+        engine: Engine::new(hello.map(settings::config).unwrap_or_default()),
+        events: Vec::new(),
+        looked: Timestamp::default(),
+        now: Timestamp::default(),
+        wall: Timestamp::now(),
+        is_blind: false,
+        observer: &mut unobserved,
+    };
+    let mut reports: Vec<(usize, &v1::Report)> = (0..)
+        .zip(rounds)
+        .flat_map(|(node, round)| round.iter().map(move |report| (node, report)))
+        .collect();
+    reports.sort_by_key(|(_, report)| report.sent_unix_ns);
+    let mut decoders: Vec<Decoder> =
+        (0..).zip(rounds).map(|(node, _)| Decoder::new(node)).collect();
+    for (node, report) in reports {
+        stage.go_to(Timestamp(report.sent_unix_ns));
+        decoders[node].decode(report.clone(), &mut stage.events);
+        stage.feed();
+    }
+    stage.engine.handle_timeout(stage.now);
+    stage.look();
+    stage.engine
+}
+
+fn hello_of(round: &[v1::Report]) -> Option<&v1::Hello> {
+    round.iter().flat_map(|it| &it.events).find_map(|event| match &event.kind {
+        Some(Kind::Hello(hello)) => Some(hello),
+        _ => None,
+    })
+}
+
+/// An observer that ignores everything.
+pub(super) struct Unobserved;
+
+impl Observer for Unobserved {
+    fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
+}
+
 /// Plays logs: their events at once, and the end of the text.
 fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engine {
     let evidence = logs::evidence(&job.logs);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::viewer::Update;
 
+use super::play::Unobserved;
 use super::sources::{self, Source};
 use super::{Progress, Remark};
 use crate::diagnosis::Engine;
@@ -67,12 +68,6 @@ fn newest(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> 
         remarks.push(Remark { path, text });
     }
     Some(found.swap_remove(at))
-}
-
-struct Unobserved;
-
-impl Observer for Unobserved {
-    fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
 }
 
 #[derive(Default)]

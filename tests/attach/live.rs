@@ -22,23 +22,25 @@ const MAX_START: Duration = Duration::from_secs(90);
 const HEALTHY_ATTEMPTS: usize = 6;
 
 /// A running job; its processes are killed when it is dropped.
-struct Job {
+pub(super) struct Job {
     child: Child,
-    directory: TempDir,
+    pub(super) directory: TempDir,
     venv: &'static Path,
 }
 
 impl Job {
     fn start(program: &Program, venv: &'static Path) -> Self {
+        if program.truth.plain {
+            return Self::spawn(plain(&program.path, program.truth.nproc), venv);
+        }
+        let words = launch(program.truth.nproc, &program.path);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        Self::spawn(command, venv)
+    }
+
+    pub(super) fn spawn(mut command: Command, venv: &'static Path) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = if program.truth.plain {
-            plain(program)
-        } else {
-            let words = launch(program.truth.nproc, &program.path);
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]);
-            command
-        };
         let path = std::env::var("PATH").unwrap_or_default();
         let output = fs::File::create(directory.path().join("output")).unwrap();
         command
@@ -54,7 +56,7 @@ impl Job {
     }
 
     /// Processes of the ranks: the children of the launcher.
-    fn ranks(&self) -> Vec<String> {
+    pub(super) fn ranks(&self) -> Vec<String> {
         let launcher = self.child.id().to_string();
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|it| it.file_name().into_string().ok());
@@ -96,15 +98,15 @@ impl Drop for Job {
 }
 
 /// A command that starts each rank as a process, and ends none if another one dies.
-fn plain(program: &Program) -> Command {
+pub(super) fn plain(program: &Path, ranks: u32) -> Command {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let script = "for rank in $(seq 0 $((WORLD_SIZE - 1))); do RANK=$rank LOCAL_RANK=$rank python \"$0\" & done; wait";
     let mut command = Command::new("bash");
-    let size = program.truth.nproc.to_string();
+    let size = ranks.to_string();
     command
         .args(["-c", script])
-        .arg(&program.path)
+        .arg(program)
         .envs([("WORLD_SIZE", &size), ("LOCAL_WORLD_SIZE", &size)])
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string());

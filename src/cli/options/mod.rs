@@ -87,6 +87,11 @@ impl Global {
     }
 }
 
+/// Whether standard output is a terminal.
+pub(super) fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Whether standard error is a terminal.
 pub(super) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()

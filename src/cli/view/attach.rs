@@ -5,22 +5,27 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ddp_doctor_proto::report::Effect;
+use ddp_doctor_proto::report::{Effect, Timestamp};
 
+use super::attach_follow::Follow;
 use crate::attach::find::{self, RankedJob};
+use crate::attach::rounds::Rounds;
 use crate::attach::{self, Attached, Options};
 use crate::cli::exit_status::FailOn;
 use crate::cli::files::{Format, print_remarks, status};
 use crate::cli::options::Global;
 use crate::cli::output::output;
 use crate::diagnosis::timing::TimeScale;
+use crate::diagnosis::words::{self, Ranks};
 use crate::host::files::Dir;
 use crate::node::follow::names;
+use crate::node::sys;
 use crate::postmortem::{self, Analysis};
 use crate::private;
 use crate::report::json;
 use crate::report::text::plain;
 use crate::source_files::SourceFolders;
+use crate::transport::Credentials;
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -47,9 +52,22 @@ pub(in super::super) struct Attach {
     /// Also write the report to FILE, as JSON
     #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
     report: Option<PathBuf>,
-    /// Keep the evidence in DIR, for `analyze` and `watch` [default: keep nothing]
+    /// Keep the evidence in DIR, for `analyze` and `watch`
+    ///
+    /// By default it is kept only with --follow, and where ranks are on other hosts: in ddp-doctor-runs.
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
+    /// Keep watching until the job ends or Ctrl-C: reports new stalls, ranks that move again, and ranks that end
+    ///
+    /// `ddp-doctor watch` shows the job meanwhile. The exit status is that of the last report.
+    #[arg(long, conflicts_with_all = ["all", "format"], env = "DDP_DOCTOR_FOLLOW")]
+    follow: bool,
+    /// Diagnose the job by this coordinator, together with the ranks on other hosts
+    ///
+    /// Without it, and with a token, the attaches on all hosts of a job share the coordinator of the one with its lowest
+    /// rank.
+    #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
+    coordinator: Option<String>,
     /// Exit with status 1 if a finding has at least this severity
     #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
@@ -60,21 +78,39 @@ pub(in super::super) struct Attach {
 
 impl Attach {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let jobs = self.jobs()?;
-        let options = Options { time_scale: self.time_scale };
+        if is_further_task(|name| std::env::var(name).ok()) {
+            return Ok(0);
+        }
+        let mut jobs = self.jobs()?;
+        if self.follow {
+            let job = jobs.swap_remove(0);
+            let report = self.following(global).run(job)?;
+            return Ok(self.fail_on.status(&report));
+        }
         let several = jobs.len() > 1;
         let mut analysis = Analysis::default();
         let mut read = Vec::new();
         for job in jobs {
-            let attached = attach::read(job, &options);
-            let directory = self.run_dir.as_ref().map(|directory| {
-                if several {
-                    directory.join(names::file_name(&attached.job.id))
-                } else {
-                    directory.clone()
-                }
+            let rounds = Rounds::new(job, self.options()).read();
+            let attached = rounds.context("all ranks have ended")?;
+            let elsewhere = attached.elsewhere();
+            let credentials = Credentials { can_ask: false, ..global.credentials() };
+            let shares = !elsewhere.is_empty() && credentials.token().is_ok();
+            let is_kept = self.run_dir.is_some() || !elsewhere.is_empty() && !shares;
+            let directory = is_kept.then(|| match &self.run_dir {
+                Some(directory) if several => directory.join(names::file_name(&attached.job.id)),
+                Some(directory) => directory.clone(),
+                None => folder(&attached),
             });
-            let found = analyze(&attached, directory)?;
+            let kept = directory.map(|it| attach::run_dir(&attached, it)).transpose()?;
+            let mut found = analyze(&attached, kept.as_ref())?;
+            if shares || self.coordinator.is_some() {
+                let (report, notices) = self.following(global).gather(&attached)?;
+                print_lines(&notices, global)?;
+                found.reports = vec![report];
+            } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
+                print_lines(&[how_to_reach(&elsewhere, directory)], global)?;
+            }
             analysis.reports.extend(found.reports);
             analysis.timelines.extend(found.timelines);
             analysis.remarks.extend(found.remarks);
@@ -92,6 +128,20 @@ impl Attach {
             print_whereabouts(&read, &analysis)?;
         }
         Ok(status(&analysis, self.fail_on))
+    }
+
+    const fn options(&self) -> Options {
+        Options { time_scale: self.time_scale }
+    }
+
+    fn following<'a>(&'a self, global: &'a Global) -> Follow<'a> {
+        Follow {
+            options: self.options(),
+            coordinator: self.coordinator.as_deref(),
+            run_dir: self.run_dir.clone(),
+            report: self.report.clone(),
+            global,
+        }
     }
 
     /// The jobs to read.
@@ -132,12 +182,7 @@ fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
         if report.findings.iter().any(|it| it.effect != Effect::None) {
             continue;
         }
-        let verdict = if attached.moves() {
-            "not hanging: ranks move"
-        } else {
-            "no wait is long enough to be a hang"
-        };
-        writeln!(out, "\n{verdict}")?;
+        writeln!(out, "\n{}", verdict(attached))?;
         for line in attached.lines() {
             writeln!(out, "    {}", plain(&line))?;
         }
@@ -145,17 +190,56 @@ fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
     out.flush()
 }
 
+/// What is said of a job in which nothing blocks.
+pub(super) fn verdict(attached: &Attached) -> &'static str {
+    if attached.moves() { "not hanging: ranks move" } else { "no wait is long enough to be a hang" }
+}
+
+/// Whether a launcher has started this process as one of several on this host (`srun`, `mpirun`): the first one reads
+/// all ranks.
+fn is_further_task(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let number = |name: &str| variable(name)?.parse::<u32>().ok();
+    let local = ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
+    local.into_iter().find_map(number).is_some_and(|it| it > 0)
+}
+
+/// The default run directory of a host.
+pub(super) fn folder(attached: &Attached) -> PathBuf {
+    let host = names::file_name(&sys::host_name());
+    let job = names::file_name(&attached.job.id);
+    Path::new(names::RUNS).join(names::run_dir(&format!("{job}-{host}"), Timestamp::now()))
+}
+
+/// How to get a report with the ranks of other hosts.
+fn how_to_reach(elsewhere: &[u32], directory: &Dir) -> String {
+    format!(
+        "{} {} not on this host. For one report, run `ddp-doctor attach` on all hosts at once with the same \
+         DDP_DOCTOR_TOKEN; or run it on each host, copy the directories ({} here) to one place, and run \
+         `ddp-doctor analyze DIR…`",
+        words::begin(Ranks(elsewhere)),
+        words::number(elsewhere, "is", "are"),
+        directory.path().display()
+    )
+}
+
+fn print_lines(lines: &[String], global: &Global) -> io::Result<()> {
+    if global.quiet < 2 {
+        let mut err = io::stderr();
+        lines.iter().try_for_each(|line| writeln!(err, "ddp-doctor: {}", plain(line)))?;
+    }
+    Ok(())
+}
+
 /// Diagnoses what was read, and keeps it if there is a directory for it.
-fn analyze(attached: &Attached, directory: Option<PathBuf>) -> anyhow::Result<Analysis> {
-    if let Some(directory) = directory {
-        let directory = attach::run_dir(attached, directory)?;
-        attach::write(attached, &directory)?;
+fn analyze(attached: &Attached, kept: Option<&Dir>) -> anyhow::Result<Analysis> {
+    if let Some(directory) = kept {
+        attach::write(attached, directory)?;
         let analysis = postmortem::analyze(&[directory.path().to_owned()]);
         if let Some(report) = analysis.reports.first() {
-            json::write_in(report, &directory, "report.json".as_ref())
+            json::write_in(report, directory, "report.json".as_ref())
                 .context("report.json cannot be written")?;
         }
-        attach::describe(attached, &directory)?;
+        attach::describe(attached, directory, None)?;
         return Ok(analysis);
     }
     let directory = Scratch::new()?;
@@ -186,5 +270,24 @@ impl Drop for Scratch {
             writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.dir.path().display())
                 .ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_task_on_a_host_reads() {
+        let with = |variables: &'static [(&str, &str)]| {
+            is_further_task(|name| {
+                let found = variables.iter().find(|(it, _)| *it == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert!(!with(&[]));
+        assert!(!with(&[("SLURM_LOCALID", "0")]));
+        assert!(with(&[("SLURM_LOCALID", "1")]));
+        assert!(with(&[("OMPI_COMM_WORLD_LOCAL_RANK", "3"), ("SLURM_LOCALID", "0")]));
     }
 }

@@ -1,9 +1,10 @@
 //! Commands that show a job, from its coordinator or from evidence: `watch`, `status` and `dump`.
 //!
 //! `target` resolves the argument. `connection` reaches a coordinator, `state` takes one update from it or from files,
-//! and `feed` passes all updates to the screens.
+//! and `feed` passes all updates to the screens. `attach` and `attach_follow` read a job that was not prepared.
 
 mod attach;
+mod attach_follow;
 mod connection;
 mod dump;
 mod feed;

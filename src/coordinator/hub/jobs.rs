@@ -27,6 +27,8 @@ pub(super) struct Jobs {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) id: String,
+    /// Whether its ranks are read from outside, by nodes that did not start them.
+    pub(super) is_attached: bool,
     /// The nodes' name of this launch; empty: unknown.
     pub(super) launch: String,
     pub(super) nodes: Vec<Node>,
@@ -165,7 +167,9 @@ impl Jobs {
     pub(super) fn join(&mut self, hello: &v1::Hello) -> Option<(u64, Inputs)> {
         let all = self.by_number.iter_mut().rev();
         let mut named: Vec<(u64, &mut Job)> = all
-            .filter(|(_, job)| !job.has_ended() && job.id == hello.job)
+            .filter(|(_, job)| {
+                !job.has_ended() && job.id == hello.job && job.is_attached == hello.attached
+            })
             .map(|(&number, job)| (number, job))
             .collect();
         named.sort_by_key(|(_, job)| job.fit(hello));

@@ -14,6 +14,7 @@ use tokio_stream::{Stream, StreamExt};
 mod jobs;
 
 use self::jobs::{Inputs, Job, Jobs, Node};
+use super::gathering::Gathering;
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 use crate::evidence::decode::Memory;
@@ -312,8 +313,12 @@ impl Hub {
         let tables = Arc::new(Memory::part(JOB_TABLES, Arc::clone(&self.tables)));
         let (publisher, published) = watch::channel(Arc::new(Published::default()));
         let live_viewers = Arc::new(AtomicUsize::new(0));
-        let session = Session::new(hello, publisher, live_viewers.clone(), tables);
-        tokio::spawn(session.run(receiver));
+        if hello.attached {
+            tokio::spawn(Gathering::new(publisher).run(receiver));
+        } else {
+            let session = Session::new(hello, publisher, live_viewers.clone(), tables);
+            tokio::spawn(session.run(receiver));
+        }
         if let Some(new_jobs) = &self.new_jobs {
             let begin = Begun {
                 id: hello.job.clone(),
@@ -324,6 +329,7 @@ impl Hub {
         }
         let mut job = Job {
             id: hello.job.clone(),
+            is_attached: hello.attached,
             launch: String::new(),
             nodes: Vec::new(),
             inputs: Some(inputs.clone()),

@@ -131,6 +131,12 @@ impl Commands {
         }
     }
 
+    /// Waits for the next command; `None`: there are no more.
+    #[must_use]
+    pub fn wait(&self) -> Option<Command> {
+        self.channel.recv().ok()
+    }
+
     /// The next pending command, if any.
     pub(in crate::node) fn next(&self) -> Result<Command, TryRecvError> {
         self.channel.try_recv()

@@ -1,0 +1,167 @@
+//! Reads the ranks of a job, once or again and again.
+//!
+//! A round compares two captures of the same ranks. The last capture of a round is the first one of the next.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::find::{self, RankProcess, RankedJob};
+use super::messages::{Evidence, Whereabouts};
+use super::position::Position;
+use super::sample::{self, Look};
+use super::{Attached, Options};
+use crate::node::sample::proc;
+use crate::node::stacks::native::FunctionCache;
+
+/// Time between captures: some more than the engine needs between two that it compares.
+const APART: Duration = Duration::from_millis(1600);
+/// Minimum duration of a wait that is a finding, if the kernel states how long threads have been asleep. Healthy
+/// jobs wait for slow storage or an evaluation on one rank.
+const MIN_WAIT: Duration = Duration::from_secs(20);
+
+/// The rounds of a job.
+#[derive(Debug)]
+pub struct Rounds {
+    job: RankedJob,
+    options: Options,
+    cache: Arc<FunctionCache>,
+    /// The latest capture of the ranks.
+    latest: Option<(Look, Instant)>,
+    /// Ranks that have ended, and were not started again.
+    ended: Vec<RankProcess>,
+}
+
+impl Rounds {
+    /// Rounds that begin with these ranks.
+    #[must_use]
+    pub fn new(job: RankedJob, options: Options) -> Self {
+        Self { job, options, cache: Arc::default(), latest: None, ended: Vec::new() }
+    }
+
+    /// Reads the ranks; `None`: all of them have ended.
+    pub fn read(&mut self) -> Option<Attached> {
+        if self.latest.is_some() {
+            self.renew();
+        }
+        if self.job.ranks.is_empty() {
+            return None;
+        }
+        let scale = self.options.time_scale;
+        let (first, at) = match self.latest.take() {
+            Some(latest) => latest,
+            None => (self.look(), Instant::now()),
+        };
+        thread::sleep(scale.of(APART).saturating_sub(at.elapsed()));
+        let last = self.look();
+        let looks = [first, last];
+        let read = self.attached(&looks);
+        let [_, last] = looks;
+        self.latest = Some((last, Instant::now()));
+        Some(read)
+    }
+
+    fn look(&self) -> Look {
+        sample::look(&self.job.ranks, &self.cache)
+    }
+
+    fn attached(&self, looks: &[Look]) -> Attached {
+        let scale = self.options.time_scale;
+        let mut evidence = Evidence {
+            job: &self.job,
+            ended: &self.ended,
+            looks,
+            stall_after_s: 0,
+            time_scale: scale,
+        };
+        let whereabouts = evidence.whereabouts();
+        let is_measured = |it: &Whereabouts| match &it.position {
+            Position::Inside(call) => call.asleep.is_some(),
+            _ => false,
+        };
+        // Threads that poll have no measured wait: two captures that show the same are then enough.
+        let limit =
+            if whereabouts.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
+        evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
+        let reports = evidence.reports();
+        let ended = self.ended.iter().map(|it| it.rank).collect();
+        Attached { job: self.job.clone(), whereabouts, ended, reports }
+    }
+
+    /// Finds ranks that have ended, and those that a launcher started again.
+    fn renew(&mut self) {
+        let (living, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut self.job.ranks)
+            .into_iter()
+            .partition(|it| proc::is_alive(it.pid, it.start_ticks));
+        self.job.ranks = living;
+        if gone.is_empty() && self.job.elsewhere().is_empty() {
+            return;
+        }
+        let has_changed = !gone.is_empty();
+        self.ended.extend(gone);
+        // A rank that was started again has the place of the one that ended.
+        let again = find::jobs(&[]).into_iter().find(|job| job.id == self.job.id);
+        let known: Vec<u32> = self.job.ranks.iter().map(|it| it.pid).collect();
+        let new: Vec<RankProcess> = again
+            .map(|job| job.ranks)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|it| !known.contains(&it.pid))
+            .collect();
+        if new.is_empty() && !has_changed {
+            return;
+        }
+        self.ended.retain(|it| new.iter().all(|other| other.rank != it.rank));
+        self.job.ranks.extend(new);
+        self.job.ranks.sort_by_key(|it| it.rank);
+        // Captures of other ranks cannot be compared.
+        self.latest = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::attach::environment::Environment;
+
+    fn rank(child: &Child, rank: u32) -> RankProcess {
+        let environment: Environment = [("MASTER_PORT", "1")].into_iter().collect();
+        RankProcess {
+            pid: child.id(),
+            start_ticks: proc::Stat::of(child.id()).unwrap().start_ticks,
+            parent: std::process::id(),
+            rank,
+            world_size: Some(2),
+            local_rank: None,
+            local_world_size: None,
+            environment,
+        }
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn ranks_that_end_between_rounds_are_known_until_none_is_left() {
+        let [first, second] = [0, 1].map(|_| Command::new("sleep").arg("60").spawn().unwrap());
+        let job = RankedJob {
+            id: "test-of-rounds".into(),
+            ranks: vec![rank(&first, 0), rank(&second, 1)],
+        };
+        let scale = crate::diagnosis::timing::TimeScale::new(0.01).unwrap();
+        let mut rounds = Rounds::new(job, Options { time_scale: scale });
+        let ranks = |attached: &Attached| {
+            (attached.whereabouts.iter().map(|it| it.rank).collect(), attached.ended.clone())
+        };
+        let read = |rounds: &mut Rounds| rounds.read().as_ref().map(ranks);
+        assert_eq!(read(&mut rounds), Some((vec![0, 1], vec![])));
+        end(second);
+        assert_eq!(read(&mut rounds), Some((vec![0], vec![1])));
+        end(first);
+        assert_eq!(read(&mut rounds), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! The session of a job that was not prepared: its nodes read the ranks from outside, in rounds.
+//!
+//! A round states what the ranks of a node do at that time, and replaces the earlier one of these ranks. It begins
+//! with a Hello and ends with a report without events. A fresh engine examines the latest rounds of all nodes
+//! together: calls between two rounds were not seen, so that rounds cannot continue each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+use prost::Message;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use v1::event::Kind;
+
+use super::dump::DumpRequest;
+use super::session::{Input, MAX_NODES, Published};
+use crate::diagnosis::Engine;
+use crate::monitoring::summary::Summary;
+use crate::postmortem;
+use crate::report::viewer::Detail;
+
+/// A job whose nodes all disconnected without an end is abandoned after this time.
+const ABANDON_AFTER: Duration = Duration::from_secs(10);
+/// Memory of the rounds of all nodes, in bytes, as encoded. A round that exceeds it is left out.
+const MAX_ROUNDS: usize = 256 << 20;
+
+/// The session of one job.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    nodes: Vec<Node>,
+    by_attachment: BTreeMap<u64, usize>,
+    publisher: watch::Sender<Arc<Published>>,
+    engine: Option<Engine>,
+}
+
+/// A process on a host: boot id, pid and start time.
+type ProcessKey = (String, u32, u64);
+
+#[derive(Debug)]
+struct Node {
+    requests: mpsc::Sender<v1::Request>,
+    /// Its latest round.
+    round: Vec<v1::Report>,
+    /// The round that it is sending.
+    next: Vec<v1::Report>,
+    /// Size of both, as encoded.
+    bytes: usize,
+    is_attached: bool,
+    ended: bool,
+}
+
+impl Gathering {
+    pub(super) const fn new(publisher: watch::Sender<Arc<Published>>) -> Self {
+        Self { nodes: Vec::new(), by_attachment: BTreeMap::new(), publisher, engine: None }
+    }
+
+    /// Runs until every node has ended, or the job is abandoned.
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut alone_since: Option<Instant> = None;
+        while !self.has_ended() {
+            let is_alone = !self.nodes.iter().any(|it| it.is_attached);
+            alone_since = is_alone.then(|| alone_since.unwrap_or_else(Instant::now));
+            let abandoned = async {
+                match alone_since {
+                    Some(since) => tokio::time::sleep_until(since + ABANDON_AFTER).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => self.handle(input),
+                    None => break,
+                },
+                () = abandoned => break,
+            }
+        }
+        self.publish(true);
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Attached { attachment, welcome, requests, .. } => {
+                if self.nodes.len() >= MAX_NODES {
+                    return;
+                }
+                send(&requests, v1::request::Kind::Welcome(welcome));
+                self.by_attachment.insert(attachment, self.nodes.len());
+                self.nodes.push(Node {
+                    requests,
+                    round: Vec::new(),
+                    next: Vec::new(),
+                    bytes: 0,
+                    is_attached: true,
+                    ended: false,
+                });
+            }
+            Input::Report { attachment, report, .. } => {
+                if let Some(&index) = self.by_attachment.get(&attachment) {
+                    self.receive(index, report);
+                }
+            }
+            Input::Detached { attachment } => {
+                if let Some(index) = self.by_attachment.remove(&attachment) {
+                    self.nodes[index].is_attached = false;
+                }
+            }
+            Input::Dump { answer } => self.dump(answer),
+            Input::Summarize { answer } => {
+                if let Some(engine) = &self.engine {
+                    // Fails if the requester is gone.
+                    drop(answer.send(Summary::of(&engine.report())));
+                }
+            }
+            Input::Refresh { done } => {
+                // The latest round is the current state. Fails if the viewer is gone.
+                done.send(()).ok();
+            }
+        }
+    }
+
+    fn receive(&mut self, index: usize, report: v1::Report) {
+        let total: usize = self.nodes.iter().map(|it| it.bytes).sum();
+        let node = &mut self.nodes[index];
+        let has = |wanted: fn(&Kind) -> bool| {
+            report.events.iter().filter_map(|it| it.kind.as_ref()).any(wanted)
+        };
+        if has(|kind| matches!(kind, Kind::JobEnded(_))) {
+            node.ended = true;
+            send(&node.requests, v1::request::Kind::Finished(v1::Finished {}));
+            return;
+        }
+        if has(|kind| matches!(kind, Kind::Hello(_))) {
+            node.next.clear();
+        }
+        if !report.events.is_empty() {
+            if total + report.encoded_len() <= MAX_ROUNDS {
+                node.bytes += report.encoded_len();
+                node.next.push(report);
+            }
+            return;
+        }
+        if node.next.is_empty() {
+            return;
+        }
+        node.round = std::mem::take(&mut node.next);
+        node.bytes = node.round.iter().map(Message::encoded_len).sum();
+        self.replace_by(index);
+        let rounds: Vec<&[v1::Report]> =
+            self.nodes.iter().map(|it| &it.round[..]).filter(|it| !it.is_empty()).collect();
+        self.engine = Some(postmortem::engine_of_rounds(&rounds));
+        self.publish(false);
+    }
+
+    /// Drops the rounds of other nodes that contain a process of this node's round: several tasks of a launcher on one
+    /// host read the same ranks.
+    fn replace_by(&mut self, index: usize) {
+        let own = processes(&self.nodes[index].round);
+        for (other, node) in self.nodes.iter_mut().enumerate() {
+            if other != index && !own.is_disjoint(&processes(&node.round)) {
+                node.round.clear();
+                node.bytes = 0;
+            }
+        }
+    }
+
+    fn dump(&self, answer: oneshot::Sender<ddp_doctor_proto::dump::Dump>) {
+        let Some(engine) = &self.engine else { return };
+        let model = engine.model();
+        let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
+        let dump = DumpRequest {
+            requested: processes.map(|it| it.id).collect(),
+            pending: BTreeSet::new(),
+            until: Instant::now(),
+            answer,
+        };
+        let contents = dump.contents(engine);
+        // Fails if the requester is gone.
+        drop(dump.answer.send(contents));
+    }
+
+    fn publish(&self, ended: bool) {
+        let at = Timestamp::now();
+        let report = self.engine.as_ref().map(Engine::report);
+        let detail = self.engine.as_ref().map(|it| Arc::new(Detail::of(it.model(), at)));
+        self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.nodes.is_empty() && self.nodes.iter().all(|it| it.ended)
+    }
+}
+
+/// The processes in a round.
+fn processes(round: &[v1::Report]) -> BTreeSet<ProcessKey> {
+    let mut boot = String::new();
+    let mut found = BTreeSet::new();
+    for event in round.iter().flat_map(|it| &it.events) {
+        match &event.kind {
+            Some(Kind::Hello(hello)) => boot.clone_from(&hello.boot_id),
+            Some(Kind::ProcessJoined(it)) if it.pid != 0 => {
+                found.insert((boot.clone(), it.pid, it.start_ticks));
+            }
+            Some(Kind::RankStarted(it)) => {
+                found.insert((boot.clone(), it.pid, it.start_ticks));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Sends a request to a node without waiting.
+fn send(requests: &mpsc::Sender<v1::Request>, kind: v1::request::Kind) {
+    requests.try_send(v1::Request { kind: Some(kind) }).ok();
+}
