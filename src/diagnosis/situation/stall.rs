@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::evidence::backends::Completion;
+use crate::evidence::event::Call;
 use crate::evidence::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
@@ -241,7 +242,7 @@ impl Situation<'_> {
             return missing.to_vec();
         }
         let process = self.model.member(group.id, rank);
-        let process = process.filter(|process| process.has_last_issued(&joined.call));
+        let process = process.filter(|process| has_last_issued_in(group, process, &joined.call));
         let Some(error) = process.and_then(Process::transport_error) else { return needs };
         let has_left = |rank: &u32| self.has_left_before(group, *rank, error.at);
         missing.iter().copied().filter(has_left).collect()
@@ -468,6 +469,18 @@ impl Situation<'_> {
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
         (was_too_long && self.model.is_before_shutdown(over)).then_some(over)
     }
+}
+
+/// Whether a call is the last one that its process issued, or the last one of a group on whose streams it was before
+/// it destroyed that group, which waits for it.
+fn has_last_issued_in(group: &Group, process: &Process, call: &Call) -> bool {
+    let Some(last) = &process.last_call else { return false };
+    let waits = last.op == Op::DestroyProcessGroup && group.backend.is_on_stream;
+    let is_last_of_group = || {
+        let rank = process.rank.and_then(|rank| group.members.get(&rank));
+        rank.is_some_and(|member| member.destroyed.is_some() && member.issued == call.seq)
+    };
+    last.id == call.id || waits && is_last_of_group()
 }
 
 /// Once some members cannot arrive, drops ranks that wait only for members that may.
