@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::GroupId;
 use crate::situation::Situation;
-use crate::situation::absence::Absence;
+use crate::situation::absence::{Absence, Absent};
 use crate::situation::origin::Origin;
 use crate::situation::stall::Stall;
 use crate::waits::Blocked;
@@ -23,8 +23,8 @@ const ROUNDS: usize = 3;
 /// The call that explains a cycle.
 #[derive(Clone, Debug)]
 pub struct Omission {
-    /// Index of the cycle in [`crate::waits::Waits::cycles`].
-    pub cycle: usize,
+    /// Index of the cycle in [`crate::waits::Waits::cycles`]; `None`: it is that of the devices.
+    pub cycle: Option<usize>,
     /// The group in which a rank waits for the other one, and the sequence number of the call.
     pub group: GroupId,
     /// See `group`.
@@ -69,7 +69,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let lacks = |waiting: &Blocked, at: usize, absent: &Blocked| {
             // If the call lacks several ranks, it stays incomplete when one of them makes it.
             let misses_one = stalls[at].missing.len() == 1;
-            let left_out = left_out(situation, waiting, absent).filter(|_| misses_one);
+            let left_out = left_out(situation, waiting, absent, false).filter(|_| misses_one);
             left_out.map(|it| (at, Some(it)))
         };
         let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
@@ -84,14 +84,40 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let missing = stall.missing.iter().map(|absent| absent.rank).collect();
         stall.origin = Origin { why: Absence::Elsewhere, ranks: missing };
         found.push(Omission {
-            cycle: index,
+            cycle: Some(index),
             group: stall.group,
             seq: stall.seq,
             closed: one.since.max(other.since),
             left_out,
         });
     }
+    found.extend(between_devices(situation, stalls));
     found
+}
+
+/// The omission that explains the cycle of devices: the host of the rank that left out a call has run ahead to
+/// the next one.
+fn between_devices(situation: &Situation<'_>, stalls: &mut [Stall]) -> Option<Omission> {
+    let cycle = situation.device_cycle.as_ref()?;
+    let [one, other] = &cycle.waits[..] else { return None };
+    if !is_across_two_groups(situation, one, other) {
+        return None;
+    }
+    let (at, left_out) =
+        [(one, other), (other, one)].into_iter().find_map(|(waiting, absent)| {
+            let is_for_absent = |it: &Stall| {
+                (it.group, it.seq) == (waiting.group, waiting.seq)
+                    && it.message.is_none()
+                    && matches!(it.missing[..], [Absent { rank, .. }] if rank == absent.rank)
+            };
+            let at = stalls.iter().position(is_for_absent)?;
+            Some((at, left_out(situation, waiting, absent, true)?))
+        })?;
+    let stall = &mut stalls[at];
+    stall.origin = Origin { why: Absence::Elsewhere, ranks: vec![left_out.rank] };
+    let (group, seq) = (stall.group, stall.seq);
+    let (closed, left_out) = (cycle.evidence_at, Some(left_out));
+    Some(Omission { cycle: None, group, seq, closed, left_out })
 }
 
 /// Whether two ranks wait for each other in collectives of two groups that both belong to.
@@ -104,8 +130,14 @@ fn is_across_two_groups(situation: &Situation<'_>, one: &Blocked, other: &Blocke
 }
 
 /// The call of `waiting` that the other rank left out: both have made it before the one that
-/// `absent` waits in, in every round before the latest.
-fn left_out(situation: &Situation<'_>, waiting: &Blocked, absent: &Blocked) -> Option<LeftOut> {
+/// `absent` waits in, in every round before the latest. On a device (`runs_ahead`), the host of the waiting rank may
+/// have made the next call as well.
+fn left_out(
+    situation: &Situation<'_>,
+    waiting: &Blocked,
+    absent: &Blocked,
+    runs_ahead: bool,
+) -> Option<LeftOut> {
     let line = waiting.call.place.as_ref()?;
     let next = absent.call.place.as_ref()?;
     if line == next {
@@ -120,7 +152,9 @@ fn left_out(situation: &Situation<'_>, waiting: &Blocked, absent: &Blocked) -> O
     let regular = [true, false].repeat(ROUNDS);
     let ends_with =
         |mut turns: Vec<bool>, last: bool| turns.pop() == Some(last) && turns.ends_with(&regular);
-    (ends_with(rounds(waiting)?, true) && ends_with(rounds(absent)?, false)).then(|| LeftOut {
+    let mut of_waiting = rounds(waiting)?;
+    of_waiting.pop_if(|last| runs_ahead && !*last);
+    (ends_with(of_waiting, true) && ends_with(rounds(absent)?, false)).then(|| LeftOut {
         rank: absent.rank,
         line: Arc::clone(line),
         next: Arc::clone(next),

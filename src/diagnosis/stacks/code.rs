@@ -21,13 +21,18 @@ const WAITING: &[&str] = &[
     "/multiprocessing/synchronize.py",
 ];
 
+/// Modules of PyTorch that pass an operation of a tensor on to its implementation: `torch.set_default_device` puts
+/// them between every operation and the line that calls it.
+const PASSING: &[&str] = &["/torch/utils/_device.py", "/torch/overrides.py"];
+
 /// The Python frames of a thread, split at the user's line.
 #[derive(Debug)]
 pub(super) struct Frames<'a> {
     all: &'a [Where],
     /// Innermost frame of the user's code.
     pub(super) line: Option<&'a Where>,
-    /// Frames of libraries below it, innermost first; all frames if none is the user's.
+    /// Frames of libraries below it, innermost first, without those that only pass an operation on; all frames if
+    /// none is the user's.
     pub(super) below: &'a [Where],
 }
 
@@ -39,7 +44,10 @@ impl<'a> Frames<'a> {
             .position(|frame| is_users(&frame.file))
             .filter(|&at| !is_console_script(all, at))
             .or_else(|| installed_program(all));
-        Self { all, line: at.map(|at| &all[at]), below: &all[..at.unwrap_or(all.len())] }
+        let below = &all[..at.unwrap_or(all.len())];
+        let passes_on = |frame: &&Where| PASSING.iter().any(|end| frame.file.ends_with(end));
+        let passing = below.iter().take_while(passes_on).count();
+        Self { all, line: at.map(|at| &all[at]), below: &below[passing..] }
     }
 
     /// The function of PyTorch called by the user, if the thread is in one that issues collectives

@@ -19,7 +19,7 @@
 //!
 //! | words | meaning |
 //! |---|---|
-//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [splits=N,N/N,N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: issued by DDP; `splits`: of an `all_to_all`, input and output |
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [splits=N,N/N,N] [async] [hidden] [unreturned\|unwaited] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: issued by DDP; `unwaited`: it returns without a wait, as over NCCL; `splits`: of an `all_to_all`, input and output |
 //! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call returns after it is enqueued on a stream (default 1), in one launch with the calls of the same number; `followed`: its completion will be recorded. The call completes |
 //! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | the NCCL call that c10d issues for this call, on a stream (default 1); the rank enters a function of NCCL, or returns from it |
 //! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call makes no progress, or makes progress again |

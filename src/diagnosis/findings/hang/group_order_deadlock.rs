@@ -67,6 +67,10 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
 /// A cycle among devices, according to the order of c10d's calls.
 fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     let found = situation.device_cycle.as_ref().filter(|it| !it.has_message())?;
+    // A call that was left out is reported as such.
+    if situation.omissions.iter().any(|it| it.cycle.is_none()) {
+        return None;
+    }
     let cycle = &found.waits[..];
     let mut draft = cycle::draft(situation, cycle::NOT_OF_THREADS, cycle, &catalogue::DD111)?;
     draft.evidence_at = found.evidence_at;
@@ -129,7 +133,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD111)?;
     let mut omissions = situation.omissions.iter();
-    let omission = omissions.find(|it| it.cycle == index);
+    let omission = omissions.find(|it| it.cycle == Some(index));
     let in_their_calls = cycle::are_in_their_calls(waits);
     let swapped = draft.cause.map(|it| it.kind) == Some(CauseKind::SwappedCalls);
     let because = std::mem::take(&mut draft.why);

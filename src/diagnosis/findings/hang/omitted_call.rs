@@ -21,13 +21,17 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let stall = situation.stalls.iter().find(|it| here(it) && it.message.is_none())?;
     let join = situation.join(omission.group, omission.seq)?;
     let call = &join.calls.values().next()?.call;
-    let next = situation.join(left_out.waits_in.0, left_out.waits_in.1)?;
+    let (next_group, next_seq) = left_out.waits_in;
+    let next = situation.model.group(next_group).open_or_entered(next_seq)?;
     let next = &next.calls.get(&rank)?.call;
-    let mut behind = situation.stalls_from(&Origin::of(Absence::Cycle(omission.cycle)));
+    let of_cycle = |index| situation.stalls_from(&Origin::of(Absence::Cycle(index)));
+    let mut behind: Vec<&Stall> = omission.cycle.map(of_cycle).unwrap_or_default();
     behind.extend(situation.stalls.iter().filter(here));
     let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);
     draft.blame([rank], Confidence::Supported);
-    draft.set_victims(Stall::victims(&behind));
+    let on_devices = situation.device_cycle.iter().filter(|_| omission.cycle.is_none());
+    let on_devices = on_devices.flat_map(|it| it.victims.iter().copied());
+    draft.set_victims(Stall::victims(&behind).into_iter().chain(on_devices));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(
         "rank {rank} has left out {} of {}{} and waits in {}{}; {} for it",

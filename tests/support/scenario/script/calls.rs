@@ -117,7 +117,7 @@ impl Writer<'_> {
             call.seq = *seq;
         }
         let (process, thread, id) = (self.process(rank), call.thread, call.id);
-        let waits = grouped && !call.is_async && words.returned && !on_device;
+        let waits = grouped && !call.is_async && words.returned && words.waited && !on_device;
         self.last_call.insert(rank, (thread, id));
         if let Some(label) = words.label {
             self.labels.insert((rank, label.into()), (thread, id));
@@ -161,6 +161,7 @@ pub(super) fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
 /// Words of a call that are not fields of it.
 struct Words<'a> {
     returned: bool,
+    waited: bool,
     followed: bool,
     label: Option<&'a str>,
     lower_call: Option<LowerCall>,
@@ -168,7 +169,8 @@ struct Words<'a> {
 
 /// Sets the fields of a call that its words give.
 fn describe<'a>(call: &mut Call, args: &'a [String]) -> Result<Words<'a>, String> {
-    let mut words = Words { returned: true, followed: false, label: None, lower_call: None };
+    let mut words =
+        Words { returned: true, waited: true, followed: false, label: None, lower_call: None };
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         if let Some(at) = arg.strip_prefix('@') {
@@ -212,6 +214,7 @@ fn describe<'a>(call: &mut Call, args: &'a [String]) -> Result<Words<'a>, String
                 "async" => call.is_async = true,
                 "hidden" => (call.is_async, call.hidden) = (true, true),
                 "unreturned" => words.returned = false,
+                "unwaited" => words.waited = false,
                 "followed" => words.followed = true,
                 "as" => words.label = args.next(),
                 _ => return Err(format!("unknown word {arg:?}")),
