@@ -128,7 +128,7 @@ fn a_two_matching_calls() {
         },
         Vector {
             reason: STATE,
-            ..calls("A7", &all_reduce().open(), &all_reduce(), true, "DD116 []")
+            ..calls("A7", &all_reduce().open(), &all_reduce(), true, "DD116 [0]")
         },
         calls("A8", &half, &all_reduce(), true, "DD105 [0, 1]"),
         calls("A9", &gather(both.clone()), &empty(json!([[]])), false, "healthy"),
@@ -330,6 +330,6 @@ fn k_hangs_and_swapped_calls() {
     check(vec![
         pair("K1", [&ahead, &ahead[..1]], true, "DD101 [1]", ""),
         pair("K2", [&swapped[0], &swapped[1]], true, "DD109 [0, 1]", ""),
-        Vector { reason: STATE, ..calls("K3", &done.clone().open(), &done, true, "DD116 []") },
+        Vector { reason: STATE, ..calls("K3", &done.clone().open(), &done, true, "DD116 [0]") },
     ]);
 }

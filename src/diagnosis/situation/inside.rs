@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
@@ -25,6 +26,8 @@ pub struct Inside {
     pub overdue_at: Timestamp,
     /// Devices do not complete it, according to reports of NCCL or to threads inside the driver.
     pub on_device: bool,
+    /// Devices do not complete it, since all members are inside `destroy_process_group`, which waits for it.
+    pub is_destroyed: bool,
     /// When the first of these waits timed out.
     pub timed_out: Option<Timestamp>,
 }
@@ -62,7 +65,23 @@ fn may_be_inside(group: &Group, seq: u64, join: &Join) -> bool {
     // A rank of which nothing is known may not have made the call.
     let mut members = group.members.iter();
     let is_unknown = members.any(|(rank, it)| it.is_unknown() && !join.calls.contains_key(rank));
-    !has_diverged && !is_alone && !is_unknown && !is_left(join)
+    !has_diverged && !is_alone && !is_unknown
+}
+
+/// Since when all members have been inside `destroy_process_group`, which waits for the calls on the group's streams,
+/// if this collective is the last call that each of them made before.
+fn destroyed_at(situation: &Situation<'_>, group: &Group, join: &Join) -> Option<Timestamp> {
+    let needs_all = join.calls.values().all(JoinedCall::needs_all);
+    if !needs_all || !group.backend.is_on_stream || join.calls.len() < group.members.len() {
+        return None;
+    }
+    let destroyed = join.all().map(|(rank, joined)| {
+        let process = situation.model.member(group.id, rank)?;
+        let destroys = process.entered().find(|it| it.op == Op::DestroyProcessGroup)?;
+        let is_next = destroys.id.0 == joined.call.id.0 + 1;
+        (is_next && group.is_destroyed_by(rank)).then_some(destroys.at)
+    });
+    destroyed.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
 fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
@@ -85,6 +104,10 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
     };
     let stands = on_device && join.calls.iter().any(has_standing);
+    let destroyed_at = if on_device { None } else { destroyed_at(situation, group, join) };
+    if is_left(join) && destroyed_at.is_none() {
+        return None;
+    }
     for (&rank, joined) in join.calls.iter() {
         let process = situation.model.member(group.id, rank)?;
         if device::is_behind_open_call(situation.model, process, rank, &joined.call) {
@@ -102,6 +125,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
                 // An earlier call is not complete, or the progress is unknown.
                 Progress::Behind | Progress::Unknown => return None,
             },
+            _ if destroyed_at.is_some() => destroyed_at?,
             Wait::Since(at) if lives => at,
             Wait::NotSeen if lives && process.is_inside(&joined.call) => joined.call.at,
             Wait::NotSeen if lives && joined.in_backward => {
@@ -136,7 +160,8 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         seq,
         waiting,
         since,
-        on_device,
+        on_device: on_device || destroyed_at.is_some(),
+        is_destroyed: destroyed_at.is_some(),
         overdue_at: timed_out.map_or(overdue_at, |at| at.min(overdue_at)),
         timed_out,
     })

@@ -2,6 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
+use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::{Call, WaitsFor};
@@ -49,9 +50,14 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     }
     draft.blocked_at = Some(inside.since);
     let progress = Progress::of(situation, inside, join, &draft.per_rank);
-    // If most ranks have returned, the others are the root cause; if none has, no rank is.
-    if progress.back.len() > inside.waiting.len() {
+    // If it needs all ranks, those on which it is not complete although it is on others are the root cause; if it has a
+    // root, ranks may be done before. If it is complete on none, no rank is.
+    let needs_all = call.op.direction() == Direction::Symmetric && !progress.back.is_empty();
+    if needs_all || progress.back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
+    }
+    if needs_all {
+        draft.root_confidence = Confidence::Supported;
     }
     // Others wait in stalls that originate from it.
     let stalls = situation.stalls_from(&Origin::of(Absence::Inside(inside.group, inside.seq)));
@@ -59,6 +65,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let has_lost = members.iter().any(|process| process.lost > 0);
     if !progress.excludes_work || !progress.busy.is_empty() || has_lost {
         draft.confidence = Confidence::Suspected;
+        draft.root_confidence = Confidence::Suspected;
     }
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
 
@@ -139,10 +146,15 @@ impl Progress {
             CallState::Returned => !inside.on_device,
             _ => false,
         };
+        let has_averaged = |rank: u32| {
+            let call = join.calls.get(&rank);
+            call.is_some_and(|it| it.averaged.is_some())
+        };
         let back: Vec<u32> = per_rank
             .iter()
-            .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
+            .filter(|it| is_back(it.state) || has_averaged(it.rank))
             .map(|it| it.rank)
+            .filter(|rank| !inside.waiting.contains(rank))
             .collect();
         let members = situation.model.group(inside.group).members.len();
         let is_everybody = inside.waiting.len() + back.len() == members;
@@ -153,8 +165,9 @@ impl Progress {
                 it.followed.contains(&call) || it.standing_of(call).next().is_some()
             })
         };
-        let excludes_work =
-            !inside.on_device || is_everybody && inside.waiting.iter().all(has_events);
+        let excludes_work = !inside.on_device
+            || inside.is_destroyed
+            || is_everybody && inside.waiting.iter().all(has_events);
         Self {
             back,
             busy: busy(situation, inside, join),
@@ -250,6 +263,13 @@ fn why(
             words::begin(Ranks(back)),
             number(back, "it", "they"),
             Ranks(&inside.waiting),
+        ));
+    }
+    if inside.is_destroyed {
+        why.push(format!(
+            "It is the last call of every rank before destroy_process_group, which waits for it and has not \
+             returned on any rank since {}.",
+            words::clock(inside.since)
         ));
     }
     if inside.timed_out.is_some() {

@@ -206,10 +206,12 @@ fn keeps_others_waiting(
 }
 
 /// Ranks that do not return from `destroy_process_group`. A rank that is missing elsewhere, or whose
-/// own call cannot complete, is part of that finding.
+/// own call cannot complete, is part of that finding, and so is one whose last collective does not complete.
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
-    let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
+    let is_inside = |rank| situation.inside.iter().any(|it| it.waiting.contains(&rank));
+    let is_explained =
+        |rank: u32| is_inside(rank) || is_stalled_or_diverged(situation, |it| it == rank);
     let stuck = situation.model.processes.values().filter_map(|process| {
         let call = process.entered().find(|call| call.op == Op::DestroyProcessGroup)?;
         let rank = process.rank.filter(|&rank| !is_explained(rank))?;
