@@ -1,7 +1,7 @@
 //! A process that was killed by a signal, aborted, or exited with an error status.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Exit, Fact};
+use ddp_doctor_proto::report::{Confidence, Effect, Exit, Fact, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::stalls::message;
@@ -27,6 +27,19 @@ fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
 pub(crate) fn is_process(situation: &Situation<'_>, stall: &Stall, process: &Process) -> bool {
     let member = process.rank.and_then(|rank| situation.model.member(stall.group, rank));
     member.is_none_or(|member| member.id == process.id)
+}
+
+/// Whether ranks have waited for a process for the whole stall limit since it ended: no launcher ends them, and no
+/// error of the transport does.
+pub(crate) fn holds_up(situation: &Situation<'_>, stalls: &[&Stall], ended: Timestamp) -> bool {
+    let waits_since = |stall: &Stall| stall.since.max(ended).plus(situation.config.stall_after);
+    let is_waiting = |group, rank: &u32| situation.ending(group, *rank) == Some(Ending::None);
+    stalls.iter().any(|stall| {
+        stall.must_wait
+            && !stall.failed
+            && waits_since(stall) <= situation.until
+            && stall.waiting.iter().any(|rank| is_waiting(stall.group, rank))
+    })
 }
 
 /// The finding about a process that died; `None` if it did not.
@@ -89,6 +102,9 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
         .filter(|stall| is_process(situation, stall, process))
         .collect();
     draft.victims = Stall::victims(&stalls);
+    if process.end.is_some_and(|end| holds_up(situation, &stalls, end.at)) {
+        draft.effect = Effect::Blocks;
+    }
     match stalls.first() {
         Some(stall) => message::describe_stall(situation, stall, draft),
         None => draft.per_rank = vec![last_call(rank, process)],

@@ -2,12 +2,12 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::Confidence;
+use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::facts;
-use crate::findings::process::death::is_process;
+use crate::findings::process::death::{holds_up, is_process};
 use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
@@ -119,6 +119,9 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let mut draft = raised(code, process, rank, exception, from_communication);
     draft.follows = nccl_refusal::cause(situation, process, exception);
     draft.set_victims(Stall::victims(stalls));
+    if process.end.is_some_and(|end| holds_up(situation, stalls, end.at)) {
+        draft.effect = Effect::Blocks;
+    }
     describe_calls(situation, ended, &mut draft);
 
     let text = words::short(&exception.text);
