@@ -56,6 +56,9 @@ pub struct Backend {
     pub connects: Connects,
     /// Timeout of a group for which the program sets none.
     pub default_timeout: Duration,
+    /// A thread of the process group aborts calls at their timeout, after which the group cannot be used, unless a
+    /// variable turns that off (`TORCH_NCCL_ASYNC_ERROR_HANDLING=0`).
+    pub has_watchdog: bool,
     /// The variable that selects its network interface.
     pub interface: Option<InterfaceVariable>,
     /// The part of the names of its environment variables that others do not have.
@@ -130,6 +133,7 @@ const CLAIMS_NOTHING: Backend = Backend {
     has_equal_pieces: false,
     connects: Connects::Unknown,
     default_timeout: DEFAULT_TIMEOUT,
+    has_watchdog: false,
     interface: None,
     variable_part: None,
     network_variables: "",
@@ -174,6 +178,7 @@ pub static NCCL: Backend = Backend {
     names: &["nccl", "nccl2", "nccl-legacy", "nccl-lazy", "nccl4py"],
     default_for: Some("cuda"),
     default_timeout: DEFAULT_NCCL_TIMEOUT,
+    has_watchdog: true,
     interface: Some(InterfaceVariable { name: "NCCL_SOCKET_IFNAME", by_prefix: true }),
     variable_part: Some("NCCL"),
     network_variables: "NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
@@ -192,6 +197,7 @@ pub static RCCL: Backend = Backend {
     label: "RCCL",
     names: &["rccl"],
     default_timeout: DEFAULT_NCCL_TIMEOUT,
+    has_watchdog: true,
     interface: Some(InterfaceVariable { name: "NCCL_SOCKET_IFNAME", by_prefix: true }),
     variable_part: Some("NCCL"),
     network_variables: "NCCL_SOCKET_IFNAME, NCCL_IB_HCA",

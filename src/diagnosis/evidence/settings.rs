@@ -10,6 +10,9 @@ pub(crate) const GPU: &str = "gpu";
 pub(crate) const GPU_NUMBER: &str = "gpu.number";
 /// Rank on its host, set by the launcher.
 pub(crate) const LOCAL_RANK: &str = "init.local_rank";
+/// Variables that turn off the watchdog of a process group by the value 0.
+pub(crate) const WATCHDOG: [&str; 2] =
+    ["env.TORCH_NCCL_ASYNC_ERROR_HANDLING", "env.NCCL_ASYNC_ERROR_HANDLING"];
 /// Versions that ranks should share: name of the setting, name for users, and whether it matters to
 /// NCCL only.
 pub(crate) const VERSIONS: [(&str, &str, bool); 5] = [

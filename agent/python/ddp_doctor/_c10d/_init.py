@@ -27,6 +27,8 @@ _COMMON = (
     "GLOO_DEVICE_TRANSPORT",
     "TORCH_NCCL_RANKS_PER_ROOT",
     "TORCH_NCCL_USE_COMM_NONBLOCKING",
+    # 0 turns off the watchdog; ranks need not agree on it.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )
 # Variables that select the GPU of a rank, or allow several ranks on one GPU.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
@@ -77,7 +79,7 @@ def _launchers_store():
 
 
 def _common_settings():
-    """Names of the variables that should be equal on all ranks."""
+    """Names of the variables that affect communication between ranks."""
     names = [name for name in os.environ if name.startswith("NCCL_") and not _OWN.search(name)]
     names.sort()
     return names[:_MOST_VARIABLES] + [name for name in _COMMON if name in os.environ]

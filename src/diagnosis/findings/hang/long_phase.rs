@@ -4,10 +4,12 @@
 //! compilation, …). It is healthy if it ends before the waiting calls time out. A marked phase is
 //! reported once three quarters of the timeout have passed, or at the stall limit if a phase as
 //! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
-//! limit.
+//! limit. Once a watchdog has aborted the waiting calls, the job cannot go on.
+
+use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
+use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
@@ -52,11 +54,20 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     if stall.timed_out.is_none() && !too_long {
         draft.confidence = Confidence::Suspected;
     }
+    let is_aborted = is_aborted(situation, stall, strikes);
+    if is_aborted {
+        draft.severity = Severity::Error;
+        draft.effect = Effect::Blocks;
+        draft.confidence = Confidence::Supported;
+        draft.root_confidence = Confidence::Supported;
+    }
     // A report must not change with time alone: it states times of day, not durations until now.
     let strike = if stall.timed_out.is_some() {
         format!("gave up after {timeout}")
     } else if strikes > situation.until {
         format!("gives up at {}", words::clock(strikes))
+    } else if is_aborted {
+        format!("timed out at {}", words::clock(strikes))
     } else {
         format!("should have given up at {}", words::clock(strikes))
     };
@@ -72,6 +83,12 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         Ranks(&draft.victims).with("has", "have"),
         words::clock(stall.since),
     ));
+    if is_aborted {
+        draft.say(format!(
+            "At the timeout, the watchdog of {} aborts the call: the job cannot go on when the work ends.",
+            words::group(&group.info)
+        ));
+    }
     draft.why.extend(marked.map(|phase| {
         let longest = longest.map(|longest| {
             format!("; the longest of that name before it took {}", words::seconds(*longest))
@@ -90,4 +107,15 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         }
     ));
     Some(draft)
+}
+
+/// Whether a watchdog has aborted the calls of the stall, whose timeout passed at `strikes`.
+fn is_aborted(situation: &Situation<'_>, stall: &Stall, strikes: Timestamp) -> bool {
+    /// A watchdog looks at the calls several times a second.
+    const SLACK: Duration = Duration::from_secs(2);
+    let group = situation.model.group(stall.group);
+    let mut waiting = situation.model.members(stall.group, &stall.waiting);
+    group.backend.has_watchdog
+        && strikes.plus(SLACK) <= situation.until
+        && waiting.all(|(_, process)| process.lost == 0 && process.has_watchdog())
 }

@@ -296,6 +296,12 @@ impl Process {
         self.settings.insert(name, value);
     }
 
+    /// Whether the watchdog of its process groups aborts calls at their timeout, if their backend has one.
+    pub(crate) fn has_watchdog(&self) -> bool {
+        let value = |name| self.settings.get(name).map(|value| &**value);
+        !settings::WATCHDOG.into_iter().any(|name| value(name) == Some("0"))
+    }
+
     /// The training step in progress at a recent time; samples taken from outside arrive late. `None`: the
     /// program was over, and its memory released.
     pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
