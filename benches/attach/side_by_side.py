@@ -22,6 +22,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOBS = ROOT / "tests/attach/jobs"
+LIMIT = 30  # seconds for a tool and one process
 
 
 def truth_of(text):
@@ -71,8 +72,11 @@ def py_spy(tool, ranks, marks, name):
     began = time.monotonic()
     texts = []
     for pid in ranks:
-        done = subprocess.run([tool, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=60)
-        texts.append(done.stdout if done.returncode == 0 else "")
+        try:
+            done = subprocess.run([tool, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=LIMIT)
+            texts.append(done.stdout if done.returncode == 0 else "")
+        except subprocess.TimeoutExpired:
+            texts.append("")
     took = time.monotonic() - began
     places = [set(map(int, re.findall(rf"{name}\.py:(\d+)", text))) for text in texts]
     lines = sum(1 for rank, at in marks.items() if any(at & place for place in places))
@@ -119,8 +123,9 @@ def main():
                 time.sleep(options.wait)
                 ranks = children(job.pid)
                 row = dict(name=program.stem, ranks=len(ranks), marks=len(marks))
-                row["py-spy"] = py_spy(options.py_spy, ranks, marks, program.stem)
+                # py-spy stops the threads: they have slept for a moment only afterwards.
                 row["attach"] = attach(options.ddp_doctor, ranks, marks, truth)
+                row["py-spy"] = py_spy(options.py_spy, ranks, marks, program.stem)
                 print(json.dumps(row), flush=True)
             finally:
                 os.killpg(job.pid, signal.SIGKILL)
