@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
+.PHONY: demo wheels test test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -16,12 +16,18 @@ VENV = $$(scripts/pytorch-env)
 build:
 	$(CARGO) build --release --workspace
 
-demo: build
-	@venv=$(VENV) && PATH="$$venv/bin:$$PATH" OMP_NUM_THREADS=1 \
-	target/release/ddp-doctor run --on-hang kill --kill-after 2 \
+# The features and the profile of `make test`, which then compiles nothing twice.
+demo:
+	$(CARGO) build --workspace --all-features
+	@venv=$$(scripts/pytorch-env --active) && PATH="$$venv/bin:$$PATH" OMP_NUM_THREADS=1 \
+	target/debug/ddp-doctor run --on-hang kill --kill-after 2 \
 	    --nproc-per-node 2 agent/python/examples/uneven_batches.py; \
 	status=$$?; \
 	if [ $$status -ne 75 ]; then echo "the demo ended with status $$status, not 75" >&2; exit 1; fi
+
+# Wheels that need neither Rust nor a compiler where they are installed, in dist/.
+wheels:
+	scripts/wheels
 
 # The tests that a change has to pass. Most jobs are replayed from recordings; those marked `quick` also run live.
 test:

@@ -1,7 +1,8 @@
 """Includes the libraries and the program in the package, for `pip install agent/python`.
 
 cargo builds them from the workspace of this folder. If DDP_DOCTOR_BUILT names a folder that contains
-them, cargo is not needed.
+them, cargo is not needed; manual pages, completions and licenses in it are included too (`scripts/wheels`).
+DDP_DOCTOR_PLATFORM is the platform tag of files that were built for another system than this.
 """
 
 import atexit
@@ -25,6 +26,8 @@ NAMED_LIBRARY = "libddp_doctor_nccl_soname.so"
 PROGRAM = "ddp-doctor"
 LIBRARIES = (LIBRARY, EXTENSION, NCCL_LIBRARY, NAMED_LIBRARY)
 FILES = (*LIBRARIES, PROGRAM)
+NOTICES = "THIRD-PARTY.txt"
+PLATFORM = os.environ.get("DDP_DOCTOR_PLATFORM")
 # Runs at the start of every interpreter of the environment, so it only reads two variables.
 ACTIVATION = (
     'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
@@ -58,9 +61,8 @@ def build():
             "folder with %s to do without" % ", ".join(FILES)
         )
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
-    command = [cargo, "build", "--release", "--locked", "--target-dir", target]
-    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-python", "ddp-doctor-nccl", "ddp-doctor-nccl-soname"):
-        command += ["-p", package]
+    # The same packages as `make build`: others would have other features, and be compiled again.
+    command = [cargo, "build", "--release", "--locked", "--workspace", "--target-dir", target]
     done = subprocess.run(command, cwd=ROOT)
     if done.returncode:
         raise SetupError("`%s` failed: see above" % " ".join(command))
@@ -78,6 +80,9 @@ class Build(build_py):
         for library in LIBRARIES:
             self.place(os.path.join(folder, library), os.path.join(package, library))
         self.place(os.path.join(folder, PROGRAM), os.path.join(package, "bin", PROGRAM))
+        notices = os.path.join(folder, NOTICES)
+        if os.path.isfile(notices):
+            shutil.copyfile(notices, os.path.join(package, NOTICES))
         with open(os.path.join(self.build_lib, "ddp_doctor.pth"), "w") as file:
             file.write(ACTIVATION)
 
@@ -85,14 +90,26 @@ class Build(build_py):
         shutil.copyfile(source, target)
         os.chmod(target, 0o755)
         strip = shutil.which("strip")
-        if strip:  # a failure only leaves the file larger
+        if strip and not PLATFORM:  # a failure only leaves the file larger
             subprocess.run([strip, "--strip-debug", target])
+
+
+def shared_files():
+    """Manual pages and completions of DDP_DOCTOR_BUILT, by their folder under the prefix."""
+    built = os.environ.get("DDP_DOCTOR_BUILT") or ""
+    share = os.path.join(built, "share")
+    found = []
+    for folder, _, names in os.walk(share) if built else ():
+        if names:
+            files = [os.path.join(folder, name) for name in sorted(names)]
+            found.append((os.path.relpath(folder, built), [os.path.relpath(file, HERE) for file in files]))
+    return found
 
 
 class Wheel(bdist_wheel):
     def get_tag(self):
         # Any Python 3: the extension uses the limited API, and is not loaded where it does not fit. One platform.
-        return ("py3", "none", super().get_tag()[2])
+        return ("py3", "none", PLATFORM or super().get_tag()[2])
 
 
 class Platform(Distribution):
@@ -107,5 +124,6 @@ atexit.register(shutil.rmtree, scratch, ignore_errors=True)
 setup(
     cmdclass={"build_py": Build, "bdist_wheel": Wheel},
     distclass=Platform,
+    data_files=shared_files(),
     options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}},
 )

@@ -1,7 +1,8 @@
 //! The command line: parses arguments, runs a command and returns its exit status.
 //!
 //! `arguments` parses, with the `options` that commands share. The commands: `jobs` starts jobs or receives their
-//! evidence, `view` shows a job, `files` diagnoses what a job left behind, and `explain` prints the text on a finding.
+//! evidence, `view` shows a job, `files` diagnoses what a job left behind, `explain` prints the text on a finding, and `shell`
+//! what shells and `man` show.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -22,12 +23,19 @@ mod jobs;
 
 mod options;
 mod output;
+mod shell;
 mod view;
+
+/// Version, commit and target. The release procedure names the commit (`scripts/wheels`).
+const VERSION: &str = match option_env!("DDP_DOCTOR_BUILD") {
+    Some(build) => build,
+    None => concat!(env!("CARGO_PKG_VERSION"), " (built from source)"),
+};
 
 /// Diagnose hangs of distributed PyTorch jobs: which rank, which call, which line, why, and what to
 /// change.
 #[derive(Debug, Parser)]
-#[command(name = "ddp-doctor", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "ddp-doctor", version = VERSION, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -59,6 +67,11 @@ enum Command {
     Explain(explain::Explain),
     /// Run a small job with a planted fault and diagnose it
     Demo(jobs::ShowDemo),
+    /// Print the completions of a shell
+    Completions(shell::Completions),
+    /// Print a page of the manual
+    #[command(hide = true)]
+    Manual(shell::Manual),
     #[command(hide = true)]
     DemoRank(jobs::DemoRank),
     /// Follow the ranks of one launch on behalf of a coordinator
@@ -94,6 +107,8 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Export(export) => export.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
+        Command::Completions(completions) => completions.run(),
+        Command::Manual(manual) => manual.run(),
         Command::DemoRank(rank) => rank.run(),
         Command::Reporter(reporter) => reporter.run(&cli.global),
     };
@@ -121,6 +136,24 @@ mod tests {
     #[test]
     fn argument_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// Where this program does not start, the package finds the job in the command line of `run`.
+    #[test]
+    fn package_knows_the_options_of_run_that_take_a_value() {
+        let package = include_str!("../../agent/python/ddp_doctor/_job_alone.py");
+        let table = package.split("\"\"\"").nth(3).unwrap();
+        let known: Vec<&str> = table.split_whitespace().collect();
+        let program = Cli::command();
+        let run = program.find_subcommand("run").unwrap();
+        let options = run.get_arguments().chain(program.get_arguments());
+        let mut wanted: Vec<String> = options
+            .filter(|it| it.get_action().takes_values())
+            .flat_map(|it| it.get_all_aliases().into_iter().flatten().chain(it.get_long()))
+            .map(|long| format!("--{long}"))
+            .collect();
+        wanted.sort_unstable();
+        assert_eq!(known, wanted);
     }
 
     #[test]

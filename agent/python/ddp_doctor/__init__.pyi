@@ -1,0 +1,19 @@
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+__version__: str
+__all__ = ["enable", "phase", "step"]
+
+def enable() -> None: ...
+def step() -> None: ...
+
+class phase:
+    def __init__(self, name: str) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool: ...
+    def __call__(self, function: _Function) -> _Function: ...
