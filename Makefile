@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo wheels test test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
+.PHONY: demo wheels test test-install test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -28,6 +28,10 @@ demo:
 # Wheels that need neither Rust nor a compiler where they are installed, in dist/.
 wheels:
 	scripts/wheels
+
+# The wheels, on other systems and with other installers; as root, with debootstrap (0.6 GB, once).
+test-install:
+	python3 tests/install.py
 
 # The tests that a change has to pass. Most jobs are replayed from recordings; those marked `quick` also run live.
 test:
