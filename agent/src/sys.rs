@@ -30,7 +30,8 @@ pub(crate) fn effective_uid() -> u32 {
 /// Thread id of the calling thread.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: takes no arguments and cannot fail.
-    unsafe { libc::gettid() }.cast_unsigned()
+    let id = unsafe { libc::syscall(libc::SYS_gettid) }; // glibc has had a function for it only since 2.30
+    u32::try_from(id).unwrap_or(0)
 }
 
 /// Whether this process may have a thread with this id. Only "no such thread" counts as proof.
