@@ -25,7 +25,7 @@ pub struct FunctionCache(Mutex<HashMap<FileId, Arc<Functions>>>);
 
 impl FunctionCache {
     /// Maximum number of files; a process uses some dozen.
-    const MAX_SYMBOL_CHARS: usize = 256;
+    const MAX_FILES: usize = 256;
 
     fn get(&self, file: &FileId) -> Option<Arc<Functions>> {
         self.files().get(file).cloned()
@@ -33,7 +33,7 @@ impl FunctionCache {
 
     fn put(&self, file: &FileId, functions: &Arc<Functions>) {
         let mut files = self.files();
-        if files.len() < Self::MAX_SYMBOL_CHARS {
+        if files.len() < Self::MAX_FILES {
             files.insert(file.clone(), Arc::clone(functions));
         }
     }
@@ -60,8 +60,8 @@ impl<'a, M: Memory> Native<'a, M> {
 
     /// The frames of a thread, innermost first; none if it runs, or access is denied.
     pub fn frames(&mut self, pid: u32, tid: u32) -> Vec<Where> {
-        // The unwinder supports only the register numbers of x86-64.
-        if cfg!(not(target_arch = "x86_64")) {
+        // The unwinder knows the registers of these architectures.
+        if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
             return Vec::new();
         }
         let file = format!("/proc/{pid}/task/{tid}/syscall");
@@ -77,7 +77,8 @@ impl<'a, M: Memory> Native<'a, M> {
     fn walk(&mut self, place: u64, stack: u64) -> Vec<Where> {
         let mut frames = Vec::new();
         let mut registers = Registers::new(place, stack);
-        while let Some(place) = registers.place() {
+        loop {
+            let place = registers.place();
             let is_innermost = frames.is_empty();
             let inside = if is_innermost { place } else { place.wrapping_sub(1) };
             let Some((index, file)) = self.file(inside) else {
@@ -168,6 +169,46 @@ mod tests {
         assert_eq!(sleeping_at("-1 0x10 0x20"), Some((0x20, 0x10)));
         for other in ["running\n", "", "7", "1 2 3"] {
             assert_eq!(sleeping_at(other), None, "{other}");
+        }
+    }
+
+    /// Sleeps below two functions, so that a reader finds them.
+    #[inline(never)]
+    fn sleep_below(depth: u32) -> u32 {
+        if depth == 0 {
+            std::thread::sleep(std::time::Duration::from_secs(600));
+            return std::hint::black_box(depth);
+        }
+        // Work after the call keeps its frame.
+        std::hint::black_box(sleep_below(depth - 1)) + 1
+    }
+
+    #[test]
+    fn sleeping_thread_is_unwound_to_its_start() {
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let me = fs::read_link("/proc/thread-self").unwrap();
+            let tid: u32 = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            send.send(tid).unwrap();
+            sleep_below(3)
+        });
+        let tid = receive.recv().unwrap();
+        let pid = std::process::id();
+        let memory = crate::node::stacks::memory::ProcessMemory::open(pid).unwrap();
+        let loaded = crate::node::stacks::maps::images(pid).unwrap();
+        let cache = FunctionCache::default();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let frames = Native::new(&memory, &loaded, &cache).frames(pid, tid);
+            // Static functions have no names here, but all are of this program.
+            let own = std::env::current_exe().unwrap();
+            let own = frames.iter().filter(|it| own.ends_with(&it.file)).count();
+            let is_first = |it: &&Where| it.function.contains("nanosleep");
+            if frames.iter().any(|it| is_first(&it)) && own >= 5 {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{frames:#?}");
+            std::thread::yield_now();
         }
     }
 
