@@ -172,44 +172,27 @@ mod tests {
         }
     }
 
-    /// Sleeps below two functions, so that a reader finds them.
-    #[inline(never)]
-    fn sleep_below(depth: u32) -> u32 {
-        if depth == 0 {
-            std::thread::sleep(std::time::Duration::from_secs(600));
-            return std::hint::black_box(depth);
-        }
-        // Work after the call keeps its frame.
-        std::hint::black_box(sleep_below(depth - 1)) + 1
-    }
-
     #[test]
-    fn sleeping_thread_is_unwound_to_its_start() {
-        let (send, receive) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let me = fs::read_link("/proc/thread-self").unwrap();
-            let tid: u32 = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
-            send.send(tid).unwrap();
-            sleep_below(3)
-        });
-        let tid = receive.recv().unwrap();
-        let pid = std::process::id();
-        let memory = crate::node::stacks::memory::ProcessMemory::open(pid).unwrap();
-        let loaded = crate::node::stacks::maps::images(pid).unwrap();
-        let cache = FunctionCache::default();
+    fn sleeping_program_is_unwound_to_its_start() {
+        let mut program = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = program.id();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        loop {
-            let frames = Native::new(&memory, &loaded, &cache).frames(pid, tid);
-            // Static functions have no names here, but all are of this program.
-            let own = std::env::current_exe().unwrap();
-            let own = frames.iter().filter(|it| own.ends_with(&it.file)).count();
-            let is_first = |it: &&Where| it.function.contains("nanosleep");
-            if frames.iter().any(|it| is_first(&it)) && own >= 5 {
-                break;
+        let frames = loop {
+            let memory = crate::node::stacks::memory::ProcessMemory::open(pid).unwrap();
+            let loaded = crate::node::stacks::maps::images(pid).unwrap();
+            let cache = FunctionCache::default();
+            let frames = Native::new(&memory, &loaded, &cache).frames(pid, pid);
+            let is_asleep = frames.first().is_some_and(|it| it.function.contains("nanosleep"));
+            if is_asleep || std::time::Instant::now() > deadline {
+                break frames;
             }
-            assert!(std::time::Instant::now() < deadline, "{frames:#?}");
             std::thread::yield_now();
-        }
+        };
+        program.kill().unwrap();
+        program.wait().unwrap();
+        let names: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
+        assert!(names.contains(&"__libc_start_main"), "{frames:#?}");
+        assert!(frames.last().unwrap().file.ends_with("/sleep"), "{frames:#?}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ const HOST: Architecture = Architecture {
 };
 
 /// Number of registers that are followed: the general ones of both architectures.
-const REGISTERS: u16 = 32;
+const REGISTERS: usize = 32;
 /// Maximum length of an entry of a table, in bytes.
 const MAX_BYTES: u64 = 1 << 16;
 /// Maximum number of operations of an expression.
@@ -54,14 +54,14 @@ const INVALID: Fault = Fault::Invalid("a table of frames");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     place: u64,
-    known: [Option<u64>; REGISTERS as usize],
+    known: [Option<u64>; REGISTERS],
 }
 
 impl Registers {
     /// The registers of the innermost frame.
     #[must_use]
     pub const fn new(place: u64, stack: u64) -> Self {
-        let mut known = [None; REGISTERS as usize];
+        let mut known = [None; REGISTERS];
         known[HOST.stack_pointer.0 as usize] = Some(stack);
         Self { place, known }
     }
@@ -116,19 +116,16 @@ impl Registers {
         let Some(base) = base.filter(|base| stack.is_some_and(|stack| *base > stack)) else {
             return Ok(None);
         };
-        let mut caller = *self;
-        for number in 0..REGISTERS {
-            let register = Register(number);
+        let mut known = [None; REGISTERS];
+        for (register, value) in (0..).map(Register).zip(&mut known) {
             let rule = row.register(register).unwrap_or(RegisterRule::SameValue);
-            caller.known[usize::from(number)] = frame.restore(pages, register, &rule, base)?;
+            *value = frame.restore(pages, register, &rule, base)?;
         }
-        let returns_to = caller.get(HOST.return_address).map(|it| it & HOST.code_mask);
-        caller.known[usize::from(HOST.stack_pointer.0)] = Some(base);
-        // The caller's own return address is wherever the table of the caller says.
-        if let Some(it) = caller.known.get_mut(usize::from(HOST.return_address.0)) {
-            *it = None;
-        }
-        Ok(returns_to.filter(|place| *place != 0).map(|place| Self { place, ..caller }))
+        // The return address of the caller is where its own table says.
+        let returns_to = known.get_mut(usize::from(HOST.return_address.0)).and_then(Option::take);
+        known[usize::from(HOST.stack_pointer.0)] = Some(base);
+        let place = returns_to.map_or(0, |it| it & HOST.code_mask);
+        Ok((place != 0).then_some(Self { place, known }))
     }
 
     fn get(&self, register: Register) -> Option<u64> {
