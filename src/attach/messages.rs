@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
 use v1::event::Kind;
 
+use super::counts::{self, Placed};
 use super::find::{RankProcess, RankedJob};
 use super::position::{self, Position, StackCall};
+use super::ras::Answer;
 use super::sample::Look;
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::evidence::backends::Backend;
@@ -23,7 +26,7 @@ use crate::node::sys;
 use crate::source_files::SourceFolders;
 
 /// Name of the group of all ranks in PyTorch.
-const WORLD: &str = "0";
+pub(super) const WORLD: &str = "0";
 /// Number of that group in the messages of a process.
 const WORLD_ID: u32 = 1;
 /// Number of the first other group.
@@ -38,6 +41,10 @@ pub struct Evidence<'a> {
     pub job: &'a RankedJob,
     /// Its ranks that have ended since they were found.
     pub ended: &'a [RankProcess],
+    /// The communicators of its ranks, as NCCL counts their calls.
+    pub answer: Option<&'a Answer>,
+    /// Duration of a wait that is reported, if it can be measured.
+    pub min_wait: Duration,
     /// The captures, each of all ranks, the oldest first.
     pub looks: &'a [Look],
     /// Duration of a wait that is reported, in seconds.
@@ -55,6 +62,8 @@ pub struct Whereabouts {
     pub position: Position,
     /// The user's line.
     pub place: Option<Where>,
+    /// What NCCL's counts of calls say of it.
+    pub counts: Option<String>,
     /// Why its stacks could not be read; `None`: they were.
     pub unreadable: Option<String>,
 }
@@ -65,7 +74,8 @@ struct Seen<'a> {
     process: &'a RankProcess,
     stacks: Vec<Arc<Stacks>>,
     position: Position,
-    backend: Option<&'static str>,
+    backend: Option<&'static Backend>,
+    counts: Option<String>,
 }
 
 impl Evidence<'_> {
@@ -75,6 +85,7 @@ impl Evidence<'_> {
         let seen = self.seen().into_iter();
         let of = |it: Seen<'_>| Whereabouts {
             rank: it.process.rank,
+            counts: it.counts.clone(),
             place: it.stacks.last().and_then(|stacks| stacks.place()).cloned(),
             unreadable: it.unreadable().map(str::to_owned),
             position: it.position,
@@ -84,21 +95,33 @@ impl Evidence<'_> {
 
     fn seen(&self) -> Vec<Seen<'_>> {
         let ranks = self.job.ranks.iter().enumerate();
-        let seen = ranks.map(|(at, process)| {
-            let looks = self.looks.iter().filter_map(|look| look.get(at));
-            let stacks: Vec<Arc<Stacks>> = looks.map(|it| Arc::new(decode(it))).collect();
-            let mut position = match &stacks[..] {
-                [first, .., last] => position::of(first, last),
-                _ => Position::Unknown,
-            };
-            if let Position::Inside(call) = &mut position {
-                let last = self.looks.last().and_then(|look| look.get(at)?.threads.first());
-                call.group = last.and_then(|thread| thread.group.clone());
-            }
-            let backend = stacks.last().and_then(|it| backend_of(it));
-            Seen { number: at as u64 + 1, process, stacks, position, backend }
-        });
-        seen.collect()
+        let mut seen: Vec<Seen<'_>> =
+            ranks.map(|(at, process)| self.seen_at(at, process)).collect();
+        let mut placed: Vec<Placed> = seen.iter().map(Seen::placed).collect();
+        let counted = self.answer.map(|it| counts::counted(it, &placed)).unwrap_or_default();
+        counts::settle(&mut placed, &counted, self.min_wait);
+        for (it, placed) in seen.iter_mut().zip(placed) {
+            it.counts = counts::text(&counted, placed.rank);
+            it.position = placed.position;
+        }
+        seen
+    }
+
+    /// A rank as its own stacks show it.
+    fn seen_at<'a>(&'a self, at: usize, process: &'a RankProcess) -> Seen<'a> {
+        let looks = self.looks.iter().filter_map(|look| look.get(at));
+        let stacks: Vec<Arc<Stacks>> = looks.map(|it| Arc::new(decode(it))).collect();
+        let backend = stacks.last().and_then(|it| backend_of(it));
+        let is_on_device = backend.is_some_and(Backend::is_on_device);
+        let mut position = match &stacks[..] {
+            [first, .., last] => position::of(first, last, is_on_device),
+            _ => Position::Unknown,
+        };
+        if let Position::Inside(call) = &mut position {
+            let last = self.looks.last().and_then(|look| look.get(at)?.threads.first());
+            call.group = last.and_then(|thread| thread.group.clone());
+        }
+        Seen { number: at as u64 + 1, process, stacks, position, backend, counts: None }
     }
 
     /// The reports for the journal: one for each capture.
@@ -250,7 +273,7 @@ impl Evidence<'_> {
         if call.is_none_or(|call| call.op != Op::InitProcessGroup)
             && self.job.world_size() > Some(0)
         {
-            out.push(Kind::GroupDefined(self.world(it.number, it.backend.unwrap_or_default())));
+            out.push(Kind::GroupDefined(self.world(it.number, it.backend_name())));
         }
         let own = groups
             .iter()
@@ -261,7 +284,7 @@ impl Evidence<'_> {
                 process: it.number,
                 id,
                 name: group.name.clone(),
-                backend: it.backend.unwrap_or_default().into(),
+                backend: it.backend_name().into(),
                 members: group.members.clone(),
                 ..v1::GroupDefined::default()
             })
@@ -278,6 +301,21 @@ impl Evidence<'_> {
 }
 
 impl Seen<'_> {
+    fn placed(&self) -> Placed {
+        let main = self.stacks.last().and_then(|it| it.threads.first());
+        Placed {
+            rank: self.process.rank,
+            pid: self.process.pid,
+            asleep: main.and_then(|it| it.asleep),
+            is_on_device: self.backend.is_some_and(Backend::is_on_device),
+            position: self.position.clone(),
+        }
+    }
+
+    fn backend_name(&self) -> &'static str {
+        self.backend.map(Backend::name).unwrap_or_default()
+    }
+
     /// Whether it has joined a process group, or is about to.
     fn has_joined(&self) -> bool {
         let is_inside = matches!(self.position, Position::Inside(_));
@@ -315,7 +353,7 @@ impl Seen<'_> {
                 ("init.port".into(), port.into()),
             ]);
         }
-        found.extend(self.backend.map(|it| ("init.backend".into(), it.to_owned())));
+        found.extend(self.backend.map(|it| ("init.backend".into(), it.name().to_owned())));
         let shared = environment.iter().filter(|(name, _)| settings::must_agree(name));
         found.extend(shared.map(|(name, value)| (format!("env.{name}"), value.to_owned())));
         found
@@ -328,9 +366,8 @@ fn meeting(process: &RankProcess) -> Option<(&str, &str)> {
 }
 
 /// The backend whose threads a process has; `None`: it has joined no process group.
-fn backend_of(stacks: &Stacks) -> Option<&'static str> {
-    let mut backends = stacks.threads.iter().filter_map(|it| Backend::of_thread(&it.name));
-    backends.next().map(Backend::name)
+pub(super) fn backend_of(stacks: &Stacks) -> Option<&'static Backend> {
+    stacks.threads.iter().find_map(|it| Backend::of_thread(&it.name))
 }
 
 /// Records of one process.

@@ -1,8 +1,8 @@
 //! Diagnosis of a job that was started without ddp-doctor, while it runs.
 //!
 //! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or again and again: `sample`
-//! captures the stacks of all ranks, `position` determines from two captures which call each rank is inside, and
-//! `messages` writes that to a journal, as the follower of the ranks would have done. The journal then leads to a
+//! captures the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts`
+//! and `ras` do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks would have done. The journal then leads to a
 //! report in the way of every other one ([`crate::postmortem`]), so that `analyze` gives the same report later, and one
 //! report for several hosts. `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
 //!
@@ -28,10 +28,14 @@ use crate::node::source;
 use crate::private;
 
 pub mod connection;
+pub mod counts;
 pub mod environment;
 pub mod find;
 pub mod messages;
+#[cfg(test)]
+mod nccl_tests;
 pub mod position;
+pub mod ras;
 pub mod rounds;
 pub mod sample;
 pub mod sleep;
@@ -59,6 +63,8 @@ pub struct Attached {
     pub whereabouts: Vec<Whereabouts>,
     /// Ranks that have ended since they were found.
     pub ended: Vec<u32>,
+    /// What the user should know about the evidence.
+    pub notes: Vec<String>,
     /// Messages with the evidence.
     pub reports: Vec<v1::Report>,
 }
@@ -139,12 +145,17 @@ impl fmt::Display for Whereabouts {
                     None => Ok(()),
                 }
             }
+            Position::Device(_) => write!(f, "waits for its device{at}, or is often there"),
             Position::Outside => write!(f, "does not move{at}"),
             Position::Moves => write!(f, "moves{at}"),
             Position::Unknown => match &self.unreadable {
                 Some(why) => write!(f, "{why}"),
                 None => write!(f, "its stacks show nothing"),
             },
+        }?;
+        match &self.counts {
+            Some(counts) => write!(f, "; it has launched {counts}"),
+            None => Ok(()),
         }
     }
 }

@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, v1};
 
 use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::diagnosis::evidence::place;
 use crate::diagnosis::stacks;
 
 /// Files of PyTorch whose functions issue collectives.
@@ -17,8 +18,16 @@ const CALLS: [&str; 3] = [
 ];
 /// Native functions inside a collective, and its operation. They name calls that no Python frame shows: those of
 /// DDP's reducer, and waits for asynchronous calls.
-const NATIVE: [(&str, Op); 16] = [
+const NATIVE: [(&str, Op); 24] = [
     ("c10d::Reducer::", Op::AllReduce),
+    ("c10d::ProcessGroupNCCL::allreduce", Op::AllReduce),
+    ("c10d::ProcessGroupNCCL::allgather", Op::AllGather),
+    ("c10d::ProcessGroupNCCL::_allgather", Op::AllGather),
+    ("c10d::ProcessGroupNCCL::reduce_scatter", Op::ReduceScatter),
+    ("c10d::ProcessGroupNCCL::_reduce_scatter", Op::ReduceScatter),
+    ("c10d::ProcessGroupNCCL::broadcast", Op::Broadcast),
+    ("c10d::ProcessGroupNCCL::barrier", Op::Barrier),
+    ("c10d::ProcessGroupNCCL::alltoall", Op::AllToAll),
     ("gloo::allreduce", Op::AllReduce),
     ("gloo::allgather", Op::AllGather),
     ("gloo::barrier", Op::Barrier),
@@ -44,6 +53,9 @@ const IDLE: u32 = 20;
 pub enum Position {
     /// It is inside a call.
     Inside(StackCall),
+    /// It is at one line in both captures and seems to wait for its device there, by polling or inside the driver. A
+    /// loop with such a line looks the same.
+    Device(StackCall),
     /// It is outside of calls and does not move.
     Outside,
     /// It moves.
@@ -69,9 +81,10 @@ pub struct StackCall {
     pub group: Option<v1::CallGroup>,
 }
 
-/// The position of a rank, from two captures, the older one first.
+/// The position of a rank, from two captures, the older one first. `is_on_device`: its calls return before they are
+/// complete.
 #[must_use]
-pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>) -> Position {
+pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>, is_on_device: bool) -> Position {
     let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {
         return Position::Unknown;
     };
@@ -91,7 +104,47 @@ pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>) -> Position {
     if now.python.is_empty() {
         return Position::Unknown;
     }
+    if is_on_device && waits_for_device(before, now, apart) {
+        let place = stacks::line_of(last, None).cloned();
+        return Position::Device(StackCall {
+            op: Op::Unspecified,
+            place,
+            hidden: true,
+            tid: now.tid,
+            asleep: None,
+            group: None,
+        });
+    }
     if stacks::move_between(first, last) { Position::Moves } else { Position::Outside }
+}
+
+/// Whether a main thread is at one place in two captures, and polls or sleeps inside the driver there.
+fn waits_for_device(before: &ThreadStack, now: &ThreadStack, apart: Duration) -> bool {
+    let ran = now.cpu_time.zip(before.cpu_time).map(|(now, before)| now.saturating_sub(before));
+    // Other processes may use the processor, too.
+    let runs = before.state == Some('R') && now.state == Some('R');
+    let polls = runs || ran.is_some_and(|it| it * 4 >= apart);
+    let is_in_driver = stacks::is_in_driver(before) && stacks::is_in_driver(now);
+    let may_synchronize = now
+        .python
+        .first()
+        .is_some_and(|it| it.file.contains("/torch/") || place::is_users(&it.file));
+    before.tid == now.tid
+        && before.python == now.python
+        && (is_in_driver || polls && may_synchronize)
+}
+
+/// Whether the main thread creates a process group or a communicator.
+#[must_use]
+pub fn is_initializing(stacks: &Stacks) -> bool {
+    const FUNCTIONS: [&str; 2] = ["ncclCommInit", "ncclCommSplit"];
+    stacks.threads.first().is_some_and(|thread| {
+        let python = thread.python.iter().filter_map(|it| op_of(&it.function));
+        let mut creates = python.filter(|op| matches!(op, Op::InitProcessGroup | Op::NewGroup));
+        let mut native = thread.native.iter();
+        creates.next().is_some()
+            || native.any(|it| FUNCTIONS.iter().any(|name| it.function.contains(name)))
+    })
 }
 
 /// The call that the main thread is inside.
@@ -183,6 +236,7 @@ mod tests {
         let position = of(
             &capture(1, 5.0, Some(60.0), all_reduce(9)),
             &capture(3, 5.0, Some(62.0), all_reduce(9)),
+            false,
         );
         let Position::Inside(call) = position else { panic!("{position:?}") };
         assert_eq!((call.op, call.place.unwrap().line, call.hidden), (Op::AllReduce, 9, false));
@@ -195,6 +249,7 @@ mod tests {
             of(
                 &capture(1, 5.0, Some(0.1), all_reduce(9)),
                 &capture(3, 5.0, asleep, all_reduce(line)),
+                false,
             )
         };
         assert_eq!(
@@ -210,11 +265,29 @@ mod tests {
     fn rank_outside_moves_or_not() {
         let at =
             |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
-        assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 9)), Position::Outside);
-        assert_eq!(of(&at(1, 5.0, 9), &at(3, 7.0, 9)), Position::Moves);
-        assert_eq!(of(&at(1, 5.0, 9), &at(3, 5.0, 10)), Position::Moves);
-        assert_eq!(of(&at(1, 5.0, 9), &capture(3, 5.0, None, all_reduce(9))), Position::Moves);
-        assert_eq!(of(&at(1, 5.0, 9), &capture(3, 5.0, None, Vec::new())), Position::Unknown);
+        let of = |first, last| of(&first, &last, false);
+        assert_eq!(of(at(1, 5.0, 9), at(3, 5.0, 9)), Position::Outside);
+        assert_eq!(of(at(1, 5.0, 9), at(3, 7.0, 9)), Position::Moves);
+        assert_eq!(of(at(1, 5.0, 9), at(3, 5.0, 10)), Position::Moves);
+        assert_eq!(of(at(1, 5.0, 9), capture(3, 5.0, None, all_reduce(9))), Position::Moves);
+        assert_eq!(of(at(1, 5.0, 9), capture(3, 5.0, None, Vec::new())), Position::Unknown);
+    }
+
+    #[test]
+    fn rank_that_polls_at_one_line_waits_for_its_device() {
+        let at =
+            |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
+        let is_waiting = |first, last| matches!(of(&first, &last, true), Position::Device(_));
+        assert!(is_waiting(at(1, 5.0, 9), at(3, 7.0, 9)));
+        assert!(!is_waiting(at(1, 5.0, 9), at(3, 7.0, 10)), "another line");
+        assert!(!is_waiting(at(1, 5.0, 9), at(3, 5.0, 9)), "it sleeps");
+        let below = || {
+            vec![
+                frame("/v/lib/python3.11/json/decoder.py", 3, "decode"),
+                frame("train.py", 9, "main"),
+            ]
+        };
+        assert!(!is_waiting(capture(1, 5.0, None, below()), capture(3, 7.0, None, below())));
     }
 
     #[test]

@@ -7,10 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::find::{self, RankProcess, RankedJob};
-use super::messages::{Evidence, Whereabouts};
-use super::position::Position;
+use super::messages::{self, Evidence, Whereabouts};
+use super::position::{self, Position};
+use super::ras::{self, Answer};
 use super::sample::{self, Look};
 use super::{Attached, Options};
+use crate::diagnosis::event::Stacks;
+use crate::diagnosis::evidence::backends::Backend;
+use crate::evidence::stacks::decode;
 use crate::node::sample::proc;
 use crate::node::stacks::native::FunctionCache;
 
@@ -30,13 +34,22 @@ pub struct Rounds {
     latest: Option<(Look, Instant)>,
     /// Ranks that have ended, and were not started again.
     ended: Vec<RankProcess>,
+    /// Whether NCCL was asked: once at most.
+    is_asked: bool,
 }
 
 impl Rounds {
     /// Rounds that begin with these ranks.
     #[must_use]
     pub fn new(job: RankedJob, options: Options) -> Self {
-        Self { job, options, cache: Arc::default(), latest: None, ended: Vec::new() }
+        Self {
+            job,
+            options,
+            cache: Arc::default(),
+            latest: None,
+            ended: Vec::new(),
+            is_asked: false,
+        }
     }
 
     /// Reads the ranks; `None`: all of them have ended.
@@ -52,10 +65,11 @@ impl Rounds {
             Some(latest) => latest,
             None => (self.look(), Instant::now()),
         };
+        let (answer, notes) = self.ask(&first);
         thread::sleep(scale.of(APART).saturating_sub(at.elapsed()));
         let last = self.look();
         let looks = [first, last];
-        let read = self.attached(&looks);
+        let read = self.attached(&looks, answer.as_ref(), notes);
         let [_, last] = looks;
         self.latest = Some((last, Instant::now()));
         Some(read)
@@ -65,11 +79,35 @@ impl Rounds {
         sample::look(&self.job.ranks, &self.cache)
     }
 
-    fn attached(&self, looks: &[Look]) -> Attached {
+    /// What NCCL counts, if this may be asked. The second result is what the user should know about it.
+    fn ask(&mut self, look: &Look) -> (Option<Answer>, Vec<String>) {
+        let stacks: Vec<Stacks> = look.iter().map(decode).collect();
+        let uses_nccl = |it: &Stacks| messages::backend_of(it).is_some_and(Backend::is_on_device);
+        if std::mem::replace(&mut self.is_asked, true) || !stacks.iter().any(uses_nccl) {
+            return (None, Vec::new());
+        }
+        let refused =
+            |why: &str| (None, vec![format!("NCCL's counts of calls are not used: {why}")]);
+        if stacks.iter().any(position::is_initializing) {
+            return refused("a query while communicators are created can crash NCCL");
+        }
+        let versions = self.job.ranks.iter().map(|it| ras::version_in(it.pid));
+        if let Some(why) = versions.filter_map(|it| ras::may_be_asked(it).err()).next() {
+            return refused(&why);
+        }
+        match ras::ask(&self.job.ranks[0].environment) {
+            Ok(answer) => (Some(answer), Vec::new()),
+            Err(error) => refused(&format!("its RAS subsystem does not answer ({error})")),
+        }
+    }
+
+    fn attached(&self, looks: &[Look], answer: Option<&Answer>, notes: Vec<String>) -> Attached {
         let scale = self.options.time_scale;
         let mut evidence = Evidence {
             job: &self.job,
             ended: &self.ended,
+            answer,
+            min_wait: scale.of(MIN_WAIT),
             looks,
             stall_after_s: 0,
             time_scale: scale,
@@ -85,7 +123,7 @@ impl Rounds {
         evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
         let reports = evidence.reports();
         let ended = self.ended.iter().map(|it| it.rank).collect();
-        Attached { job: self.job.clone(), whereabouts, ended, reports }
+        Attached { job: self.job.clone(), whereabouts, ended, notes, reports }
     }
 
     /// Finds ranks that have ended, and those that a launcher started again.

@@ -93,6 +93,7 @@ impl Attach {
         for job in jobs {
             let rounds = Rounds::new(job, self.options()).read();
             let attached = rounds.context("all ranks have ended")?;
+            print_lines(&attached.notes, global)?;
             let elsewhere = attached.elsewhere();
             let credentials = Credentials { can_ask: false, ..global.credentials() };
             let shares = !elsewhere.is_empty() && credentials.token().is_ok();

@@ -68,7 +68,7 @@ impl Follow<'_> {
         attach::write(&first, &directory)?;
         attach::describe(&first, &directory, local_address.as_deref())?;
         let mut screen = self.screen(&first, &directory);
-        notices.iter().for_each(|line| screen.live.print_line(line));
+        notices.iter().chain(&first.notes).for_each(|line| screen.live.print_line(line));
         screen.live.announce(&format!(
             "watching job {}, {} ranks on this host · coordinator {} · {}",
             first.job.id,

@@ -299,6 +299,11 @@ impl Backend {
         ALL.iter().find(has_name).copied().unwrap_or(&UNKNOWN)
     }
 
+    /// Whether calls and waits return before the call is complete.
+    pub fn is_on_device(&self) -> bool {
+        self.completion == Completion::OnDevice
+    }
+
     /// PyTorch's name of it, or empty.
     pub fn name(&self) -> &'static str {
         self.names.first().copied().unwrap_or_default()

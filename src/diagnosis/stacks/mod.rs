@@ -25,7 +25,7 @@ mod sort;
 pub(crate) use code::is_users;
 pub use occupation::Occupation;
 pub use sort::What;
-pub(crate) use sort::is_in_driver;
+pub use sort::is_in_driver;
 
 /// A process or thread that uses less than this fraction of the time (its inverse) is idle.
 pub(crate) const IDLE: u32 = 20;

@@ -268,7 +268,7 @@ const DRIVERS: [&str; 2] = ["libcuda.so", "libcudart.so"];
 
 /// Whether a sleeping thread is inside the driver. The function that the program called may be
 /// missing from the stack: frames below it may not lead further out.
-pub(crate) fn is_in_driver(thread: &ThreadStack) -> bool {
+pub fn is_in_driver(thread: &ThreadStack) -> bool {
     let is_driver = |frame: &Where| {
         let name = frame.file.rsplit('/').next().unwrap_or_default();
         DRIVERS.iter().any(|driver| name.starts_with(driver))
