@@ -2,17 +2,19 @@
 //!
 //! The kernel states the system call that a sleeping thread is in, with its arguments
 //! (`/proc/PID/task/TID/syscall`). `syscall` reads it, `files` names descriptors, paths and their mounts, `locks`
-//! finds the holder of a file lock, `peers` the other end of a pipe or socket, and `children` what a child does.
+//! finds the holder of a file lock, `mutex` that of a mutex, `peers` the other end of a pipe or socket, and `children` what a child does.
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
 use crate::node::stacks::memory::Memory;
+pub use mutex::owner as mutex_owner;
 use syscall::{Argument, Syscall};
 
 mod children;
 mod files;
 mod locks;
+mod mutex;
 mod peers;
 mod syscall;
 

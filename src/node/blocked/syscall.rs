@@ -50,6 +50,12 @@ impl Syscall {
         Some(Self { number, arguments, pid })
     }
 
+    /// Address of the futex that it waits for.
+    pub(super) const fn futex(&self) -> Option<u64> {
+        let [address, ..] = self.arguments;
+        if self.number == libc::SYS_futex { Some(address) } else { None }
+    }
+
     /// What it waits for; `None`: this is unknown.
     pub(super) fn argument(&self, memory: &impl Memory) -> Option<Argument> {
         let [first, second, third, fourth, ..] = self.arguments;

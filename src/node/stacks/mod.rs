@@ -126,7 +126,8 @@ impl Capture {
             if let Some(holder) = self.gil_holder(task, native) {
                 return Some(holder);
             }
-            blocked::on(blocked::Waiter { pid, tid: task.tid, python, native }, memory)
+            let waiter = blocked::Waiter { pid, tid: task.tid, python, native };
+            self.mutex_holder(waiter, task, memory).or_else(|| blocked::on(waiter, memory))
         };
         self.tasks.iter().enumerate().map(on).collect()
     }
@@ -137,13 +138,34 @@ impl Capture {
         native.iter().find(|frame| WAITS.iter().any(|name| frame.function.contains(name)))?;
         let (tid, holder) = self.python.iter().find(|(_, thread)| thread.holds_gil)?;
         let tid = tid.filter(|&tid| tid != task.inner_tid)?;
-        let at = holder.frames.first().map(|frame| {
-            let file = frame.file.rsplit('/').next().unwrap_or_default();
-            format!(", which is in {}() at {file}:{}", frame.function, frame.line)
-        });
         Some(v1::BlockedOn {
             kind: i32::from(BlockKind::Gil.number()),
-            what: format!("interpreter's lock, held by thread {tid}{}", at.unwrap_or_default()),
+            what: format!("interpreter's lock, held by thread {tid}{}", place_of(holder)),
+            ..v1::BlockedOn::default()
+        })
+    }
+
+    /// The thread that holds the mutex for which this one waits.
+    fn mutex_holder(
+        &self,
+        waiter: blocked::Waiter<'_>,
+        task: &Task,
+        memory: &ProcessMemory,
+    ) -> Option<v1::BlockedOn> {
+        let owner = blocked::mutex_owner(waiter, memory)?;
+        // A thread that ended without releasing it, or another layout of a mutex, names none.
+        let holder = self.tasks.iter().find(|it| it.inner_tid == owner)?;
+        let whose = if holder.tid == task.tid { "held by this thread itself" } else { "held by" };
+        let python = self.python.iter().find(|(tid, _)| *tid == Some(owner));
+        let place = python.map(|(_, thread)| place_of(thread)).unwrap_or_default();
+        let other = if holder.tid == task.tid {
+            String::new()
+        } else {
+            format!(" thread {} ({}){place}", holder.tid, holder.name)
+        };
+        Some(v1::BlockedOn {
+            kind: i32::from(BlockKind::Thread.number()),
+            what: format!("mutex, {whose}{other}"),
             ..v1::BlockedOn::default()
         })
     }
@@ -213,6 +235,15 @@ impl Capture {
         }
         threads
     }
+}
+
+/// Where a thread is: ", which is in load() at data.py:17"; empty: unknown.
+fn place_of(thread: &PythonThread) -> String {
+    let place = thread.frames.first().map(|frame| {
+        let file = frame.file.rsplit('/').next().unwrap_or_default();
+        format!(", which is in {}() at {file}:{}", frame.function, frame.line)
+    });
+    place.unwrap_or_default()
 }
 
 /// The Python threads of a process, each with its thread id in the process' pid namespace.

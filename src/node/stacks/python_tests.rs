@@ -508,3 +508,37 @@ fn random_memory_terminates() {
     }
     assert!(found > 0, "no content resembles a thread");
 }
+
+/// The main thread waits for a mutex that another thread holds.
+#[cfg(target_arch = "x86_64")]
+const MUTEX: &str = "
+import ctypes, threading, time
+libc = ctypes.CDLL(None)
+mutex = ctypes.create_string_buffer(64)
+held = threading.Event()
+def holds_it():
+    libc.pthread_mutex_lock(mutex)
+    held.set()
+    time.sleep(600)
+threading.Thread(target=holds_it, daemon=True).start()
+held.wait()
+print('ready', flush=True)
+libc.pthread_mutex_lock(mutex)
+";
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn holder_of_a_mutex_is_named() {
+    for python in interpreters() {
+        let program = Program::start(&python, MUTEX);
+        let started = Instant::now();
+        let mut named = String::new();
+        while !named.starts_with("mutex, held by thread ")
+            && started.elapsed() < Duration::from_secs(20)
+        {
+            let main = program.capture().threads.into_iter().next();
+            named = main.and_then(|it| it.blocked_on).map(|it| it.what).unwrap_or_default();
+        }
+        assert!(named.ends_with(", which is in holds_it() at <string>:9"), "{named:?}");
+    }
+}
