@@ -138,7 +138,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD205, Precedence::Wire, Always, Any(process::stuck_in_teardown::detect)),
     row(&catalogue::DD206, Precedence::Time, Always, Stalls(hang::long_phase::draft)),
     row(&catalogue::DD301, Precedence::Creation, Always, Worlds(startup::rendezvous_incomplete::draft)),
-    row(&catalogue::DD302, Precedence::Start, Always, Worlds(startup::duplicate_rank::draft)),
+    row(&catalogue::DD302, Precedence::Start, Always, Any(startup::duplicate_rank::detect)),
     row(&catalogue::DD303, Precedence::Start, Always, Any(startup::world_mismatch::detect)),
     row(&catalogue::DD304, Precedence::Start, Always, Worlds(startup::backend_mismatch::draft)),
     row(&catalogue::DD305, Precedence::Settings, Always, Any(startup::version_skew::detect)),

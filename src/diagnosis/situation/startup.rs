@@ -43,6 +43,28 @@ pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
     worlds
 }
 
+/// Worlds that have formed although two processes joined one as the same rank, both of which are inside a call: a
+/// backend that connects its ranks at their first call does not wait for them before.
+pub fn formed_twice(model: &Model) -> Vec<Forming<'_>> {
+    let mut ranks: BTreeSet<u32> = BTreeSet::new();
+    let inside = model.processes.values().filter(|process| is_inside(process));
+    let is_twice = inside.filter_map(|process| process.rank).any(|rank| !ranks.insert(rank));
+    if !is_twice {
+        return Vec::new();
+    }
+    let mut worlds = worlds(model);
+    worlds.retain(|forming| !forming.is_open());
+    for forming in &mut worlds {
+        forming.joiners.retain(|joiner| is_inside(joiner.process));
+    }
+    worlds
+}
+
+/// Whether a process is alive and inside a call.
+fn is_inside(process: &Process) -> bool {
+    !process.has_ended() && process.is_inside_a_call()
+}
+
 /// All worlds, including complete ones.
 pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
     let mut places: BTreeMap<(Attempt, u32, String), Vec<Joiner<'_>>> = BTreeMap::new();

@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::joining::{both_begun, contradiction, describe_joiners};
 use crate::situation::Situation;
-use crate::situation::startup::{Forming, Joiner};
+use crate::situation::startup::{Forming, Joiner, by_place, formed_twice};
 use crate::words::{self, Ranks};
 
 /// Maximum number of ranks that are searched for missing ones.
@@ -31,7 +31,12 @@ fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
 }
 
 /// DD302: two processes with one rank.
-pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let forming = by_place(situation.model).into_iter().chain(formed_twice(situation.model));
+    forming.filter_map(|world| draft(situation, &world)).collect()
+}
+
+fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let due = |pair: &[Joiner<'_>; 2]| {
         let [one, other] = pair;
         let elsewhere = one.process.host != other.process.host;
