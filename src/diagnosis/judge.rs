@@ -76,9 +76,18 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
         // The code makes the order of drafts deterministic.
         (age, is_cascade, draft.precedence, severity, draft.evidence_at, draft.key.code)
     });
+    quiet_further_gaps(&mut found);
     let mut judged = merge(found);
     restarts::describe(situation, &mut judged);
     judged
+}
+
+/// One finding states why the verdict is open; further gaps add to it.
+fn quiet_further_gaps(found: &mut [Draft]) {
+    let gaps = found.iter_mut().filter(|it| it.standing == Standing::LeavesOpen);
+    for gap in gaps.skip(1) {
+        gap.severity = gap.severity.min(gap.code.severity);
+    }
 }
 
 /// Drops hints that another finding with an effect may explain. What held over time before the other one

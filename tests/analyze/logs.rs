@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem::{self, Progress};
-use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Severity};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Deserialize;
@@ -224,6 +224,32 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// Findings at the level of errors that have no root of their own, beside the first one.
+fn further_errors(report: &Report) -> Vec<&str> {
+    let is_loud = |it: &&Finding| it.severity >= Severity::Error && it.role == Role::Initiating;
+    let loud: Vec<&Finding> = report.findings.iter().filter(is_loud).collect();
+    let is_distinct = |index: usize| {
+        let own = &loud[index].ranks.root;
+        let mut others = loud[..index].iter();
+        !own.is_empty() && others.all(|it| it.ranks.root.iter().all(|rank| !own.contains(rank)))
+    };
+    let further = (1..loud.len()).filter(|&index| !is_distinct(index));
+    further.map(|index| &*loud[index].summary).collect()
+}
+
+#[test]
+fn one_error_is_loud_in_a_report() {
+    for path in excerpts() {
+        let report = report_of(&path).unwrap_or_else(|it| panic!("{}: {it}", path.display()));
+        let further = further_errors(&report);
+        assert!(further.is_empty(), "{}: {further:?}", path.display());
+        // That the end of a rank is unknown is not as useful as anything else.
+        let ends = |it: &&Finding| it.summary.starts_with("it is unknown how ");
+        let loud = report.findings.iter().filter(ends).find(|it| it.severity >= Severity::Error);
+        assert!(loud.is_none() || report.findings.len() == 1, "{}", path.display());
+    }
 }
 
 #[test]

@@ -426,6 +426,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::ThreadDefined { process, .. }
         | Event::Stacks { process, .. }
         | Event::Unwatched { process, .. }
+        | Event::WorkerNamed { process, .. }
         | Event::RecordsLost { process, .. }
         | Event::Gap { process, .. }
         | Event::RecordsLeftOut { process, .. }
@@ -437,6 +438,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Clock { .. }
         | Event::Silent { .. }
         | Event::Interrupted { .. }
+        | Event::UnplacedFailure(_)
         | Event::JobEnded { .. } => return None,
     })
 }

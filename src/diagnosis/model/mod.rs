@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
-use crate::evidence::event::{GroupInfo, KillReason, ProcessId, StartedRank};
+use crate::evidence::event::{GroupInfo, KillReason, ProcessId, StartedRank, UnplacedFailure};
 use crate::timing::Timing;
 
 mod apply;
@@ -99,6 +99,8 @@ pub struct Model {
     pub clocks: BTreeMap<Arc<str>, Clock>,
     /// Nodes that have stopped reporting, and since when.
     pub silent: BTreeMap<u32, Timestamp>,
+    /// Failures of processes whose rank the evidence does not state.
+    pub unplaced: Vec<Arc<UnplacedFailure>>,
     /// Known gaps in the evidence.
     pub notes: Vec<Note>,
     /// When a rank first returned from joining the world, which requires all ranks.

@@ -49,6 +49,8 @@ const PACKAGES: usize = 10;
 pub struct Dump {
     /// Process id, if the text states it.
     pub pid: Option<u32>,
+    /// Command or title of the process, if the text states it.
+    pub title: Option<String>,
     /// Signal that ended the process, from a "Fatal Python error".
     pub signal: Option<i32>,
     threads: Vec<ThreadStack>,
@@ -93,8 +95,9 @@ impl Dump {
 
     /// Reads a line that begins this dump or belongs to it.
     pub fn read(&mut self, line: &str) {
-        if let Some(pid) = process(line) {
+        if let Some((pid, title)) = process(line) {
             self.pid = Some(pid);
+            self.title = Some(cut(title).to_owned());
         } else if let Some(signal) = fatal(line) {
             self.signal = Some(signal);
         } else if let Some((tid, name, state)) = thread(line) {
@@ -139,10 +142,10 @@ pub fn frame_bytes(frame: &Where) -> usize {
     size_of::<Where>() + frame.file.len() + frame.function.len()
 }
 
-/// The process id in "Process 307: python train.py".
-fn process(line: &str) -> Option<u32> {
+/// The process id and the command in "Process 307: python train.py".
+fn process(line: &str) -> Option<(u32, &str)> {
     let (pid, rest) = line.strip_prefix("Process ")?.split_once(": ")?;
-    (!rest.is_empty()).then(|| pid.parse().ok())?
+    Some((pid.parse().ok()?, rest)).filter(|_| !rest.is_empty())
 }
 
 /// The signal in "Fatal Python error: Segmentation fault".

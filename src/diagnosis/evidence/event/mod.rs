@@ -221,11 +221,28 @@ pub enum Event {
     /// A node stopped reporting at `since`; `None`: it reports again. Its processes are those with
     /// this node number in their ids.
     Silent { node: u32, since: Option<Timestamp>, at: Timestamp },
+    /// The name that an engine gives to the process of a rank, such as `Worker_TP3`.
+    WorkerNamed { process: ProcessId, name: Arc<str> },
+    /// A process failed whose rank the evidence does not state.
+    UnplacedFailure(Arc<UnplacedFailure>),
     /// The whole job was asked to end.
     Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and all of its black boxes were read to the end; `reason`: the
     /// finding for which it is being ended.
     JobEnded { status: i32, reason: Option<KillReason>, at: Timestamp },
+}
+
+/// The failure of a process whose rank the evidence does not state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnplacedFailure {
+    /// What the evidence calls the process.
+    pub name: Arc<str>,
+    /// The exception that ended it, if it raised one, and its line.
+    pub raised: Option<(Arc<str>, Option<Arc<Where>>)>,
+    /// How it ended, as far as known.
+    pub exit: Exit,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// Identifies the finding for which a job is ended.

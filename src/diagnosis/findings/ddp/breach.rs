@@ -145,6 +145,15 @@ fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
 
 /// `Blocks` instead of `Crashes` if ranks wait and no member of the group has crashed.
 fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
+    // Gradients that differ block the ranks that have them. If no rank has them all, each raises.
+    let has_raised = |&rank: &u32| {
+        let process = situation.model.member(breach.group, rank);
+        process.is_some_and(|process| raised(process, breach).is_some())
+    };
+    let is_of_all = draft.victims.is_empty() && breach.root.iter().all(has_raised);
+    if matches!(breach.kind, Kind::UnusedDiffer) && is_of_all {
+        return Effect::Crashes;
+    }
     if draft.code.effect != Effect::Crashes {
         return draft.code.effect;
     }

@@ -79,6 +79,7 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     draft.say(format!(
         "{source} that {process_id}rank {rank} {how}; no exception was recorded before it.",
     ));
+    draft.why.extend(of_worker(process, rank));
     draft.advise(advice(process, rank, exit));
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {
@@ -111,15 +112,28 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
     }
 }
 
+/// A sentence on what the engine calls the process of a rank.
+pub(crate) fn of_worker(process: &Process, rank: u32) -> Option<String> {
+    let name = process.worker.as_ref()?;
+    Some(format!("The log calls the process of rank {rank} {name}."))
+}
+
 /// "was killed by SIGKILL", "ended with status 3".
 fn how_it_ended(process: &Process, exit: Exit) -> String {
     match (exit.signal, exit.code) {
         (Some(signal), _) if process.aborted_on_its_way_out() => {
             format!("was killed by {} on its way out of the program", libc_signal::name(signal))
         }
+        (None, None) if process.is_attached() => "has ended: it has no process on its host".into(),
+        _ => ended(exit),
+    }
+}
+
+/// The same of a process of which the status alone is known.
+pub(crate) fn ended(exit: Exit) -> String {
+    match (exit.signal, exit.code) {
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),
-        (None, None) if process.is_attached() => "has ended: it has no process on its host".into(),
         (None, None) => "ended with an unknown status".into(),
     }
 }

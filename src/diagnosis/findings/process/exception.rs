@@ -2,12 +2,12 @@
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Confidence, Effect};
+use ddp_doctor_proto::report::{Confidence, Effect, Where};
 
 use crate::evidence::{allocation, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::facts;
-use crate::findings::process::death::{holds_up, is_process};
+use crate::findings::process::death::{self, holds_up, is_process};
 use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
@@ -131,7 +131,14 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
     draft.say(why(ended));
-    advise(&mut draft, exception, from_communication);
+    draft.why.extend(death::of_worker(process, rank));
+    draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
+    if exception.kind == ExceptionKind::InFlight {
+        draft.advise(
+            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
+             the other ranks do not make it at that point.",
+        );
+    }
     draft
 }
 
@@ -194,24 +201,16 @@ fn why(ended: &Ended<'_>) -> String {
     )
 }
 
-fn advise(draft: &mut Draft, exception: &Exception, from_communication: bool) {
-    let known = KNOWN.iter().find(|(part, _)| exception.text.contains(part));
-    draft.advise(match known {
+/// What to do about an exception that was raised at this place.
+pub(crate) fn advice(text: &str, place: Option<&Where>, from_communication: bool) -> String {
+    let known = KNOWN.iter().find(|(part, _)| text.contains(part));
+    match known {
         Some((_, advice)) => (*advice).into(),
         None if from_communication => {
             "The error occurred in the communication with other ranks: find one that \
                                        ended or left, or a fault of the network between them."
                 .into()
         }
-        None => {
-            let at = words::at(exception.place.as_deref());
-            format!("Fix the exception{at}.")
-        }
-    });
-    if exception.kind == ExceptionKind::InFlight {
-        draft.advise(
-            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it at that point.",
-        );
+        None => format!("Fix the exception{}.", words::at(place)),
     }
 }

@@ -6,3 +6,4 @@ pub(crate) mod rank_died;
 pub(crate) mod rank_exception;
 pub(crate) mod rank_stopped;
 pub(crate) mod stuck_in_teardown;
+pub(crate) mod unplaced_failure;

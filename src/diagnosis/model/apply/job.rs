@@ -7,6 +7,8 @@ use crate::model::{Clock, Model, Note};
 const KEPT_STARTED: usize = 65_536;
 /// Maximum number of gaps in the evidence that are kept.
 const KEPT_NOTES: usize = 1024;
+/// Maximum number of failures of processes without a rank that are kept.
+const MAX_UNPLACED: usize = 64;
 
 impl Model {
     /// Takes an event about the job or a node; returns any other one.
@@ -41,6 +43,11 @@ impl Model {
             Event::Silent { node, since, at: _ } => {
                 self.silent.remove(&node);
                 self.silent.extend(since.map(|since| (node, since)));
+            }
+            Event::UnplacedFailure(failure) => {
+                if self.unplaced.len() < MAX_UNPLACED {
+                    self.unplaced.push(failure);
+                }
             }
             Event::Interrupted { signal: _, at } => {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));

@@ -34,6 +34,7 @@ impl Model {
                     world: World { name: world, generation: 0 },
                     restarts,
                     joined_at: at,
+                    worker: None,
                     ..Process::default()
                 };
                 self.joined(new, rank, world_size);
@@ -115,6 +116,9 @@ impl Model {
             }
             Event::Site { process, place, caller, guards, reading } => {
                 self.processes.get_mut(&process)?.site(place, caller, guards, reading);
+            }
+            Event::WorkerNamed { process, name } => {
+                self.processes.get_mut(&process)?.worker = Some(name);
             }
             Event::Setting { process, name, value, at } => {
                 self.recorded(process, at)?.set(name, value, at);

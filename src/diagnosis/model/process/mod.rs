@@ -61,6 +61,8 @@ pub struct Process {
     pub host: Arc<str>,
     /// Process id on that host.
     pub pid: u32,
+    /// What an engine calls it, if it has a name of its own.
+    pub worker: Option<Arc<str>>,
     /// Layer that captures its calls.
     pub layer: Arc<str>,
     /// The world it belongs to.

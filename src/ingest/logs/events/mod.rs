@@ -49,6 +49,7 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     collectives::add_calls(&mut job);
     collectives::add_last_calls(&mut job);
     job.add_ends();
+    job.add_unplaced_failures();
     job.add_models();
     job.add_interruption();
     job.note_network();
@@ -87,6 +88,10 @@ impl Job {
             let known = rank.and_then(|rank| self.names.processes.get(&rank));
             let pid = known.and_then(|it| it.1).unwrap_or(0);
             self.join(process(rank.unwrap_or(0)), rank, pid, begins, 0);
+            if let Some(name) = rank.and_then(|rank| self.names.worker_of(rank)) {
+                let named = Event::WorkerNamed { process: process(rank.unwrap_or(0)), name };
+                self.events.push((begins, named));
+            }
         }
     }
 

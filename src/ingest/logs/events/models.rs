@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::{Op, ParameterFact};
+use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact};
 
 use super::collectives::named;
 use crate::diagnosis::event::{Event, GroupInfo, Parameters};
@@ -20,8 +20,9 @@ impl Job {
         let mut others = self.ranks.values().filter(|it| !it.lacks_gradients());
         let has_waits = others.any(|rank| rank.waits.keys().any(GroupName::is_world));
         let world_size = self.names.world.map_or(self.ranks.len(), |size| size as usize);
-        // The parameters without a gradient on some ranks decide nothing if others may lack more.
-        let is_decisive = has_waits || lacking == world_size && lacking > 1;
+        // The parameters without a gradient on some ranks decide nothing if others that the text shows may lack more.
+        let is_of_all = lacking == world_size && lacking > 1 || lacking == self.ranks.len();
+        let is_decisive = has_waits || is_of_all;
         for (&number, rank) in &self.ranks {
             for report in &rank.of_model {
                 let words = match report.fact {
@@ -32,6 +33,14 @@ impl Job {
                     _ => SAME_MODEL,
                 };
                 let raised = rank.raised.iter().find(|it| it.text.contains(words));
+                if report.fact == ParameterFact::WithoutGradient && raised.is_none() {
+                    // Only this exception lists them.
+                    let text = format!("RuntimeError: {UNFINISHED}").into();
+                    let (process, kind) = (process(number), ExceptionKind::Uncaught);
+                    let event =
+                        Event::Exception { process, kind, text, place: None, at: report.at };
+                    self.events.push((report.at, event));
+                }
                 let at = raised.map_or(report.at, |it| it.at.min(report.at));
                 let place = raised.and_then(|it| it.place.clone());
                 statements.push((number, at, parameters(report, place)));

@@ -386,7 +386,7 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
     if let Some(pid) = small_after(line.text, "Worker PID: ") {
         let host = after(line.text, "ip=").map(|it| until(it, &[')', ',']));
-        ray_worker(pid, host, None, at, facts);
+        ray_worker("", pid, host, None, at, facts);
         return;
     }
     let is_kernel = ["ut of memory", "total-vm:"];
@@ -398,15 +398,16 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
 }
 
-/// Adds the end of a worker of Ray on this host, which Ray observes without its status.
+/// Adds the end of a worker of Ray with this name on this host, which Ray observes without its status.
 pub(super) fn ray_worker(
+    name: &str,
     pid: u32,
     host: Option<&str>,
     rank: Option<u32>,
     at: Timestamp,
     facts: &mut Facts,
 ) {
-    let label = Label { worker: Worker::of_ray(pid, host), ..Label::default() };
+    let label = Label { worker: Worker::of_ray(name, pid, host), ..Label::default() };
     let who = Subject { rank, ..label.into() };
     facts.add(who, at, Statement::Ended(ExitStatus::default()));
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::lines::Label;
+use super::lines::{Label, Name};
 use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::ingest::stack_text::frame_bytes;
 
@@ -253,6 +253,8 @@ pub(super) struct Facts {
     pub(super) ranks: BTreeSet<u32>,
     /// Tasks that labels name.
     pub(super) tasks: BTreeSet<u32>,
+    /// Names of workers whose labels state no rank.
+    pub(super) workers: BTreeSet<Name>,
     /// Labels that name a rank in more than one way.
     pub(super) pairs: BTreeSet<Label>,
     /// World sizes that the text states.
@@ -361,7 +363,12 @@ impl Facts {
         }
         // Whether the name of the file counts is known at its end.
         let rank = label.rank.filter(|_| !label.is_of_file);
-        let Some(rank) = rank else { return };
+        let Some(rank) = rank else {
+            if let Some(worker) = label.worker.filter(|_| self.workers.len() < MAX_NAMES) {
+                self.workers.insert(worker.name);
+            }
+            return;
+        };
         if self.ranks.len() < MAX_NAMES {
             self.ranks.insert(rank);
         }

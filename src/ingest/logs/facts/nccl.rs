@@ -42,6 +42,13 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         facts.nccl_calls.called(&who, message, at);
         return;
     }
+    if let Some(error) = message.strip_prefix("INFO misc/socket.cc:")
+        && let Some((_, reason)) = error.split_once(" -> 2 (")
+    {
+        let text = Arc::from(format!("a socket failed: {}", reason.trim_end_matches(')')));
+        facts.add(who, at, Statement::Network { text });
+        return;
+    }
     if message.starts_with("INFO Using network ") {
         facts.found_network(who);
         return;

@@ -7,15 +7,17 @@ use std::path::Path;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::container_prefixes::Prefixes;
-use super::dialects::Dialects;
+use super::dialects::{self, Dialects};
 use super::failed_call::{self, FailedCall};
 use super::traceback::{self, Traceback};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
 use crate::ingest::file_names;
-use crate::ingest::logs::lines::{Form, Label, Line, Lines, MAX_BYTES, Year};
+use crate::ingest::logs::lines::{Form, Label, Line, Lines, MAX_BYTES, Year, of_title};
 use crate::ingest::logs::{folders, scan};
 use crate::ingest::stack_text::{Dump, Part};
 
+/// What precedes stacks of a process in SGLang's log.
+const STACKS: &str = "Pyspy dump for PID ";
 /// Maximum number of processes that are distinguished in one file.
 const MAX_STREAMS: usize = 65_536;
 /// Maximum memory of tracebacks and stacks that are not complete, of all processes, in bytes.
@@ -107,6 +109,8 @@ struct Reader {
     has_guessed: bool,
     /// A line states the form of the file in another way than the lines before it were read.
     begins_anew: bool,
+    /// The process that lists ranks in lines which begin as those of tasks do.
+    lists: Option<Label>,
     /// The process whose message of several lines is being read.
     speaker: Option<Label>,
 }
@@ -123,6 +127,7 @@ impl Reader {
             prefixes: Prefixes::default(),
             has_guessed: false,
             begins_anew: false,
+            lists: None,
             speaker: None,
         }
     }
@@ -130,6 +135,11 @@ impl Reader {
     fn line(&mut self, text: &str) {
         let mut line = Line::of(text, &self.form);
         self.prefixes.read(line.text);
+        let is_item = line.label.is_task_alone() && line.text.starts_with('[');
+        self.lists = self.lists.filter(|_| is_item);
+        if let Some(label) = self.lists {
+            (line.label, line.text) = (label, text);
+        }
         if let (Year::Before(_), Some(at)) = (self.form.year, line.full_time()) {
             self.form.year = Year::Near(at);
             self.begins_anew = self.has_guessed;
@@ -140,13 +150,18 @@ impl Reader {
             self.form.is_role = line.shows_role;
         }
         self.has_guessed |= line.is_guessed;
-        let is_bare = line.label == Label::default() && line.time.is_none();
-        if let Some(label) = self.speaker.filter(|_| is_bare) {
+        let own = self.speaker.filter(|it| line.time.is_none() && line.label.may_be(*it));
+        if let Some(label) = own {
             line.label = label;
         } else {
             // The lines of a message have its label in the first one only, if it has other words in front.
-            let begins = traceback::is_message(line.text) || failed_call::begins(line.text);
+            let begins = traceback::is_message(line.text)
+                || failed_call::begins(line.text)
+                || line.text.starts_with(STACKS);
             self.speaker = Some(line.label).filter(|_| begins);
+        }
+        if dialects::begins_list(line.text) {
+            self.lists = Some(line.label);
         }
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
@@ -259,6 +274,9 @@ impl Stream {
     /// Adds the stacks that were read.
     fn flush(&mut self, label: Label, facts: &mut Facts) {
         let dump = std::mem::take(&mut self.dump);
+        let titled = dump.title.as_ref().and_then(|it| of_title(it, dump.pid));
+        let label = titled.filter(|_| label.rank.is_none()).unwrap_or(label);
+        facts.name(label);
         let who = Subject { pid: dump.pid, ..label.into() };
         let signal = dump.signal;
         if let Some(signal) = signal {

@@ -1,13 +1,21 @@
-//! Lines in which a process states its rank: those of Lightning, and of programs that `srun` or `mpirun` label.
+//! Lines that state the rank of a process: those of Lightning and Ray, and of programs that `srun` or `mpirun`
+//! label.
 
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::Line;
+use crate::ingest::logs::lines::{Label, Line, Worker};
 use crate::ingest::logs::scan;
 
 /// Reads a line in which a process states its rank.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    if let Some(label) = of_ray(line.text) {
+        facts.name(label);
+    }
+    if let Some(rank) = of_lightnings_process(line.text) {
+        let who = Subject { rank: Some(rank), ..Subject::default() };
+        facts.add(who, at, Statement::Named { of: None });
+    }
     let by_task = || of_task(line.label.task.and(Some(line.text))?);
     let Some((rank, size, host)) = of_lightning(line.text, facts).or_else(by_task) else {
         return;
@@ -33,6 +41,26 @@ fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
     let host = before.trim().strip_suffix(':');
     let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
     Some((rank, size, host.filter(is_host)))
+}
+
+/// The worker in "- (node_id=5c1f, ip=10.0.0.7, pid=4009) world_rank=3, local_rank=3, node_rank=0" of Ray.
+fn of_ray(text: &str) -> Option<Label> {
+    let (process, rank) = scan::split(text, ") world_rank=")?;
+    let pid = scan::small_after(process, "pid=")?;
+    let host = scan::after(process, " ip=").or_else(|| scan::after(process, "(ip="));
+    let host = host.map(|it| scan::until(it, &[',']));
+    Some(Label {
+        rank: scan::rank(rank),
+        worker: Worker::of_ray("", pid, host),
+        ..Label::default()
+    })
+}
+
+/// The rank in "[rank: 3] Seed set to 42" of Lightning. Of its children it states the rank on their node.
+fn of_lightnings_process(text: &str) -> Option<u32> {
+    let (rank, rest) = text.strip_prefix("[rank: ")?.split_once("] ")?;
+    let is_own = rest.starts_with("Seed set to ") || rest.starts_with("Received SIG");
+    scan::rank(rank).filter(|_| is_own)
 }
 
 /// The same in a line of Lightning, "GLOBAL_RANK: 1, MEMBER: 2/8", which states the size of the world.

@@ -22,12 +22,16 @@ const ORIGINAL: &str = "Original Traceback (most recent call last):";
 const BECAUSE: &str = "The above exception was the direct cause";
 const WHILE: &str = "During handling of the above exception";
 /// Exceptions of launchers that report what ranks state themselves.
-const REPORTS: [&str; 4] = [
+const REPORTS: [&str; 6] = [
+    "Engine core initialization failed",
+    "EngineDeadError",
     "WorkerProc initialization failed",
     "ChildFailedError",
     "SignalException",
     "ProcessRaisedException",
 ];
+/// How a line of ACL begins that follows an exception of HCCL.
+const ACL: &str = "[ERROR] ";
 /// How a parent quotes the exception that ended its worker.
 const QUOTES: &str = "Worker failed with error '";
 /// How watchdogs report an error of NCCL.
@@ -36,11 +40,14 @@ const THROWN: &str = "watchdog thread terminated with exception: ";
 
 /// What precedes the traceback of a worker of vLLM whose exception ends its engine.
 const FATAL: &str = "WorkerProc hit an exception";
+/// The same in the first line of a traceback of SGLang.
+const FATAL_IN_LINE: &str = "Scheduler hit an exception: ";
 /// What precedes the rank whose parameters had no gradient.
 const WITHOUT_GRADIENT: &str = " which did not receive grad for rank ";
 
 /// Exceptions that count without a traceback: no program prints them in the course of its work.
-const BARE: [&str; 5] = [
+const BARE: [&str; 6] = [
+    "ActorDiedError",
     "CUDA out of memory",
     "HIP out of memory",
     "Expected to have finished reduction in the prior iteration",
@@ -127,7 +134,7 @@ impl Traceback {
             self.frames.clear();
             self.is_open = true;
             self.is_own_rank = line.is_own_rank;
-            self.ends_process = is_fatal;
+            self.ends_process = is_fatal || text.contains(FATAL_IN_LINE);
             self.went_on |= is_ignored;
             self.at = at;
             return true;
@@ -233,15 +240,22 @@ impl Traceback {
             "finished reduction",
             "monitoredBarrier",
             "ActorDiedError",
+            "Hccl",
         ];
         known.iter().any(|it| self.text.contains(it))
             && line.time.is_none()
             && self.text.len() < MAX_TEXT
             && !line.text.contains(" NCCL INFO ")
             && !line.text.contains(" NCCL WARN ")
-            && !begins_another_message(line.text)
+            && (!begins_another_message(line.text)
+                || self.is_of_hccl() && line.text.starts_with(ACL))
             && !line.text.contains("torch.distributed.")
             && !line.text.starts_with("Exception raised from")
+    }
+
+    /// Whether HCCL raised it, whose reason follows in lines of their own.
+    fn is_of_hccl(&self) -> bool {
+        self.text.contains("Hccl")
     }
 
     /// Adds the exception to the facts at the end of the text: one that is the last output of its process, and
@@ -295,14 +309,15 @@ impl Traceback {
         {
             return;
         }
-        // DDP names the rank that it runs on.
-        let named = || scan::after(&text, WITHOUT_GRADIENT).and_then(scan::rank);
-        let of_rank = of_rank.or_else(|| named().filter(|_| label.rank.is_none()));
+        let named = stated_rank(&text).filter(|_| label.rank.is_none());
+        let of_rank = of_rank.or(named);
+        let is_ddps = text.contains(WITHOUT_GRADIENT);
+        let is_own = is_own_rank || named.is_some() && (is_last || is_ddps);
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
             place: users_line(innermost).or(outer),
-            uncaught: is_thrown || ends_process || spawned.is_some() || is_own_rank && !went_on,
+            uncaught: is_thrown || ends_process || spawned.is_some() || is_own && !went_on,
             went_on,
             is_last,
             by_launcher,
@@ -315,6 +330,17 @@ impl Traceback {
         facts.add(who.into(), at, what);
         facts.line = line;
     }
+}
+
+/// The rank on which an exception was raised, as its message states it: DDP and Megatron name theirs.
+fn stated_rank(text: &str) -> Option<u32> {
+    let by_ddp = scan::after(text, WITHOUT_GRADIENT);
+    let by_megatron = || {
+        let (_, own) = text.split_once(": ")?.1.split_once("Rank ").filter(|it| it.0.is_empty())?;
+        let digits = own.bytes().take_while(u8::is_ascii_digit).count();
+        own[digits..].starts_with([':', ',']).then_some(own)
+    };
+    scan::rank(by_ddp.or_else(by_megatron)?)
 }
 
 fn size_of_frames(frames: &[Where]) -> usize {
@@ -344,7 +370,11 @@ fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
         // verl names its workers by the node and the rank there, which is the rank on the first node.
         let name = scan::after(text, " name: ").map_or("", |it| scan::until(it, &[' ']));
         let rank = scan::after(name, "WorkerDict_0:").and_then(scan::rank);
-        ray_worker(pid, host, rank, at, facts);
+        let name = name.find("WorkerDict_").map_or(name, |at| &name[at..]);
+        let class = scan::after(text, "class_name: ").map_or("", |it| scan::until(it, &[' ']));
+        let class = class.rsplit('.').next().unwrap_or(class);
+        let name = if name.is_empty() { class } else { name };
+        ray_worker(name, pid, host, rank, at, facts);
     }
     pid.is_some()
 }
@@ -386,8 +416,11 @@ fn is_progress(line: &Line<'_>) -> bool {
     };
     let is_dated = line.is_own_rank && report_time(text).is_some();
     // A bar is also drawn when its process ends.
-    let is_line = !text.starts_with(char::is_whitespace) && !text.contains("%|");
-    is_line && (is_dated || STEPS.into_iter().any(counts))
+    // Lines of Megatron begin with a space.
+    let is_megatrons = text.starts_with(" iteration ") && text.contains('|');
+    let is_indented = text.starts_with(char::is_whitespace) && !is_megatrons;
+    let is_line = !is_indented && !text.contains("%|");
+    is_line && !is_exception(text) && (is_dated || STEPS.into_iter().any(counts))
 }
 
 /// Whether a line has the head of a log message, so that it continues none.

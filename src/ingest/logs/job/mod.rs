@@ -14,7 +14,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use super::lines::Label;
 use super::{Log, scan};
-use crate::diagnosis::event::{Event, Stacks};
+use crate::diagnosis::event::{Event, Stacks, UnplacedFailure};
 use crate::diagnosis::words;
 use clock::Clock;
 use joins::Joins;
@@ -88,6 +88,8 @@ pub(super) struct Job {
     quotes: usize,
     /// Errors of the network, with the ranks that reported them.
     pub(super) network: Vec<(Option<u32>, Arc<str>)>,
+    /// Failures of workers that the text names, and whose rank it does not state.
+    unplaced: Vec<UnplacedFailure>,
     /// What libraries and launchers reported; `true`: a watchdog of PyTorch did.
     reports: Vec<(bool, String)>,
     begins: Timestamp,
@@ -119,6 +121,7 @@ impl Job {
             timed_out: HashSet::new(),
             quotes: 0,
             network: Vec::new(),
+            unplaced: Vec::new(),
             reports: Vec::new(),
             begins: clock.first,
             ends: clock.first,
@@ -214,7 +217,8 @@ impl Job {
         if let Some(rank) = rank {
             self.ranks.entry(rank).or_default();
         }
-        let on = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
+        let worker = fact.who.label.worker.map(|it| format!(" on worker {}", it.name));
+        let on = rank.map(|rank| format!(" on rank {rank}")).or(worker).unwrap_or_default();
         if self.reports.len() < MAX_REPORTS {
             self.reports.push((by == WATCHDOG, format!("{by} reported{on}: {text}\n{next}")));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::diagnosis::model::MAX_WORLD;
 use crate::ingest::logs::facts::{Facts, Statement, Subject, is_name};
-use crate::ingest::logs::lines::Worker;
+use crate::ingest::logs::lines::{Name, Worker};
 
 /// A name of a process, and its rank; `None`: several ranks have it.
 type Known<K> = BTreeMap<K, Option<u32>>;
@@ -18,6 +18,10 @@ pub(in super::super) struct ProcessNames {
     locals: Known<u32>,
     tasks: Known<u32>,
     workers: Known<(u32, Option<IpAddr>)>,
+    /// Workers by the names that engines give to them.
+    engines: Known<Name>,
+    /// What engines call the processes of ranks.
+    named: BTreeMap<u32, Worker>,
     /// Number of ranks of the world, if the text states it.
     pub(in super::super) world: Option<u32>,
     /// Host and process id by rank.
@@ -38,8 +42,11 @@ impl ProcessNames {
             }
             if let Some(worker) = label.worker.and_then(key) {
                 learn(&mut names.workers, worker, rank);
+                names.pids.learn(worker.0, None, rank);
             }
+            names.learn_name(label.worker, rank);
         }
+        names.learn_places(all);
         let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
         let sizes = sizes.chain(stated_by_tasks(all));
         names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
@@ -56,6 +63,7 @@ impl ProcessNames {
             if let Some(worker) = who.label.worker.and_then(key) {
                 learn(&mut names.workers, worker, rank);
             }
+            names.learn_name(who.label.worker, rank);
             if let (Some(task), Statement::Named { of: Some(_) }) = (who.label.task, &fact.what) {
                 learn(&mut names.tasks, task, rank);
             }
@@ -75,7 +83,43 @@ impl ProcessNames {
         names.world = names.world.filter(|&size| highest.is_none_or(|rank| rank < size));
         names.expect_one_node(all);
         names.learn_locals(all);
+        for fact in all.iter().flat_map(|facts| &facts.facts) {
+            if let Some(rank) = names.rank(&fact.who, Some(&fact.what)) {
+                names.learn_name(fact.who.label.worker, rank);
+            }
+        }
         names
+    }
+
+    /// Takes what an engine calls the process of a rank.
+    fn learn_name(&mut self, worker: Option<Worker>, rank: u32) {
+        if let Some(worker) = worker.filter(|it| !it.is_unnamed()) {
+            self.named.entry(rank).or_insert(worker);
+        }
+    }
+
+    /// What the text calls the process of a rank, if an engine named it.
+    pub(in super::super) fn worker_of(&self, rank: u32) -> Option<Arc<str>> {
+        let worker = self.named.get(&rank)?;
+        let pid = worker.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        Some(format!("{}{pid}", worker.name).into())
+    }
+
+    /// Where an engine counts places in tensor parallelism across all data-parallel ranks, as SGLang does with
+    /// data-parallel attention, the place is the rank: each occurs once.
+    fn learn_places(&mut self, all: &[&Facts]) {
+        let known: BTreeSet<Name> = all.iter().flat_map(|it| &it.workers).copied().collect();
+        let places = known.iter().filter_map(|name| Some((*name, name.place()?)));
+        let places: Vec<(Name, (u32, u32))> = places.collect();
+        let replicas: BTreeSet<u32> = places.iter().map(|(_, (replica, _))| *replica).collect();
+        let ranks: BTreeSet<u32> = places.iter().map(|(_, (_, place))| *place).collect();
+        if replicas.len() > 1 && ranks.len() == places.len() {
+            for (name, (_, rank)) in places {
+                learn(&mut self.engines, name, rank);
+                self.learn_name(Some(Worker { name, pid: None, host: None }), rank);
+                self.processes.entry(rank).or_default();
+            }
+        }
     }
 
     /// Where the world has as many ranks as one node, local ranks are ranks. Sizes of communicators may be
@@ -180,6 +224,7 @@ impl ProcessNames {
         explicit
             .or_else(|| self.pids.rank(who.pid?, who.host.as_deref()))
             .or_else(|| *self.workers.get(&who.label.worker.and_then(key)?)?)
+            .or_else(|| *self.engines.get(&who.label.worker?.name)?)
             .or_else(|| {
                 of(&self.locals, who.label.local).filter(|&rank| self.may_be(rank, who.pid))
             })

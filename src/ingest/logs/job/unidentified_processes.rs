@@ -1,13 +1,15 @@
 //! Facts about processes whose rank the text does not state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
 use super::losses::Loss;
 use super::rank::went_on_after;
-use super::{Job, Topic, joins};
+use super::{Job, MAX_NOTES, NODE_FAILURE, Topic, joins};
+use crate::diagnosis::event::{Event, UnplacedFailure};
 use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
@@ -27,7 +29,12 @@ impl Job {
         match &fact.what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
-            Statement::Raised { text, place, by_launcher, went_on, .. } => {
+            Statement::Raised { text, place, by_launcher, went_on, uncaught, is_last } => {
+                let has_ended = (*uncaught || *is_last) && !*went_on && !*by_launcher;
+                if has_ended && who.label.worker.is_some() && !transport::is_due_to_others(text) {
+                    let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
+                    return self.add_unplaced(who, raised, Exit::default(), at);
+                }
                 let text = if *by_launcher {
                     return self.note_launcher_exception(text);
                 } else if *went_on {
@@ -53,6 +60,9 @@ impl Job {
                 let advice = match why.as_deref() {
                     Some("TIME LIMIT") => {
                         "Request more time, or save checkpoints and go on from them."
+                    }
+                    Some(NODE_FAILURE) => {
+                        "Find out which node failed (sacct -o NodeList,State, sinfo -R), and exclude it."
                     }
                     Some("PREEMPTION") => "Submit it with --requeue, and go on from checkpoints.",
                     _ => {
@@ -206,6 +216,49 @@ impl Job {
         }
     }
 
+    /// Takes the failure of a worker.
+    fn add_unplaced(
+        &mut self,
+        who: &Subject,
+        raised: Option<(Arc<str>, Option<Arc<Where>>)>,
+        exit: Exit,
+        at: Timestamp,
+    ) {
+        let name = Arc::from(name(who));
+        let same =
+            |it: &UnplacedFailure| it.name == name && (it.raised.is_some() || raised.is_none());
+        if self.unplaced.len() < MAX_NOTES && !self.unplaced.iter().any(same) {
+            self.unplaced.push(UnplacedFailure { name, raised, exit, at });
+        }
+    }
+
+    /// Adds the failures of workers whose rank is not known, or notes on them if the text states which rank
+    /// failed.
+    pub(in super::super) fn add_unplaced_failures(&mut self) {
+        let mut ranks = self.ranks.values();
+        let is_failure = |how: &ExitStatus| !how.is_requested() && how.code != Some(0);
+        let has_failed = ranks.any(|rank| {
+            let raised = rank.raised.iter().any(|it| it.uncaught);
+            raised || rank.ended.is_some_and(|(_, how)| is_failure(&how))
+        });
+        for failure in std::mem::take(&mut self.unplaced) {
+            if !has_failed && self.finished.is_none() {
+                self.events.push((failure.at, Event::UnplacedFailure(Arc::new(failure))));
+                continue;
+            }
+            let (topic, what) = match &failure.raised {
+                Some((text, place)) => {
+                    (Topic::Exception, format!("raised {text}{}", words::at(place.as_deref())))
+                }
+                None => {
+                    let Exit { code, signal } = failure.exit;
+                    (Topic::End, ended(ExitStatus { code, signal, for_memory: false }))
+                }
+            };
+            self.note(topic, format!("{} {what}", failure.name));
+        }
+    }
+
     /// Takes the place at which such a process was according to its stacks.
     pub(super) fn note_unidentified_stacks(&mut self, who: &Subject, place: &str) {
         let text = format!("{} was {place} according to its stacks", name(who));
@@ -230,7 +283,14 @@ impl Job {
         let is_one = has_raised && exits.count() == 1;
         for (who, how) in ends {
             let is_raised = is_one && ends_so(how);
-            if !(is_raised || is_explained && how.is_requested()) {
+            if is_raised || is_explained && how.is_requested() {
+                continue;
+            }
+            let is_named =
+                who.label.worker.is_some() || who.label.local.is_some() || who.label.task.is_some();
+            if is_named && how.code != Some(0) && !how.is_terminated() && !how.for_memory {
+                self.add_unplaced(&who, None, how.exit(), self.ends);
+            } else {
                 let advice = match how.signal {
                     _ if how.for_memory => LESS_MEMORY,
                     Some(KILL) => words::AFTER_SIGKILL,

@@ -39,16 +39,34 @@ pub(in super::super) struct Worker {
 }
 
 impl Worker {
-    /// A worker of Ray, of which only its process is known.
-    pub(in super::super) fn of_ray(pid: u32, host: Option<&str>) -> Option<Self> {
+    /// A worker of Ray, of which only its process is known, unless its actor has a `name`.
+    pub(in super::super) fn of_ray(name: &str, pid: u32, host: Option<&str>) -> Option<Self> {
         Some(Self {
-            name: Name::of("Ray")?,
+            name: Name::of(name).or_else(|| Name::of(RAY))?,
             pid: Some(pid),
             host: host.and_then(|it| it.trim().parse().ok()),
         })
     }
+
+    /// Whether only its process is known.
+    pub(in super::super) fn is_unnamed(&self) -> bool {
+        Some(self.name) == Name::of(RAY)
+    }
 }
 
+/// Beginnings of the titles of processes that engines name.
+const TITLES: [&str; 2] = ["sglang::scheduler_", "VLLM::"];
+
+/// The label of the process with this title, if an engine named it: "sglang::scheduler_TP3".
+pub(in super::super) fn of_title(title: &str, pid: Option<u32>) -> Option<Label> {
+    let name = TITLES.iter().find_map(|it| title.strip_prefix(it))?;
+    let name = Name::of(name.split(' ').next()?)?;
+    let worker = Some(Worker { name, pid, host: None });
+    Some(Label { worker, rank: name.rank_of_engine(), ..Label::default() })
+}
+
+/// What a worker of Ray is called whose name is not known.
+const RAY: &str = "Ray";
 /// Maximum length of a name in bytes.
 const MAX_NAME: usize = 48;
 
@@ -93,6 +111,18 @@ impl Name {
         rank
     }
 
+    /// The data-parallel rank and the place in tensor parallelism of a name that states both: "`DP1_TP3`".
+    pub(in super::super) fn place(self) -> Option<(u32, u32)> {
+        let name = self.to_string();
+        let number = |key: &str| {
+            let mut places = name.split('_');
+            places.find_map(|it| it.strip_prefix(key)?.parse().ok())
+        };
+        let is_other = |it: &str| it.starts_with("PP") || it.starts_with("CP");
+        let place = (number("DP")?, number("TP")?);
+        (!name.split('_').any(is_other)).then_some(place)
+    }
+
     fn cut(text: &str) -> Self {
         let mut name = [0; MAX_NAME];
         let letters = name.iter_mut().zip(text.bytes());
@@ -109,6 +139,17 @@ impl std::fmt::Display for Name {
 }
 
 impl Label {
+    /// Whether it states a task, and nothing else.
+    pub(in super::super) fn is_task_alone(self) -> bool {
+        self.task.is_some() && self == Self { task: self.task, ..Self::default() }
+    }
+
+    /// Whether a line with this label may be of the process of the label before it: it names no other.
+    pub(in super::super) fn may_be(self, before: Self) -> bool {
+        let container = Self { worker: self.worker, ..Self::default() };
+        self == container && (self.worker.is_none() || self.worker == before.worker)
+    }
+
     /// This label, completed by that of the file. The rank that a file name states counts for lines
     /// without a label only: a line with one may be of another process.
     pub(in super::super) fn or(self, file: Self) -> Self {
@@ -196,6 +237,11 @@ impl<'a> Line<'a> {
             label.rank = Some(task).filter(|_| is_rank);
             text = rest;
         }
+        if let Some((name, rest)) = composed(text) {
+            let (pid, host) = (None, None);
+            label.worker = Some(Worker { name, pid, host });
+            text = rest;
+        }
         let mut time = None;
         let mut day = None;
         for _ in 0..4 {
@@ -275,6 +321,15 @@ fn task(line: &str) -> Option<(u32, bool, &str)> {
     Some((task, false, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
+/// "trainer-1  | text" of Docker Compose: the container and the text.
+fn composed(text: &str) -> Option<(Name, &str)> {
+    let (name, rest) = text.split_once(" | ").or_else(|| text.split_once(" |"))?;
+    let name = name.trim_end();
+    let number = name.rsplit(['-', '_']).next()?;
+    let is_numbered = !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit());
+    Some((Name::of(name).filter(|_| is_numbered && number.len() < name.len())?, rest))
+}
+
 /// "[default3]:text" of torchrun; the word is the role. "rank" is one if PyTorch's label follows it.
 fn local(text: &str) -> Option<(u32, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("]:")?;
@@ -314,11 +369,11 @@ fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
     Some((worker, rank, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-/// "[2026-01-31 12:00:00 TP9] text" of SGLang.
+/// "[2026-01-31 12:00:00 TP9] text" or "[2026-01-31 12:00:00 DP1 TP9] text" of SGLang.
 fn named_stamp(text: &str) -> Option<(Timestamp, Name, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (at, name) = stamp(inner)?;
-    Some((at, Name::of(name)?, rest))
+    Some((at, Name::of(&name.replace(' ', "_"))?, rest))
 }
 
 /// "ERROR 02-28 09:10:11 [core.py:842] text" of vLLM.

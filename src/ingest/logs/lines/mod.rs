@@ -6,6 +6,6 @@ mod text;
 mod timestamps;
 mod wraps;
 
-pub(super) use label::{BEFORE, Form, Label, Line, Name, Worker, bracketed_rank};
+pub(super) use label::{BEFORE, Form, Label, Line, Name, Worker, bracketed_rank, of_title};
 pub(super) use text::{Lines, MAX_BYTES, is_text};
 pub(super) use timestamps::{Year, report_time};

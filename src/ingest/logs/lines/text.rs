@@ -87,7 +87,7 @@ impl Lines {
         }
         let Some(width) = self.width else {
             self.widest.read(text);
-            return Ok(true);
+            return self.read_rest(text);
         };
         let mut last = text.len();
         let mut next = String::new();
@@ -100,6 +100,21 @@ impl Lines {
                 break;
             }
             last = next.len();
+        }
+        Ok(true)
+    }
+
+    /// Adds the next line if a message was cut within its words.
+    fn read_rest(&mut self, text: &mut String) -> io::Result<bool> {
+        let mut next = String::new();
+        if wraps::may_be_cut(text) && self.read_clean(&mut next)? {
+            self.widest.read(&next);
+            if wraps::is_rest(text, &next) {
+                text.push(' ');
+                text.push_str(&next);
+            } else {
+                self.next = Some(next);
+            }
         }
         Ok(true)
     }

@@ -14,7 +14,8 @@ const COMMON: [usize; 7] = [80, 100, 120, 128, 132, 160, 200];
 /// Maximum number of spaces that are lost at the end of a line.
 const MAX_LOST: usize = 2;
 /// Beginnings of lines that continue none.
-const BEGINNINGS: [&str; 25] = [
+const BEGINNINGS: [&str; 26] = [
+    "- ",
     "  ",
     "\t",
     "Traceback (",
@@ -41,6 +42,9 @@ const BEGINNINGS: [&str; 25] = [
     "> ",
     "+ ",
 ];
+/// Beginnings of lines that the next line continues only if a terminal broke them: frames, the end of a report of
+/// torchrun, messages of old versions of PyTorch.
+const HEADS: [&str; 3] = ["File \"", "traceback : ", "[E "];
 /// Borders of boxes, which are as wide as the terminal.
 const BORDERS: [char; 3] = ['╭', '│', '╰'];
 const WEEKDAYS: [&str; 7] = ["Mon ", "Tue ", "Wed ", "Thu ", "Fri ", "Sat ", "Sun "];
@@ -54,6 +58,11 @@ pub(super) struct Widest {
     continued: usize,
     /// The next line of one of them is hardly a line of its own.
     is_broken: bool,
+    /// One of them may end within a word.
+    may_be_cut: bool,
+    /// The first of them, and whether another one begins as it does: programs print many lines of one form.
+    first: String,
+    are_of_one_form: bool,
     /// The line before, if it has this width.
     last: Option<String>,
 }
@@ -69,20 +78,23 @@ impl Widest {
             && !is_statement(text)
         {
             self.continued += 1;
-            let is_rest = |it: char| it.is_lowercase() || " ,.)]:=/_-'".contains(it);
+            let is_rest = |it: char| " ,.)]:=/_-'".contains(it);
+            let is_head = HEADS.iter().any(|it| last.trim_start().starts_with(it));
+            let is_cut = is_head || is_open(&last) || text.starts_with(is_rest);
+            self.is_broken |= is_cut || is_labelled(&last);
             let is_digit = |it: char| it.is_ascii_digit();
             let cuts_number = last.ends_with(is_digit) && text.starts_with(is_digit);
-            let is_cut = is_open(&last) || cuts_number || text.starts_with(is_rest);
-            self.is_broken |= is_cut || is_labelled(&last);
+            self.may_be_cut |= cuts_number || text.starts_with(char::is_lowercase);
         }
         if text.len() < self.width || text.starts_with(BORDERS) {
             return;
         }
         let columns = text.chars().count();
         if columns > self.width {
-            *self = Self { width: columns, ..Self::default() };
+            *self = Self { width: columns, first: text.to_owned(), ..Self::default() };
         }
         if columns == self.width {
+            self.are_of_one_form |= self.lines > 0 && are_alike(&self.first, text);
             self.lines += 1;
             self.last = Some(text.to_owned());
         }
@@ -91,7 +103,8 @@ impl Widest {
     /// The width of the terminal that broke the lines; `None`: none did.
     pub(super) fn terminal(&self) -> Option<usize> {
         let is_width = (MIN_WIDTH..=MAX_WIDTH).contains(&self.width);
-        if !is_width || !self.is_broken || self.continued * 2 < self.lines {
+        let is_broken = self.is_broken || self.may_be_cut && !self.are_of_one_form;
+        if !is_width || !is_broken || self.continued * 2 < self.lines {
             return None;
         }
         let with_space = self.width + 1;
@@ -122,6 +135,20 @@ pub(super) fn join(line: &mut String, last: usize, next: &str, width: usize) -> 
     is_continued
 }
 
+/// Ends of lines within a message of a watchdog, and how the rest begins: some launchers end lines at a space.
+const CUTS: [(&str, &str); 2] =
+    [("collective operation timeout:", "WorkNCCL("), ("or timeout) detected", "by watchdog at ")];
+
+/// Whether a line may end within such a message.
+pub(super) fn may_be_cut(line: &str) -> bool {
+    CUTS.iter().any(|(end, _)| line.ends_with(end))
+}
+
+/// Whether `next` is the rest of such a message.
+pub(super) fn is_rest(line: &str, next: &str) -> bool {
+    CUTS.iter().any(|(end, begin)| line.ends_with(end) && next.starts_with(begin))
+}
+
 /// Whether a piece of this length may reach the last column.
 pub(super) const fn may_be_full(length: usize, width: usize) -> bool {
     length + MAX_LOST >= width
@@ -148,7 +175,17 @@ fn continues(line: &str, next: &str) -> bool {
         return true;
     }
     let is_beginning = BEGINNINGS.iter().any(|it| next.starts_with(it));
-    !is_beginning && !begins(next) && (!is_labelled(next) || !is_labelled(line))
+    !is_beginning && !is_labelled(next) && !are_alike(line, next)
+}
+
+/// Whether two lines begin alike, as those that a program prints again and again.
+fn are_alike(a: &str, b: &str) -> bool {
+    const LETTERS: usize = 12;
+    let letters = |text: &str| {
+        text.chars().take(LETTERS).map(|it| if it.is_ascii_digit() { '0' } else { it }).collect()
+    };
+    let (a, b): (String, String) = (letters(a), letters(b));
+    a == b && a.chars().count() == LETTERS
 }
 
 /// Whether a line has a label or a time in front.
@@ -222,6 +259,20 @@ mod tests {
         assert_eq!(terminal(&[&error, "Traceback (most recent call last):"]), None);
         assert_eq!(terminal(&[&error, "Training goes on."]), None);
         assert_eq!(terminal(&[&line, "d and the rest of it"]), Some(80));
+    }
+
+    #[test]
+    fn lines_of_one_form_are_whole() {
+        let lines = |format: fn(u32) -> String| (100..200).map(format).collect::<Vec<_>>();
+        let steps = lines(|step| format!("step {step} loss 2.31 lr 9.1e-06 {}", "x".repeat(50)));
+        assert_eq!(terminal(&steps.iter().map(|it| &**it).collect::<Vec<_>>()), None);
+        let iterations = lines(|step| format!(" iteration {step}/ 500 | {}", "x".repeat(60)));
+        assert_eq!(terminal(&iterations.iter().map(|it| &**it).collect::<Vec<_>>()), None);
+        let pairs = lines(|step| format!("train: step {step} {}\nvalid: step", "x".repeat(62)));
+        let pairs: Vec<&str> = pairs.iter().flat_map(|it| it.lines()).collect();
+        assert_eq!(terminal(&pairs), None);
+        let workers = lines(|pid| format!("- (ip=10.0.0.7, pid={pid}) {}", "x".repeat(52)));
+        assert_eq!(terminal(&workers.iter().map(|it| &**it).collect::<Vec<_>>()), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{of_rank, op_in};
+use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::{Facts, Statement};
 use crate::ingest::logs::lines::Line;
 use crate::ingest::logs::scan::{after, number, rank, until};
@@ -14,10 +15,22 @@ const HEADS: [&str; 2] = ["Missing ranks:", "Stalled ranks:"];
 /// Lists within the line of a tensor.
 const MISSING: &str = "[missing ranks: ";
 const READY: &str = "[ready ranks: ";
+/// What lines about tensors have in front in some versions, and how its tensors are named in others.
+const OWN: [&str; 2] = ["horovod/common/", "Horovod"];
+/// How long the coordinator waits before it reports, at least.
+const MIN_WAIT_MS: u64 = 1000;
+/// What to do if a report lists the ranks that are ready.
+const NEXT: &str =
+    "Look at the ranks of the world that the report does not list as ready (py-spy dump).";
 /// The rank that reports.
 const COORDINATOR: u32 = 0;
 /// Maximum number of ranks of a list.
 const MAX_LIST: usize = 4096;
+
+/// Whether a line is the head of a list of ranks, each in a line of its own.
+pub(super) fn is_head(text: &str) -> bool {
+    HEADS.contains(&text.trim())
+}
 
 /// A report that is being read.
 #[derive(Debug, Default)]
@@ -34,8 +47,19 @@ impl Stalled {
         if let Some(seconds) = after(text, STALLED).and_then(number) {
             *self = Self { waited_ms: Some(seconds.saturating_mul(1000)), is_list: false };
         }
-        let Some(waited_ms) = self.waited_ms else { return };
-        if HEADS.contains(&text.trim()) {
+        // The head of a report may be cut off.
+        let is_tensor = text.contains(MISSING) && OWN.iter().any(|it| text.contains(it));
+        let Some(waited_ms) = self.waited_ms.or_else(|| is_tensor.then_some(MIN_WAIT_MS)) else {
+            return;
+        };
+        if let Some(list) = after(text, READY).filter(|_| !text.contains(MISSING)) {
+            let mut ready = ranks(list);
+            ready.sort_unstable();
+            let text = format!("{} are ready, and wait for the others", Ranks(&ready));
+            let what = Statement::Reported { by: "Horovod", text: text.into(), next: NEXT };
+            facts.add(line.label.into(), at, what);
+        }
+        if is_head(text) {
             self.is_list = true;
         } else if let Some(list) = after(text, MISSING) {
             let ready = after(text, READY).map_or_else(Vec::new, ranks);

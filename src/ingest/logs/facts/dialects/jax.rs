@@ -16,6 +16,8 @@ const FIRST: &str = "first task at the barrier: ";
 const REACHED: &str = "tasks that reached the barrier: ";
 /// What precedes the number of a task, which is its rank.
 const TASK: &str = "/task:";
+/// What precedes and follows the task in a line about one that stopped.
+const STOPPED: (&str, &str) = ("Task /job:", " heartbeat timeout");
 /// Maximum number of tasks of a list.
 const MAX_LIST: usize = 4096;
 
@@ -38,6 +40,13 @@ impl Tasks {
         let text = line.text;
         if self.list.is_none() && !text.contains("task") {
             return;
+        }
+        if let Some(rest) = after(text, STOPPED.0)
+            && let Some((name, _)) = rest.split_once(STOPPED.1)
+            && let Some(rank) = task(name)
+        {
+            let what = Statement::Ended(ExitStatus::default());
+            facts.add(of_rank(line, Some(rank)), at, what);
         }
         if let Some(reached) = after(text, REACHED) {
             facts.worlds.extend(world_size_after(reached, "/"));

@@ -15,6 +15,11 @@ mod jax;
 mod ras;
 mod statements;
 
+/// Whether a line is the head of a list of ranks, whose lines begin as those of tasks do: "3: [a, b]".
+pub(super) fn begins_list(text: &str) -> bool {
+    horovod::is_head(text)
+}
+
 /// What the dialects remember of the lines of one process.
 #[derive(Debug, Default)]
 pub(super) struct Dialects {

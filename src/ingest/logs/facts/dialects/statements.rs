@@ -17,7 +17,12 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 9] = [
+static KNOWN: [Known; 10] = [
+    Known {
+        parts: &["NCCL WARN", "no algorithm/protocol available"],
+        by: "NCCL",
+        next: "Unset NCCL_ALGO and NCCL_PROTO, or name algorithms that this NCCL supports between these devices.",
+    },
     Known {
         parts: &["NCCL WARN", "Mismatched collective detected"],
         by: "NCCL",
@@ -46,7 +51,7 @@ static KNOWN: [Known; 9] = [
         next: "Check that the address and the port of its store (CCL_KVS_IP_PORT) are free and can be reached.",
     },
     Known {
-        parts: &["Watchdog timeout (self.watchdog_timeout="],
+        parts: &["atchdog timeout (self.watchdog_timeout="],
         by: "SGLang",
         next: "Compare the stacks of all schedulers (py-spy dump): the one that is not in a collective is the one to \
                look at.",

@@ -1,0 +1,60 @@
+//! DD201 and DD202 about a process whose rank the evidence does not state, such as a worker of an engine.
+
+use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::report::Confidence;
+
+use crate::evidence::allocation;
+use crate::evidence::event::UnplacedFailure;
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::process::{death, exception};
+use crate::model::libc_signal;
+use crate::situation::Situation;
+use crate::words;
+
+/// DD202: exceptions that ended such processes.
+pub(crate) fn exceptions(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation, &catalogue::DD202, |failure| {
+        let (text, place) = failure.raised.as_ref()?;
+        let place = place.as_deref();
+        let advice = match allocation::failed(text) {
+            Some(_) => "Make the process need less memory, or give it more.".to_owned(),
+            None => exception::advice(text, place, false),
+        };
+        Some((format!("raised {}{}", words::short(text), words::at(place)), advice))
+    })
+}
+
+/// DD201: other ends of such processes.
+pub(crate) fn ends(situation: &Situation<'_>) -> Vec<Draft> {
+    drafts(situation, &catalogue::DD201, |failure| {
+        let advice = match failure.exit.signal {
+            Some(libc_signal::KILL) => words::AFTER_SIGKILL,
+            Some(_) => words::AFTER_A_CRASH,
+            None => {
+                "Find out how it ended: its own output, the kernel's log (dmesg), the state of its host."
+            }
+        };
+        failure.raised.is_none().then(|| (death::ended(failure.exit), advice.to_owned()))
+    })
+}
+
+/// A draft for each failure that `describe` gives an event and an advice.
+fn drafts(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    describe: impl Fn(&UnplacedFailure) -> Option<(String, String)>,
+) -> Vec<Draft> {
+    let failures = situation.model.unplaced.iter().enumerate();
+    let drafts = failures.filter_map(|(index, failure)| {
+        let (event, advice) = describe(failure)?;
+        let place = KeyPlace::Process(u32::MAX, index as u32 + 1);
+        let mut draft = Draft::new(code, place, failure.at);
+        draft.summary = format!("{} {event}", failure.name);
+        draft.say("The log does not state the rank of this process.");
+        draft.advise(advice);
+        // That it failed is stated; which rank it is remains open.
+        (draft.confidence, draft.root_confidence) = (Confidence::Supported, Confidence::Suspected);
+        Some(draft)
+    });
+    drafts.collect()
+}
