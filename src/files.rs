@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Take};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use ddp_doctor_agent::files::open_regular;
+pub use ddp_doctor_agent::files::reopen;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -16,8 +17,6 @@ use crate::host::files::user_id;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// First bytes of a file compressed with zstd.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Flags with which opening a file neither waits nor changes the terminal of the process.
-const NEVER_BLOCKS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 /// Size of the buffers of [`decompressed`].
 const BUFFER: usize = 256 << 10;
 
@@ -113,34 +112,8 @@ pub fn open(path: &Path) -> io::Result<Take<File>> {
             link.uid()
         ));
     }
-    let found = File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
-    let metadata = found.metadata()?;
-    if !metadata.is_file() {
-        return rejected("it is not a regular file".into());
-    }
-    let opened = match reopen(&found) {
-        // Without `/proc`, the file can have been exchanged.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let again = File::options().read(true).custom_flags(NEVER_BLOCKS).open(path)?;
-            let now = again.metadata()?;
-            if (now.dev(), now.ino()) != (metadata.dev(), metadata.ino()) {
-                return rejected("it was exchanged for another file".into());
-            }
-            again
-        }
-        opened => opened?,
-    };
+    let (opened, metadata) = open_regular(path)?;
     Ok(opened.take(metadata.len()))
-}
-
-/// Opens a regular file for reading that was opened with `O_PATH`, and cannot have been exchanged since.
-///
-/// # Errors
-///
-/// Fails if the file cannot be read.
-pub fn reopen(found: &File) -> io::Result<File> {
-    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-    File::options().read(true).custom_flags(NEVER_BLOCKS).open(link)
 }
 
 /// Reads a regular file of at most `limit` bytes as text.

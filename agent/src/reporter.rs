@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::blackbox::{CreateError, FollowedBy, Following, Place, RUN_DIR};
+use crate::files::KnownDirectories;
 use crate::trust::{self, Origin};
 use crate::{detach, sys};
 
@@ -88,25 +89,39 @@ pub(crate) fn no_box(error: &CreateError, place: &Place, local_rank: Option<u32>
 
 /// Whether `ddp-doctor run` follows the boxes of this launch.
 fn is_under_run(place: &Place) -> bool {
-    place.usable().any(|it| Following::found(it) == Some(FollowedBy::Run))
+    place.usable().any(|(it, _)| Following::found(it) == Some(FollowedBy::Run))
 }
 
 fn start_program(path: &Path, place: &Place) -> io::Result<()> {
     let program = find()?;
-    let path = fs::canonicalize(path)?;
     let text = |value: OsString| CString::new(value.into_vec());
-    let mut arguments = vec![NAME.into(), "reporter".into(), path.into_os_string()];
-    // The program runs in another directory, so paths must be absolute.
-    for directory in place.usable() {
-        let directory = fs::canonicalize(directory).or_else(|_| std::path::absolute(directory))?;
-        arguments.push(directory.into_os_string());
+    // The program runs in another directory, so paths must be absolute. It finds the directories by their paths, and
+    // recognizes them by what they are now.
+    let (mut directories, mut identities, mut black_box) = (Vec::new(), Vec::new(), None);
+    for (directory, opened) in place.usable() {
+        let Ok(opened) = opened else {
+            directories.push(std::path::absolute(directory)?.into_os_string());
+            continue;
+        };
+        let canonical = opened.canonical_path()?;
+        identities.push(opened.identity()?);
+        if path.parent() == Some(directory) {
+            black_box = path.file_name().map(|name| canonical.join(name));
+        }
+        directories.push(canonical.into_os_string());
     }
-    let arguments: Vec<CString> = arguments.into_iter().map(text).collect::<Result<_, _>>()?;
+    let black_box = black_box.ok_or(io::ErrorKind::NotFound)?.into_os_string();
+    let arguments = [NAME.into(), "reporter".into(), black_box].into_iter().chain(directories);
+    let arguments: Vec<CString> = arguments.map(text).collect::<Result<_, _>>()?;
+    let known = KnownDirectories::new(identities).to_string();
+    let known = (OsString::from(KnownDirectories::VARIABLE), OsString::from(known));
     let environment = env::vars_os()
         .filter(|(name, _)| {
             let name = name.to_string_lossy();
-            name.starts_with("DDP_DOCTOR_") || INHERITED.contains(&&*name)
+            let is_inherited = name.starts_with("DDP_DOCTOR_") || INHERITED.contains(&&*name);
+            is_inherited && name != KnownDirectories::VARIABLE
         })
+        .chain([known])
         .map(|(mut entry, mut value)| {
             if entry == RUN_DIR {
                 value = std::path::absolute(&value)?.into();
@@ -135,20 +150,20 @@ fn find() -> io::Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     // Relative folders are not trusted: another user may control the working directory.
     let path = env::split_paths(&path).take(MAX_PATHS).filter(|it| it.is_absolute());
-    let mut near = near.filter_map(|folder| fs::canonicalize(folder.join(NAME)).ok());
-    let found = near.find(|it| is_program(it) && is_trusted(it, own.as_deref()));
+    let mut near = near.map(|folder| folder.join(NAME)).filter(|it| is_program(it));
+    let mut refused = None;
+    let found = near.find_map(|it| {
+        let resolved = trust::resolve(&it, Origin::Installation, own.as_deref()?);
+        let why = |why| format!("{} is ignored, because {why} (set {PROGRAM})", it.display());
+        resolved.map_err(|error| refused = Some(why(error))).ok()
+    });
     let mut path = path.map(|folder| folder.join(NAME));
     found.or_else(|| path.find(|it| is_program(it))).ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("the program {NAME} is neither beside the library nor on PATH (set {PROGRAM})"),
-        )
+        let missing = || {
+            format!("the program {NAME} is neither beside the library nor on PATH (set {PROGRAM})")
+        };
+        io::Error::new(io::ErrorKind::NotFound, refused.unwrap_or_else(missing))
     })
-}
-
-/// Whether only this user, root and the owner of the library can have placed the program there.
-fn is_trusted(program: &Path, own: Option<&Path>) -> bool {
-    own.is_some_and(|own| trust::check(program, Origin::Installation, own).is_ok())
 }
 
 fn is_program(path: &Path) -> bool {

@@ -1,9 +1,11 @@
 //! Checks whether another user could have placed code that is about to be loaded or run.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::files::{MAX_LINKS, components};
 use crate::sys;
 
 /// Write permission of the group and of others, and the bit that lets only owners replace entries.
@@ -20,25 +22,67 @@ pub enum Origin {
     SourceTree,
 }
 
-/// Checks that only trusted users can change the target of a canonical path: this user, root and,
-/// for an installation, the owner of the running code in `own`.
+/// Resolves the links of an absolute path. Checks that only trusted users can have made each of them,
+/// and can change what the path leads to: this user, root and, for an installation, the owner of the
+/// running code in `own`.
 ///
 /// # Errors
 ///
-/// Describes the part of the path that another user can change.
-pub fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
+/// Describes the part of the path that another user can change or does not exist.
+pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, String> {
+    let mut left = VecDeque::new();
+    components(path, &mut left);
+    let (mut here, mut links) = (PathBuf::from("/"), 0);
+    while let Some(name) = left.pop_front() {
+        if name == ".." {
+            here.pop();
+            continue;
+        }
+        let entry = here.join(name);
+        let shown = entry.display();
+        let found = fs::symlink_metadata(&entry).map_err(|error| format!("{shown}: {error}"))?;
+        if !found.is_symlink() {
+            here = entry;
+            continue;
+        }
+        links += 1;
+        if links > MAX_LINKS {
+            return Err(format!("{shown} leads through too many links"));
+        }
+        // Others can have made or moved a link in a directory where they may add entries.
+        check(&here, origin, own)?;
+        if !is_trusted(found.uid(), origin, own) && !is_unmapped(found.uid()) {
+            return Err(format!("{shown} is a link of user {}", found.uid()));
+        }
+        let target = fs::read_link(&entry).map_err(|error| format!("{shown}: {error}"))?;
+        if target.is_absolute() {
+            here = PathBuf::from("/");
+        }
+        let mut rest = std::mem::take(&mut left);
+        components(&target, &mut left);
+        left.append(&mut rest);
+    }
+    check(&here, origin, own)?;
+    Ok(here)
+}
+
+fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
+    let is_installer = || fs::metadata(own).is_ok_and(|it| it.uid() == owner);
+    let is_user = owner == 0 || owner == sys::effective_uid();
+    is_user || origin == Origin::Installation && is_installer()
+}
+
+/// Checks a canonical path.
+fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
     let user = sys::effective_uid();
-    let installer = fs::metadata(own).map(|it| it.uid()).ok();
-    let installer = installer.filter(|_| origin == Origin::Installation);
     // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
     let mut is_below_unmapped = false;
     for part in path.ancestors() {
         let shown = part.display();
         let found = fs::symlink_metadata(part).map_err(|error| format!("{shown}: {error}"))?;
         let (owner, mode) = (found.uid(), found.mode());
-        let is_known = owner == 0 || owner == user || Some(owner) == installer;
         let is_unmapped = is_unmapped(owner);
-        if !is_known && !is_unmapped {
+        if !is_trusted(owner, origin, own) && !is_unmapped {
             return Err(format!("{shown} belongs to user {owner}"));
         }
         // In a sticky directory others may add entries but not replace existing ones.
@@ -77,11 +121,11 @@ fn is_left_out(map: &str, uid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
     use super::*;
 
-    fn tree() -> (tempfile::TempDir, std::path::PathBuf) {
+    fn tree() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let code = dir.path().canonicalize().unwrap().join("shared/agent/python");
         fs::create_dir_all(&code).unwrap();
@@ -122,6 +166,30 @@ mod tests {
         chown(&code, Some(65534), None).unwrap();
         let error = check(&code, Origin::SourceTree).unwrap_err();
         assert!(error.contains("belongs to user 65534"), "{error}");
+    }
+
+    #[test]
+    fn link_that_another_user_can_have_made_is_refused() {
+        let (_dir, code) = tree();
+        let resolved =
+            |path: &Path| resolve(path, Origin::Installation, Path::new("/proc/self/exe"));
+        let link = code.with_file_name("link");
+        symlink(&code, &link).unwrap();
+        assert_eq!(resolved(&link), Ok(code.clone()));
+        assert_eq!(resolved(&code.join("../link/..")), Ok(code.parent().unwrap().to_owned()));
+        // In a directory to which others can write, it can have been moved there.
+        set_mode(link.parent().unwrap(), 0o1777);
+        let error = resolved(&link).unwrap_err();
+        assert!(error.contains("writable by other users"), "{error}");
+        set_mode(link.parent().unwrap(), 0o755);
+        if sys::effective_uid() == 0 {
+            lchown(&link, Some(65534), None).unwrap();
+            let error = resolved(&link).unwrap_err();
+            assert!(error.contains("is a link of user 65534"), "{error}");
+        }
+        fs::remove_file(&link).unwrap();
+        symlink("link", &link).unwrap();
+        assert!(resolved(&link).unwrap_err().contains("too many links"));
     }
 
     #[test]

@@ -262,31 +262,39 @@ impl Reserve {
     }
 }
 
-/// The limit of open descriptors before it was raised.
+/// A limit of this process before it was changed.
 #[derive(Clone, Copy, Debug)]
-pub struct DescriptorLimit {
+pub struct FormerLimit {
+    resource: Resource,
     soft: u64,
     hard: u64,
 }
 
-impl DescriptorLimit {
-    /// Raises the limit of this process to the most that is permitted.
-    #[must_use]
-    pub fn raise() -> Self {
-        let (soft, hard) = limit(Resource::Descriptors);
-        set_descriptor_limit(hard, hard);
-        Self { soft, hard }
-    }
-
-    /// Makes the command start with the limit before.
+impl FormerLimit {
+    /// Makes the command start with this limit.
     pub fn restore_in(self, command: &mut Command) {
         let restore = move || {
-            set_descriptor_limit(self.soft, self.hard);
+            set_limit(self.resource, self.soft, self.hard);
             Ok(())
         };
         // SAFETY: the closure makes one async-signal-safe call, and neither allocates nor locks.
         unsafe { command.pre_exec(restore) };
     }
+}
+
+/// Raises the limit of open descriptors to the most that is permitted.
+pub fn raise_descriptor_limit() -> FormerLimit {
+    let (soft, hard) = limit(Resource::Descriptors);
+    set_limit(Resource::Descriptors, hard, hard);
+    FormerLimit { resource: Resource::Descriptors, soft, hard }
+}
+
+/// Prevents core files of this process, which would contain its secrets.
+pub fn forbid_core_files() -> FormerLimit {
+    let (soft, hard) = limit(Resource::CoreFiles);
+    // With 0, the kernel would still start a program that collects them (core(5)); one byte is too little for a file.
+    set_limit(Resource::CoreFiles, hard.min(1), hard);
+    FormerLimit { resource: Resource::CoreFiles, soft, hard }
 }
 
 /// The time of the monotonic clock, in nanoseconds, as in records.
@@ -331,10 +339,10 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn set_descriptor_limit(soft: u64, hard: u64) {
+fn set_limit(resource: Resource, soft: u64, hard: u64) {
     let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is to a live value. The limit remains as it is on failure.
-    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    unsafe { libc::setrlimit(resource.number(), &raw const limit) };
 }
 
 /// A resource that the system limits per process.
@@ -344,18 +352,26 @@ pub enum Resource {
     Descriptors,
     /// Memory that is locked, in bytes.
     LockedMemory,
+    /// Core files, in bytes.
+    CoreFiles,
+}
+
+impl Resource {
+    const fn number(self) -> libc::__rlimit_resource_t {
+        match self {
+            Self::Descriptors => libc::RLIMIT_NOFILE,
+            Self::LockedMemory => libc::RLIMIT_MEMLOCK,
+            Self::CoreFiles => libc::RLIMIT_CORE,
+        }
+    }
 }
 
 /// The soft and the hard limit of this process; `u64::MAX`: unlimited.
 #[must_use]
 pub fn limit(resource: Resource) -> (u64, u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    let resource = match resource {
-        Resource::Descriptors => libc::RLIMIT_NOFILE,
-        Resource::LockedMemory => libc::RLIMIT_MEMLOCK,
-    };
     // SAFETY: the pointer is to a live value.
-    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    unsafe { libc::getrlimit(resource.number(), &raw mut limit) };
     (limit.rlim_cur, limit.rlim_max)
 }
 

@@ -108,6 +108,19 @@ impl Address {
         Self { owner: Some(user), ..self }
     }
 
+    /// The same address, for evidence of this user, which goes to a coordinator of this user only.
+    ///
+    /// # Errors
+    ///
+    /// If it is a socket of another user.
+    pub fn for_evidence(self) -> Result<Self, AddressError> {
+        let own = self.owned_by(files::user_id());
+        match own.socket() {
+            Err(error @ AddressError::NotPrivate { .. }) => Err(error),
+            _ => Ok(own),
+        }
+    }
+
     /// Another user who owns the socket. Only root can use it.
     #[must_use]
     pub fn other_owner(&self) -> Option<u32> {

@@ -82,26 +82,31 @@ pub(super) fn find(
     address: &str,
     owner: Option<u32>,
 ) -> Result<Located, AddressError> {
+    let mut refused = None;
     for path in candidates {
-        let refused = || AddressError::NotPrivate { path: path.display().to_string() };
+        let why = AddressError::NotPrivate { path: path.display().to_string() };
         let found = files::parent(path)
             .and_then(|(dir, name)| Ok((dir.status()?, dir.status_of(name)?, dir, name)));
         let (folder, socket, dir, name) = match found {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(refused());
+            Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    refused = refused.or(Some(why));
+                }
+                continue;
             }
-            Err(_) => continue,
         };
         let user = files::user_id();
         let is_wanted =
             owner.map_or(folder.owner() == user || user == 0, |it| it == folder.owner());
         if !is_wanted || !folder.is_private() || socket.owner() != folder.owner() {
-            return Err(refused());
+            // The listener passes over such a directory, too.
+            refused = refused.or(Some(why));
+            continue;
         }
         return Ok(Located { dir, name: name.to_owned(), owner: folder.owner() });
     }
-    Err(AddressError::NoListener(address.to_owned()))
+    Err(refused.unwrap_or_else(|| AddressError::NoListener(address.to_owned())))
 }
 
 /// Every path at which the socket with the name of a loopback address may be.

@@ -6,7 +6,7 @@ use std::process::Output;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
-use crate::support::compiled_programs::{clock, flood, training};
+use crate::support::compiled_programs::{clock, flood, rotate, training};
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, in_namespace, program, state_of};
 use crate::support::report::is_healthy;
@@ -205,4 +205,21 @@ time.sleep(600)
     assert!(text.trim_end().ends_with("7 0"), "{output:?}");
     let printed = fs::read(dir.path().join("printed")).unwrap();
     assert_same_result(&["sh", "-c", &job], Some(7), printed);
+}
+
+/// A file that would get too long raises SIGXFSZ, which ends a process. The limits, in units of 512 bytes, are less than a
+/// black box needs, about as much, and enough for its beginning only.
+#[test]
+fn ranks_with_a_small_limit_of_file_sizes() {
+    for limit in ["1", "100", "1000", "2000", "4000", "20000"] {
+        let job = format!(r#"$run sh -c 'ulimit -f {limit}; exec "$@"' sh "$@""#);
+        let (_, report) = assert_same_result_of(&job);
+        assert_ne!(report.verdict, Verdict::Hang, "{limit}");
+    }
+    // A ring that gets longer.
+    let dir = tempfile::tempdir().unwrap();
+    let job = [rotate(), "40000", "ends"];
+    let limited = ["sh", "-c", "ulimit -f 6000; exec \"$@\"", "sh"];
+    let output = program(dir.path()).args(["run", "--"]).args(limited).args(job).output().unwrap();
+    assert_same_result(&job, output.status.code(), &output.stdout);
 }

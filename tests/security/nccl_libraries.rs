@@ -21,24 +21,24 @@ chmod 755 /mnt/load
 fn library_does_not_disappear_with_shared_memory() {
     let script = r#"
         cd /mnt/home
-        victim ddp-doctor run --nccl profiler -- sh -c '
+        victim ddp-doctor run --run-dir out --nccl profiler -- sh -c '
             printf %s "${LD_LIBRARY_PATH%%:*}" > folder; touch started
             while [ ! -e go ]; do sleep 0.05; done
             /mnt/load && echo loaded' &
-        while [ ! -e started ]; do sleep 0.05; done
+        until_exists started
         rm -rf /dev/shm/*
         attacker mkdir -p "$(cat folder)" || true
         attacker cp /mnt/evil.so "$(cat folder)/libnccl-profiler-ddp_doctor.so" || true
         touch go
         wait $!
-        echo "folder: $(cat folder)"; ls -A /mnt/home/ddp-doctor-runs/*
+        echo "folder: $(cat folder)"; ls -A out
     "#;
     let Some(output) = with_two_users(&format!("{EVIL}{script}")) else { return };
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("\nloaded\n") || said.starts_with("loaded\n"), "{said}");
     assert!(!said.contains("code of another user"), "{said}");
-    assert!(said.contains("folder: /mnt/home/ddp-doctor-runs/"), "{said}");
+    assert!(said.contains("folder: /mnt/home/out/"), "{said}");
     assert!(!said.contains("\nnccl\n"), "the folder is removed: {said}");
 }
 

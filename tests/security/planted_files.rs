@@ -11,7 +11,9 @@ use ddp_doctor::host::files::Dir;
 use ddp_doctor::node::follow::boxes::BoxDir;
 
 use super::other_users::{OtherUser, text};
-use super::victim::{SECRET, Victim, attackers_dir, attackers_file, attackers_link};
+use super::victim::{
+    SECRET, Victim, attackers_dir, attackers_file, attackers_link, with_two_users,
+};
 
 /// A directory of boxes, of a run that has ended, whose `owner` file names a run directory with a trap.
 fn plant_ended_run(boxes: &Path, run_dir: &Path) {
@@ -173,4 +175,92 @@ fn link_is_followed_only_where_its_maker_alone_can_have_put_it() {
     }
     symlink(victim.home(), private.join("own")).unwrap();
     assert!(Dir::open(&private.join("own")).is_ok());
+}
+
+/// In a run directory to which everybody can write: links by symbolic and other names, and FIFOs, under every name that
+/// the run uses, some before it starts and some while it runs.
+#[test]
+fn planted_names_in_a_run_directory_change_no_other_file() {
+    let script = r#"
+        plant() {
+            for name in report.json journal.ddpj ddp-doctor.token .report.json .report.json.$1 .run.json; do
+                rm -rf out/$name
+                case $2 in
+                    hard) ln /mnt/home/secret out/$name ;;
+                    symbolic) attacker ln -s /mnt/home/secret out/$name ;;
+                    fifo) attacker mkfifo out/$name ;;
+                esac
+            done
+        }
+        mkdir -m 777 /mnt/shared
+        cd /mnt/shared
+        echo "the secret" > /mnt/home/secret
+        chown 64126 /mnt/home/secret
+        for kind in hard symbolic fifo; do
+            rm -rf out /mnt/home/started /mnt/home/go
+            victim mkdir out
+            chmod 777 out
+            plant 0 $kind
+            victim env DDP_DOCTOR_TOKEN=0123456789abcdef ddp-doctor run --run-dir out -- sh -c '
+                touch /mnt/home/started
+                while [ ! -e /mnt/home/go ]; do sleep 0.05; done' &
+            until_exists /mnt/home/started
+            for directory in out out/*/; do
+                [ -d "$directory" ] && plant $! $kind
+            done
+            touch /mnt/home/go
+            wait $!
+            echo "$kind: $(cat /mnt/home/secret); $(ls -A /mnt/home | tr '\n' ' ')"
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    for kind in ["hard", "symbolic", "fifo"] {
+        assert!(said.contains(&format!("{kind}: the secret; go secret started \n")), "{said}");
+    }
+}
+
+/// A link of the victim's, which the attacker has moved to a directory like `/tmp`, and a link of the attacker's there.
+#[test]
+fn link_in_a_shared_directory_is_not_followed() {
+    let script = r#"
+        mkdir -m 777 /mnt/project
+        mkdir -m 1777 /mnt/shared
+        victim mkdir /mnt/home/checkpoints
+        victim ln -s /mnt/home/checkpoints /mnt/project/checkpoints
+        attacker mv /mnt/project/checkpoints /mnt/shared/ddp-doctor-runs
+        cd /mnt/shared
+        victim ddp-doctor run --report ddp-doctor-runs/report.json -- true || true
+        echo "checkpoints: $(ls -A /mnt/home/checkpoints)"
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("checkpoints: \n"), "{said}");
+    assert!(said.contains("is a link that another user can change"), "{said}");
+}
+
+/// The text of a file that its user alone can read does not get into a report because of a link among the evidence.
+#[test]
+fn link_among_the_evidence_shows_no_file() {
+    let script = r#"
+        mkdir -m 777 /mnt/shared
+        cd /mnt/shared
+        printf 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: private\n' \
+            > /mnt/home/history
+        chown 64126 /mnt/home/history
+        chmod 600 /mnt/home/history
+        attacker mkdir evidence
+        printf '[rank0]: Traceback (most recent call last):\n[rank0]:   File "b.py", line 4, in g\n[rank0]: KeyError: 7\n' \
+            > evidence/rank0.log
+        chmod 644 evidence/rank0.log
+        attacker ln -s /mnt/home/history evidence/rank1.log
+        for format in text json markdown; do
+            victim ddp-doctor analyze --format $format evidence || true
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("KeyError"), "{said}");
+    assert!(!said.contains("private"), "{said}");
 }

@@ -1,10 +1,11 @@
 //! Secrets of the environment: they are never printed, and the processes of a job do not inherit them.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::compiled_programs::training;
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{program, run_to_end};
+use crate::support::process::{PROGRAM, program, run_to_end, without_own_variables};
 
 const TOKEN: &str = "the-token-of-this-job";
 const METRICS_TOKEN: &str = "the-token-of-its-metrics";
@@ -88,6 +89,31 @@ fn reporter_below_a_run_finds_the_token() {
     assert_eq!(finished.status, Some(0), "{finished}");
     let report = coordinator.until("elsewhere", |report| report.ranks.len() == 2);
     assert_eq!(report.job.id, "elsewhere");
+}
+
+/// A core file would contain the token. The job has the limit that `run` was started with.
+#[test]
+fn program_with_secrets_leaves_no_core_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"
+        ulimit -c unlimited || exit 0
+        "$PROGRAM" run -- sh -c 'ulimit -c; grep "core file" /proc/$PPID/limits'
+        "$PROGRAM" coordinator --listen 127.0.0.1:0 > address &
+        while [ ! -s address ]; do sleep 0.05; done
+        grep 'core file' /proc/$!/limits
+        kill -ABRT $!
+        wait $!
+        ls
+    "#;
+    let mut command = Command::new("sh");
+    without_own_variables(&mut command);
+    command.current_dir(dir.path()).args(["-c", script]);
+    command.env("PROGRAM", PROGRAM).env("DDP_DOCTOR_TOKEN", TOKEN);
+    let finished = run_to_end(command);
+    let limits = finished.stdout.matches("Max core file size        1 ").count();
+    assert!(finished.stdout.is_empty() || limits == 2, "{finished}");
+    assert!(finished.stdout.is_empty() || finished.stdout.starts_with("unlimited\n"), "{finished}");
+    assert!(!finished.stdout.lines().any(|line| line.starts_with("core")), "{finished}");
 }
 
 #[test]

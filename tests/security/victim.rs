@@ -9,6 +9,7 @@ use ddp_doctor::host::files;
 use tempfile::TempDir;
 
 use crate::support::artifact;
+use crate::support::compiled_programs::training;
 use crate::support::process::{PROGRAM, without_own_variables};
 
 /// User id of the attacker.
@@ -16,29 +17,36 @@ pub(super) const OTHER: u32 = 65534;
 pub(super) const SECRET: &str = "the victim's own text";
 
 /// Prelude of a script with two users: `victim` and `attacker` run a command as one of them. Shared memory is empty, and
-/// `/mnt` has the program with its libraries in `bin`, and the home of the victim.
+/// `/mnt` has the program with its libraries and a C program in `bin`, and the home of the victim.
 const TWO_USERS: &str = r#"
 set -e
 mount -t tmpfs -o mode=1777 none /dev/shm
 mount -t tmpfs -o mode=755 none /mnt
 mkdir /mnt/bin
 cp "$PROGRAM" "$LIBRARIES"/libddp_doctor*.so /mnt/bin
+cp "$TRAINING" /mnt/bin/training
+mount -t tmpfs -o mode=1777 none /tmp
 mkdir -m 700 /mnt/home
 chown 64126:64126 /mnt/home
 export HOME=/mnt/home PATH="/mnt/bin:$PATH"
 victim() { setpriv --reuid=64126 --regid=64126 --clear-groups "$@"; }
 attacker() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+until_exists() { while [ ! -e "$1" ]; do sleep 0.05; done; }
+training() { LD_LIBRARY_PATH=/mnt/bin /mnt/bin/training "$@"; }
 "#;
 
 /// Runs a script of the shell as root, who can act as a victim and an attacker, with mounts of its own. Returns `None`,
-/// and prints the reason, if this is not possible.
+/// and prints the reason, if this is not possible. Processes that the script leaves are killed at its end.
 pub(super) fn with_two_users(script: &str) -> Option<Output> {
     let unshare = |script: &str| {
         let mut command = Command::new("unshare");
         without_own_variables(&mut command);
         let libraries = artifact("libddp_doctor.so");
-        command.args(["--mount", "sh", "-c", script]).current_dir("/");
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]);
+        command.arg(script).current_dir("/");
         command.env("PROGRAM", PROGRAM).env("LIBRARIES", libraries.parent().unwrap());
+        command.env("SOURCE", env!("CARGO_MANIFEST_DIR"));
+        command.env("TRAINING", training()).env_remove("TMPDIR");
         command.env_remove("XDG_CACHE_HOME").env_remove("LD_LIBRARY_PATH").output()
     };
     let possible = unshare("mount -t tmpfs none /mnt");

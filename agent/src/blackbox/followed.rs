@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use crate::files::{Access, Dir, Missing};
+use crate::files::{Access, Dir, KnownDirectories, Missing};
 use crate::sys;
 
 /// File in a directory of boxes that says which kind of process follows them.
@@ -46,7 +46,20 @@ impl Following {
     ///
     /// If the directory belongs to another user, or cannot be locked.
     pub fn begin(directory: &Path, who: FollowedBy) -> io::Result<Option<Self>> {
-        let directory = Dir::open(directory, Missing::Fail)?.own()?;
+        Self::begin_in(directory, who, &KnownDirectories::default())
+    }
+
+    /// Like [`Self::begin`], for one of these directories.
+    ///
+    /// # Errors
+    ///
+    /// Like [`Self::begin`], or if another user can have put another directory there.
+    pub fn begin_in(
+        directory: &Path,
+        who: FollowedBy,
+        known: &KnownDirectories,
+    ) -> io::Result<Option<Self>> {
+        let directory = Dir::open(directory, Missing::Fail)?.own()?.one_of(known)?;
         // The directory itself: it can be locked when its file system is full.
         let file = directory.readable()?;
         if !sys::lock(&file, true)? {

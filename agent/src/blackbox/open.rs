@@ -1,9 +1,9 @@
 //! Opens a file that may be a black box, and locates its tables.
 
 use std::fmt;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::blackbox::{
@@ -13,7 +13,7 @@ use ddp_doctor_proto::blackbox::{
 
 use super::protocol::ring;
 use super::{MAX_ENTRIES, MAX_STRINGS, MAX_WORDS};
-use crate::files::{Access, Dir};
+use crate::files::{self, Access, Dir};
 
 /// Why a file cannot be read as a black box.
 #[derive(Debug)]
@@ -101,23 +101,8 @@ pub(super) struct Tables {
 
 /// Opens a file of any user for reading.
 pub(super) fn any(path: &Path) -> Result<File, OpenError> {
-    let check = |found: Metadata| {
-        if found.is_file() {
-            return Ok(());
-        }
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
-    };
-    let open = || {
-        // Checked before opening, since opening some files has side effects, and again afterwards,
-        // since the path may refer to another file by then.
-        check(path.metadata()?)?;
-        // Opening a FIFO or a terminal must not block.
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-        check(file.metadata()?)?;
-        Ok(file)
-    };
-    open().map_err(|source| OpenError::Io { path: path.to_owned(), source })
+    let opened = files::open_regular(path).map(|(file, _)| file);
+    opened.map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 
 /// Opens a file of this user for reading, and for writing if permitted: a reader records its process

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use crate::files::{Dir, Missing};
+use crate::files::{Dir, KnownDirectories, Missing};
 use crate::sys;
 
 /// Directory for the boxes of a job, set by the process that started the job.
@@ -31,6 +31,8 @@ const MOST_PER_PROCESS: u32 = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     candidates: Vec<Candidate>,
+    /// Those that the process which started the job had opened.
+    known: KnownDirectories,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,13 +62,15 @@ impl Place {
             Candidate::plain,
         );
         let second = variable(RUN_DIR).map(|run| Candidate::plain(run.join("boxes")));
-        Self { candidates: std::iter::once(first).chain(second).collect() }
+        let candidates = std::iter::once(first).chain(second).collect();
+        Self { candidates, known: KnownDirectories::from_env() }
     }
 
     /// Only this directory.
     #[must_use]
     pub fn within(directory: impl Into<PathBuf>) -> Self {
-        Self { candidates: vec![Candidate::plain(directory.into())] }
+        let candidates = vec![Candidate::plain(directory.into())];
+        Self { candidates, known: KnownDirectories::default() }
     }
 
     /// The directories, best first. They need not exist.
@@ -74,14 +78,13 @@ impl Place {
         self.candidates.iter().map(|it| it.directory.as_path())
     }
 
-    /// The directories without those that another user owns, can enter or can have linked to.
-    pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
-        let is_refused = |it: &Candidate| {
-            let opened = it.open(Missing::Fail);
-            opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-        };
-        let usable = self.candidates.iter().filter(move |it| !is_refused(it));
-        usable.map(|it| it.directory.as_path())
+    /// The directories without those that another user owns, can enter, or can have put or linked there. An error means
+    /// that the directory does not exist or cannot be opened.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = (&Path, io::Result<Dir>)> {
+        let opened =
+            self.candidates.iter().map(|it| (&*it.directory, it.open(Missing::Fail, &self.known)));
+        let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        opened.filter(move |(_, opened)| !opened.as_ref().is_err_and(is_refused))
     }
 
     /// Calls `make` with a new temporary file in one directory after the other until it succeeds,
@@ -94,7 +97,7 @@ impl Place {
     ) -> Result<(PathBuf, T), Vec<(PathBuf, io::Error)>> {
         let mut refusals = Vec::new();
         for candidate in &self.candidates {
-            match candidate.create(name, bytes, &mut make) {
+            match candidate.create(name, bytes, &self.known, &mut make) {
                 Ok(made) => return Ok(made),
                 Err(error) => refusals.push((candidate.directory.clone(), error)),
             }
@@ -105,7 +108,8 @@ impl Place {
     /// Removes the markers that [`Place::leave_marker`] created.
     pub(super) fn remove_markers(&self, marker: NoBox) {
         let unknown = NoBox { rank: None, ..marker };
-        for directory in self.candidates.iter().filter_map(|it| it.open(Missing::Fail).ok()) {
+        for (_, directory) in self.usable() {
+            let Ok(directory) = directory else { continue };
             for marker in [marker, unknown] {
                 // Usually there is none.
                 drop(directory.remove(marker.to_string().as_ref()));
@@ -118,7 +122,8 @@ impl Place {
     pub(super) fn leave_marker(&self, marker: NoBox) -> Option<PathBuf> {
         self.candidates.iter().find_map(|candidate| {
             let name = marker.to_string();
-            match candidate.open(Missing::Create).ok()?.new_file(name.as_ref()) {
+            let directory = candidate.open(Missing::Create, &self.known).ok()?;
+            match directory.new_file(name.as_ref()) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => None,
                 _ => Some(candidate.directory.join(name)),
             }
@@ -143,9 +148,10 @@ impl Candidate {
         &self,
         name: &BoxName,
         bytes: u64,
+        known: &KnownDirectories,
         make: &mut impl FnMut(&File) -> io::Result<T>,
     ) -> io::Result<(PathBuf, T)> {
-        let directory = self.open(Missing::Create)?;
+        let directory = self.open(Missing::Create, known)?;
         ensure_room(&directory, bytes)?;
         for attempt in 1..=MOST_PER_PROCESS {
             let name = name.file_name(attempt);
@@ -172,9 +178,9 @@ impl Candidate {
 
     /// Opens the directory, which must belong to this user. What is created is accessible by this user
     /// only.
-    fn open(&self, missing: Missing) -> io::Result<Dir> {
+    fn open(&self, missing: Missing, known: &KnownDirectories) -> io::Result<Dir> {
         let Some(private) = &self.private else {
-            return Dir::open(&self.directory, missing)?.own();
+            return Dir::open(&self.directory, missing)?.own()?.one_of(known);
         };
         let (base, user) = Dir::parent(private)?;
         let job = self.directory.file_name().ok_or(io::ErrorKind::InvalidInput)?;

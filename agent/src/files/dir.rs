@@ -3,11 +3,12 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::calls;
+use super::known::{Identity, KnownDirectories};
 use super::walk::{AS_IT_IS, Missing, can_others_write, refused, walk};
 use crate::sys;
 
@@ -19,6 +20,8 @@ pub(crate) struct Dir {
     /// Opened with `O_PATH`: the directory need not be readable.
     fd: OwnedFd,
     path: PathBuf,
+    /// Whether another user can have put another directory in its place.
+    is_changeable: bool,
 }
 
 /// What an existing file is opened for.
@@ -31,7 +34,11 @@ pub(crate) enum Access {
 impl Dir {
     /// Opens a directory of any user.
     pub(crate) fn open(path: &Path, missing: Missing) -> io::Result<Self> {
-        Ok(Self { fd: walk(path, missing)?.fd, path: path.to_owned() })
+        let walked = walk(path, missing)?;
+        let found = calls::status(walked.fd.as_fd())?;
+        let is_shared = can_others_write(found.st_mode, found.st_gid);
+        let is_changeable = is_shared || walked.changeable.is_some();
+        Ok(Self { fd: walked.fd, path: path.to_owned(), is_changeable })
     }
 
     /// Opens the directory that contains a path, which may belong to any user. Also returns the name
@@ -51,6 +58,26 @@ impl Dir {
         Err(refused(&self.path, &format!("belongs to user {owner}")))
     }
 
+    /// Fails if another user can have put the directory where it is, and it is not one of these.
+    pub(crate) fn one_of(self, known: &KnownDirectories) -> io::Result<Self> {
+        if known.admit(self.identity()?, self.is_changeable) {
+            return Ok(self);
+        }
+        Err(refused(&self.path, "is not the directory that was made for black boxes"))
+    }
+
+    /// Identifies the open directory.
+    pub(crate) fn identity(&self) -> io::Result<Identity> {
+        let found = calls::status(self.as_fd())?;
+        Ok(Identity { device: found.st_dev, inode: found.st_ino })
+    }
+
+    /// The path without links by which the kernel knows the open directory.
+    pub(crate) fn canonical_path(&self) -> io::Result<PathBuf> {
+        let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        std::fs::read_link(link).or_else(|_| std::path::absolute(&self.path))
+    }
+
     /// Opens a directory in this one that only this user may enter.
     pub(crate) fn private_child(&self, name: &OsStr, missing: Missing) -> io::Result<Self> {
         let component = component(name)?;
@@ -67,7 +94,8 @@ impl Dir {
             io::ErrorKind::NotADirectory => refused(&path, "is not a directory"),
             _ => error,
         })?;
-        let child = Self { fd, path }.own()?;
+        // Other users can neither create nor move such a directory.
+        let child = Self { fd, path, is_changeable: false }.own()?;
         if calls::status(child.as_fd())?.st_mode & ANY_PERMISSION != 0 {
             return Err(refused(&child.path, "is accessible to other users"));
         }

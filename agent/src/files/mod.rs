@@ -11,7 +11,12 @@
 
 mod calls;
 mod dir;
+mod known;
+mod regular;
 mod walk;
 
 pub(crate) use dir::{Access, Dir};
+pub use known::{Identity, KnownDirectories};
+pub use regular::{open_regular, reopen};
+pub(crate) use walk::{MAX_LINKS, components};
 pub use walk::{Missing, Walked, can_others_write, refused, walk};

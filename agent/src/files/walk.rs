@@ -11,7 +11,7 @@ use super::calls;
 use crate::{sys, trust};
 
 /// Maximum number of links in a path, as in the kernel.
-const MAX_LINKS: u32 = 40;
+pub(crate) const MAX_LINKS: u32 = 40;
 /// Opens what has this name, and has no effect on it.
 pub(super) const AS_IT_IS: i32 = libc::O_PATH | libc::O_NOFOLLOW;
 const GROUP_WRITE: u32 = 0o020;
@@ -122,7 +122,8 @@ fn begin(path: &Path, left: &mut VecDeque<OsString>) -> io::Result<OwnedFd> {
     calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)
 }
 
-fn components(path: &Path, left: &mut VecDeque<OsString>) {
+/// Adds the components of a path to `left`.
+pub(crate) fn components(path: &Path, left: &mut VecDeque<OsString>) {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

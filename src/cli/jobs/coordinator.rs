@@ -96,6 +96,7 @@ impl Coordinator {
     }
 
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        sys::forbid_core_files();
         let keys = self.keys(global)?;
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
             Dir::ensure_own(dir)

@@ -1,5 +1,6 @@
 //! `ddp-doctor attach`
 
+use std::env;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::files::Dir;
 use crate::node::follow::names;
+use crate::node::launch::fallback;
 use crate::node::sys;
 use crate::postmortem::{self, Analysis};
 use crate::private;
@@ -78,7 +80,7 @@ pub(in super::super) struct Attach {
 
 impl Attach {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        if is_further_task(|name| std::env::var(name).ok()) {
+        if is_further_task(|name| env::var(name).ok()) {
             return Ok(0);
         }
         let mut jobs = self.jobs()?;
@@ -257,7 +259,22 @@ struct Scratch {
 
 impl Scratch {
     fn new() -> io::Result<Self> {
-        let parent = Dir::ensure_private(&private::user_dir(Path::new(private::SHARED_MEMORY)))?;
+        let shared_memory = private::user_dir(Path::new(private::SHARED_MEMORY));
+        let temporary = private::user_dir(&env::temp_dir());
+        // Another user can have made the first two.
+        let places = [Some(shared_memory), Some(temporary), fallback::cache()];
+        let mut failed = io::ErrorKind::NotFound.into();
+        for place in places.iter().flatten() {
+            match Self::make_in(place) {
+                Ok(made) => return Ok(made),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn make_in(place: &Path) -> io::Result<Self> {
+        let parent = Dir::ensure_own(place)?;
         let name = format!("attach-{}", std::process::id());
         let dir = parent.new_child(name.as_ref())?;
         Ok(Self { parent, name, dir })

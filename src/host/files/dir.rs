@@ -9,7 +9,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_doctor_agent::files::{Missing, Walked, can_others_write, refused, walk};
+use ddp_doctor_agent::files::{
+    Identity, KnownDirectories, Missing, Walked, can_others_write, refused, walk,
+};
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
     renameat, statat, symlinkat, unlinkat,
@@ -32,15 +34,6 @@ pub struct Dir {
     path: PathBuf,
     changeable: Option<PathBuf>,
     writable: Option<PathBuf>,
-}
-
-/// Identifies a file or directory on this machine, whatever its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// Device number of the file system.
-    pub device: u64,
-    /// Inode number.
-    pub inode: u64,
 }
 
 /// What the kernel says about an entry of a directory.
@@ -208,6 +201,18 @@ impl Dir {
     pub fn identity(&self) -> io::Result<Identity> {
         let stat = self.status()?.0;
         Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Fails if another user can have put the directory where it is, and it is not one of these.
+    ///
+    /// # Errors
+    ///
+    /// In that case, or if its status cannot be read.
+    pub fn one_of(self, known: &KnownDirectories) -> io::Result<Self> {
+        if known.admit(self.identity()?, self.changeable_by_others()?.is_some()) {
+            return Ok(self);
+        }
+        Err(refused(&self.path, "is not the directory that was made for black boxes"))
     }
 
     /// Time of the last change of an entry, in seconds since the epoch.

@@ -19,7 +19,8 @@ mod dir;
 mod removal;
 mod socket;
 
-pub use dir::{Dir, Identity, Status};
+pub use ddp_doctor_agent::files::{Identity, KnownDirectories};
+pub use dir::{Dir, Status};
 pub use socket::{bind, connect, is_listening, peer_of};
 
 /// Effective user id of this process.

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
-use crate::host::files::{self, Dir, Identity};
+use crate::host::files::{self, Dir, Identity, KnownDirectories};
 use crate::node::sample::proc;
 use crate::node::sys;
 use crate::private::user_dir;
@@ -38,7 +38,7 @@ const PARTIAL: &str = ".part";
 /// The directory of black boxes of one run.
 #[derive(Debug)]
 pub struct BoxDir {
-    path: PathBuf,
+    dir: Dir,
     /// Other directories in which the ranks of a launch may have boxes.
     others: Vec<PathBuf>,
     /// Directory for the boxes after the job; `None`: they are removed.
@@ -60,30 +60,31 @@ impl BoxDir {
     pub fn create(shared_memory: &Path, job: &str, run_dir: Option<&Dir>) -> io::Result<Self> {
         let keep = run_dir.map(|dir| dir.ensure_own_child(KEPT.as_ref())).transpose()?;
         let made = in_shared_memory(shared_memory, job, keep.as_ref());
-        let (path, is_shared_memory) = match (made, &keep) {
-            (Ok(path), _) => (path, true),
-            (Err(_), Some(dir)) => (dir.path().to_owned(), false),
+        let (dir, is_shared_memory) = match (made, &keep) {
+            (Ok(dir), _) => (dir, true),
+            (Err(_), Some(dir)) => (dir.clone(), false),
             (Err(error), None) => return Err(error),
         };
-        let following = Following::begin(&path, FollowedBy::Run).ok().flatten();
-        Ok(Self { path, others: Vec::new(), keep, is_shared_memory, snapshot: false, following })
+        let known = KnownDirectories::new([dir.identity()?]);
+        let following = Following::begin_in(dir.path(), FollowedBy::Run, &known).ok().flatten();
+        Ok(Self { dir, others: Vec::new(), keep, is_shared_memory, snapshot: false, following })
     }
 
     /// Existing directories in which the ranks of a launch create their boxes. They are not removed; the
-    /// first is `path`.
+    /// first is `dir`.
     ///
     /// # Errors
     ///
     /// If the boxes are to be kept and the directory for them cannot be created.
     pub fn of_launch(
-        path: &Path,
+        dir: Dir,
         others: &[PathBuf],
         run_dir: Option<&Dir>,
         following: Option<Following>,
     ) -> io::Result<Self> {
         let keep = run_dir.map(|dir| dir.ensure_own_child(KEPT.as_ref())).transpose()?;
         Ok(Self {
-            path: path.to_owned(),
+            dir,
             others: others.to_vec(),
             keep,
             is_shared_memory: false,
@@ -137,13 +138,24 @@ impl BoxDir {
     /// The directory in which ranks create their boxes.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
+    }
+
+    /// The directories in which ranks may create boxes.
+    ///
+    /// # Errors
+    ///
+    /// If a system call fails.
+    pub fn known(&self) -> io::Result<KnownDirectories> {
+        let directories = std::iter::once(&self.dir).chain(&self.keep);
+        let identities: io::Result<Vec<Identity>> = directories.map(Dir::identity).collect();
+        Ok(KnownDirectories::new(identities?))
     }
 
     /// All directories that may contain boxes: a rank uses the second if the first has no space.
     #[must_use]
     pub fn directories(&self) -> Vec<PathBuf> {
-        let mut directories = vec![self.path.clone()];
+        let mut directories = vec![self.path().to_owned()];
         let kept = self.keep.as_ref().map(Dir::path);
         for other in self.others.iter().map(PathBuf::as_path).chain(kept) {
             if !directories.iter().any(|it| it == other) {
@@ -163,6 +175,10 @@ impl BoxDir {
         if file.parent() == Some(keep.path()) || self.snapshot {
             return Ok(());
         }
+        let name = file.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        if file.parent() == Some(self.path()) {
+            return relocate(&self.dir, name, keep);
+        }
         let (from, name) = files::parent(file)?;
         relocate(&from, name, keep)
     }
@@ -175,9 +191,8 @@ impl BoxDir {
     pub fn snapshot(&mut self) -> io::Result<()> {
         let keep = self.keep.as_ref().ok_or(io::ErrorKind::NotFound)?;
         if self.is_shared_memory {
-            let from = Dir::open_private(&self.path)?;
-            for name in boxes_of(&from)? {
-                copy(&from, &name, keep)?;
+            for name in boxes_of(&self.dir)? {
+                copy(&self.dir, &name, keep)?;
             }
         }
         self.snapshot = true;
@@ -191,9 +206,8 @@ impl BoxDir {
     /// If the directory does not have enough space.
     pub fn snapshot_into(&mut self, dir: &Dir) -> io::Result<()> {
         let keep = dir.ensure_own_child(KEPT.as_ref())?;
-        let from = Dir::open_own(&self.path)?;
-        for name in boxes_of(&from)? {
-            copy(&from, &name, &keep)?;
+        for name in boxes_of(&self.dir)? {
+            copy(&self.dir, &name, &keep)?;
         }
         self.snapshot = true;
         Ok(())
@@ -206,16 +220,14 @@ impl BoxDir {
     /// If a box could not be moved.
     pub fn remove(self) -> io::Result<()> {
         if !self.is_shared_memory {
-            let Ok(dir) = Dir::open(&self.path) else {
-                return Ok(());
-            };
             // In a directory created by ranks the lock file stays: other reporters may wait for the lock.
-            if self.following.is_some() && self.keep.is_some_and(|it| it.path() == self.path) {
-                drop(dir.remove_file(FOLLOWED.as_ref()));
+            let is_kept = self.keep.as_ref().is_some_and(|it| it.path() == self.path());
+            if self.following.is_some() && is_kept {
+                drop(self.dir.remove_file(FOLLOWED.as_ref()));
             }
             return Ok(());
         }
-        let (parent, name) = files::parent(&self.path)?;
+        let (parent, name) = files::parent(self.path())?;
         let dir = parent.private_child(name)?;
         let keep = self.keep.as_ref().filter(|_| !self.snapshot);
         let mut failed = None;
@@ -227,7 +239,7 @@ impl BoxDir {
         }
         if let Some(error) = failed {
             // The next run of this user moves them.
-            let at = self.path.display();
+            let at = self.path().display();
             let why = format!("black boxes remain in {at}: {error}");
             return Err(io::Error::new(error.kind(), why));
         }
@@ -235,7 +247,7 @@ impl BoxDir {
     }
 }
 
-fn in_shared_memory(base: &Path, job: &str, keep: Option<&Dir>) -> io::Result<PathBuf> {
+fn in_shared_memory(base: &Path, job: &str, keep: Option<&Dir>) -> io::Result<Dir> {
     if sys::space(&File::open(base)?)?.free < MIN_FREE {
         return Err(io::ErrorKind::StorageFull.into());
     }
@@ -248,7 +260,7 @@ fn in_shared_memory(base: &Path, job: &str, keep: Option<&Dir>) -> io::Result<Pa
             Ok(dir) => {
                 let owner = Owner::this_process(keep)?;
                 dir.new_file(OWNER.as_ref())?.write_all(owner.to_string().as_bytes())?;
-                return Ok(dir.path().to_owned());
+                return Ok(dir);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),

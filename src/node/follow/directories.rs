@@ -2,14 +2,17 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use ddp_doctor_agent::blackbox::BoxName;
 use rustix::fs::inotify;
+
+use crate::host::files::user_id;
 
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
@@ -45,13 +48,16 @@ impl Directory {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return Vec::new();
         };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let is_new = |name: &OsString| {
+        let is_new = |entry: &DirEntry| {
+            let name = entry.file_name();
             let text = name.to_string_lossy();
-            let is_about_box = text.starts_with(NO_BOX) || text.ends_with(EXTENSION);
-            is_about_box && !self.settled.contains(name)
+            // The owner of a box is checked when it is opened.
+            let is_about_box =
+                text.ends_with(EXTENSION) || text.starts_with(NO_BOX) && is_own(entry);
+            is_about_box && !self.settled.contains(&name)
         };
-        let mut names: Vec<OsString> = names.filter(is_new).collect();
+        let new = entries.flatten().filter(is_new);
+        let mut names: Vec<OsString> = new.map(|entry| entry.file_name()).collect();
         names.sort_by_cached_key(|name| {
             let name = name.to_string_lossy().into_owned();
             let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
@@ -70,6 +76,11 @@ impl Directory {
     pub(super) fn scan_again(&mut self) {
         self.modified = None;
     }
+}
+
+/// Whether an entry is a regular file of this user.
+fn is_own(entry: &DirEntry) -> bool {
+    entry.metadata().is_ok_and(|it| it.is_file() && it.uid() == user_id())
 }
 
 /// Reports at once that a box has appeared, so that the exit status of a process is seen that ends

@@ -38,7 +38,8 @@ impl Chosen {
         credentials: &Credentials,
     ) -> Self {
         if let Some(address) = requested {
-            return match Address::parse(address, credentials) {
+            let parsed = Address::parse(address, credentials).and_then(Address::for_evidence);
+            return match parsed {
                 Ok(address) => Self::there(address, rendezvous),
                 Err(error) => Self::alone(format!("{error}; this process diagnoses the job")),
             };

@@ -37,7 +37,7 @@ use crate::node::processes;
 use crate::node::sample::environment::{self, Environment};
 use crate::node::sample::proc;
 use crate::node::stacks::taker::When;
-use crate::node::sys::{self, DescriptorLimit, Reserve, Signals};
+use crate::node::sys::{self, Reserve, Signals};
 use crate::node::timing::Timing;
 use crate::private;
 use crate::report::live::{Live, ReportFile, Verbosity};
@@ -107,7 +107,7 @@ pub struct Outcome {
 /// Runs the command to its end.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
-    let descriptors = DescriptorLimit::raise();
+    let limits = [sys::raise_descriptor_limit(), sys::forbid_core_files()];
     let reserve = Reserve::new(RESERVED_DESCRIPTORS);
     let variable = |name: &str| std::env::var(name).ok();
     let rendezvous = Rendezvous::of(&options.command, &variable);
@@ -170,10 +170,11 @@ pub fn run(options: Options) -> Outcome {
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
+        known: boxes.known().unwrap_or_default(),
         run_dir: run_dir.as_ref().map(|it| it.path().to_owned()),
         coordinator: address.clone(),
-        library: environment::find_library(&mut |why| live.print_line(why)),
-        python: environment::find_python(&mut |why| live.print_line(why)),
+        library: environment::find_library(),
+        python: environment::find_python(),
         nccl: nccl.how.clone(),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
@@ -194,7 +195,9 @@ pub fn run(options: Options) -> Outcome {
     });
     let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
     Signals::take_over().restore_in(&mut start);
-    descriptors.restore_in(&mut start);
+    for limit in limits {
+        limit.restore_in(&mut start);
+    }
     // The command starts even if no descriptor is left for the diagnosis.
     drop(token_dir);
     drop(reserve);
@@ -268,6 +271,12 @@ pub fn run(options: Options) -> Outcome {
 
 /// Removes the directory of a run without evidence, and the folder around it if it is empty.
 fn remove(dir: &Dir) {
+    // Another user could have put another directory there.
+    let again = Dir::open_own(dir.path());
+    let is_safe = again.and_then(|it| Ok(it.changeable_by_others()?.is_none()));
+    if !is_safe.unwrap_or(false) {
+        return;
+    }
     let parent = files::parent(dir.path());
     if parent.and_then(|(parent, name)| parent.remove_all(name)).is_ok()
         && let Some(runs) = dir.path().parent()

@@ -4,18 +4,15 @@
 //! its own. They do so whenever a process of the job starts, so the folder must be in a place where no other user can
 //! put anything at any time: not in shared memory, which a logout empties, and not in a directory for temporary files.
 
-use std::env;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::host::files::Dir;
-use crate::node::launch::rundir;
-use crate::node::sample::environment::{self, NcclLoading};
+use crate::node::launch::{fallback, rundir};
+use crate::node::sample::environment::{self, Found, NcclLoading};
 
 /// Name of the folder in a run directory.
 const NAME: &str = "nccl";
-/// Directory of this program in that of the user's cached files.
-const CACHE: &str = "ddp-doctor";
 
 /// How NCCL calls are traced, in addition to PyTorch's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,14 +50,22 @@ impl Loaded {
         let library = match when {
             Nccl::Never => return Self::default(),
             Nccl::Auto if !environment::has_nvidia_driver() => return Self::default(),
-            Nccl::Auto | Nccl::Always | Nccl::Profiler => environment::find_nccl(log),
-            Nccl::Soname => environment::find_nccl_by_name(log),
+            Nccl::Auto | Nccl::Always | Nccl::Profiler => environment::find_nccl(),
+            Nccl::Soname => environment::find_nccl_by_name(),
         };
-        let Some(library) = library else {
-            if when != Nccl::Auto {
+        let library = match library {
+            Found::At(library) => library,
+            Found::Nowhere if when == Nccl::Auto => return Self::default(),
+            Found::Nowhere => {
                 log(&not_found(when));
+                return Self::default();
             }
-            return Self::default();
+            Found::Refused(why) => {
+                log(&format!(
+                    "NCCL calls are not traced: {why}; set DDP_DOCTOR_NCCL_LIBRARY to use it"
+                ));
+                return Self::default();
+            }
         };
         let mut make = |name: fn(&Dir, &Path) -> io::Result<()>| {
             let made = Folder::make(run_dir, run_name, |folder| name(folder, &library));
@@ -110,7 +115,7 @@ impl Folder {
             Some(Err(error)) => format!("{error}; "),
             None => String::new(),
         };
-        match cache() {
+        match fallback::cache() {
             Some(cache) => match Self::make_in(&cache, run_name, fill) {
                 Ok(made) => return Ok(made),
                 Err(error) => failed.push_str(&error.to_string()),
@@ -143,16 +148,9 @@ impl Drop for Folder {
         let name = self.dir.path().file_name().unwrap_or_default();
         // If they cannot be removed, they stay, and harm nothing.
         drop(self.parent.remove_all(name));
-        if self.parent.path().file_name() == Some(CACHE.as_ref()) {
+        if self.parent.path().file_name() == Some(fallback::CACHE.as_ref()) {
             let parent = crate::host::files::parent(self.parent.path());
             drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
         }
     }
-}
-
-/// Directory of this program's cached files.
-fn cache() -> Option<PathBuf> {
-    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
-    let cached = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    Some(cached?.join(CACHE))
 }

@@ -8,7 +8,7 @@ use std::{env, io};
 use ddp_doctor_agent::blackbox::{FollowedBy, Following};
 use ddp_doctor_agent::trust::{self, Origin};
 
-use crate::host::files::Dir;
+use crate::host::files::{Dir, KnownDirectories};
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
@@ -123,14 +123,16 @@ pub struct Environment {
     pub job: String,
     /// Directory of the black boxes.
     pub box_dir: PathBuf,
+    /// The directories in which ranks may create black boxes.
+    pub known: KnownDirectories,
     /// Run directory, if there is one.
     pub run_dir: Option<PathBuf>,
     /// Address of the coordinator, if there is one.
     pub coordinator: Option<String>,
-    /// The agent's library, if it was found.
-    pub library: Option<PathBuf>,
-    /// The directory of the Python package, if it was found.
-    pub python: Option<PathBuf>,
+    /// The agent's library.
+    pub library: Found,
+    /// The directory of the Python package.
+    pub python: Found,
     /// How NCCL calls are traced; `None` if they are not.
     pub nccl: Option<NcclLoading>,
 }
@@ -141,13 +143,14 @@ impl Environment {
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables =
             vec![(JOB, self.job.clone().into()), (BOX_DIR, self.box_dir.clone().into())];
+        variables.push((KnownDirectories::VARIABLE, self.known.to_string().into()));
         let optional = [
             (RUN_DIR, self.run_dir.clone().map(OsString::from)),
             (COORDINATOR, self.coordinator.clone().map(OsString::from)),
-            (LIBRARY_VARIABLE, self.library.clone().map(OsString::from)),
+            (LIBRARY_VARIABLE, self.library.path().map(OsString::from)),
         ];
         variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
-        if let Some(python) = &self.python {
+        if let Some(python) = self.python.path() {
             let inherited = env::var_os("PYTHONPATH");
             variables.push(("PYTHONPATH", python_path(python, inherited.as_deref())));
         }
@@ -161,21 +164,25 @@ impl Environment {
     /// nothing is missing.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
-        let (what, variable) = match (&self.python, &self.library) {
-            (None, _) => ("the Python package ddp_doctor", PYTHON_VARIABLE),
-            (_, None) => (LIBRARY, LIBRARY_VARIABLE),
-            _ => return None,
+        let (what, variable, found) = match (&self.python, &self.library) {
+            (Found::At(_), Found::At(_)) => return None,
+            (Found::At(_), library) => (LIBRARY, LIBRARY_VARIABLE, library),
+            (python, _) => ("the Python package ddp_doctor", PYTHON_VARIABLE, python),
         };
-        Some(format!(
-            "collectives of Python programs will not be captured: {what} was not found beside this program. \
-             Run the ddp-doctor that `pip install agent/python` installs, or set {variable}"
-        ))
+        let why = match found {
+            Found::Refused(why) => format!("{why}; set {variable} to use it"),
+            _ => format!(
+                "{what} was not found beside this program. Run the ddp-doctor that `pip install agent/python` \
+                 installs, or set {variable}"
+            ),
+        };
+        Some(format!("collectives of Python programs will not be captured: {why}"))
     }
 
     /// The directory whose presence in `PYTHONPATH` switches capture on in Python.
     #[must_use]
     pub fn activation(&self) -> Option<PathBuf> {
-        self.python.as_ref().map(|python| python.join(ACTIVATION))
+        self.python.path().map(|python| python.join(ACTIVATION))
     }
 }
 
@@ -213,28 +220,65 @@ fn is_shared(python: &Path) -> bool {
     name == "site-packages" || name == "dist-packages"
 }
 
+/// Result of a search for code that processes of the job load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Its path.
+    At(PathBuf),
+    /// It is not used, because another user can have made or changed it: which file, and why.
+    Refused(String),
+    /// It was not found.
+    Nowhere,
+}
+
+impl Found {
+    /// Its path, if it is used.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::At(path) => Some(path),
+            Self::Refused(_) | Self::Nowhere => None,
+        }
+    }
+
+    fn given(path: Option<PathBuf>) -> Self {
+        path.map_or(Self::Nowhere, Self::At)
+    }
+}
+
 /// Finds the agent's library: at the path in the environment, beside this program, or in the
 /// directory of an installation.
 #[must_use]
-pub fn find_library(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
-    find_file(LIBRARY_VARIABLE, LIBRARY, on_refusal)
+pub fn find_library() -> Found {
+    find_file(LIBRARY_VARIABLE, LIBRARY)
 }
 
-/// Finds the library that traces NCCL calls in the same way. Returns `None` for a path with white
-/// space or a colon, at which the loader would split it.
+/// Finds the library that traces NCCL calls in the same way. A path with white space or a colon, at
+/// which the loader would split it, is not used.
 #[must_use]
-pub fn find_nccl(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
+pub fn find_nccl() -> Found {
     let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY, on_refusal)
-        .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
+    match find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY) {
+        Found::At(path) if path.as_os_str().as_bytes().iter().any(divides) => Found::Nowhere,
+        found => found,
+    }
 }
 
 /// Finds the library that traces NCCL calls under NCCL's soname, beside the other one. It exists
 /// only for x86-64.
 #[must_use]
-pub fn find_nccl_by_name(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
-    let named = find_nccl(on_refusal)?.with_file_name(NCCL_NAMED_LIBRARY);
-    (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
+pub fn find_nccl_by_name() -> Found {
+    let named = match find_nccl() {
+        Found::At(path) => path.with_file_name(NCCL_NAMED_LIBRARY),
+        found => return found,
+    };
+    if !cfg!(target_arch = "x86_64") || !named.is_file() {
+        return Found::Nowhere;
+    }
+    if env::var_os(NCCL_LIBRARY_VARIABLE).is_some() {
+        return Found::At(named);
+    }
+    trusted(&named, Origin::Installation)
 }
 
 /// Creates links by which the loader finds that library in this folder under NCCL's names.
@@ -266,26 +310,24 @@ pub fn has_nvidia_driver() -> bool {
     tells.iter().any(|path| Path::new(path).exists())
 }
 
-fn find_file(variable: &str, name: &str, on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
+fn find_file(variable: &str, name: &str) -> Found {
     if let Some(path) = env::var_os(variable) {
-        return absolute(Path::new(&path)).filter(|path| path.is_file());
+        return Found::given(absolute(Path::new(&path)).filter(|path| path.is_file()));
     }
-    let ours = program_dir()?;
+    let Some(ours) = program_dir() else { return Found::Nowhere };
     let places = [ours.clone(), ours.join("../lib/ddp-doctor"), ours.join("..")];
-    let found = places
-        .iter()
-        .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))?;
-    is_trusted(&found, Origin::Installation, variable, on_refusal).then_some(found)
+    let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
+    found.map_or(Found::Nowhere, |path| trusted(&path, Origin::Installation))
 }
 
 /// Finds the directory of the Python package in the same way; in a source tree it is
 /// `agent/python`.
 #[must_use]
-pub fn find_python(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
+pub fn find_python() -> Found {
     if let Some(path) = env::var_os(PYTHON_VARIABLE) {
-        return absolute(Path::new(&path)).filter(|path| has_package(path));
+        return Found::given(absolute(Path::new(&path)).filter(|path| has_package(path)));
     }
-    let ours = program_dir()?;
+    let Some(ours) = program_dir() else { return Found::Nowhere };
     let mut places = vec![
         ("../lib/ddp-doctor/python", Origin::Installation),
         ("../../agent/python", Origin::SourceTree),
@@ -295,27 +337,22 @@ pub fn find_python(on_refusal: OnRefusal<'_>) -> Option<PathBuf> {
     if ours.ends_with("ddp_doctor/bin") {
         places.push(("../..", Origin::Installation));
     }
-    let mut found = places.into_iter().filter_map(|(place, origin)| {
-        let path = absolute(&ours.join(place)).filter(|path| has_package(path))?;
-        Some((path, origin))
-    });
-    let (path, origin) = found.next()?;
-    let starts = path.join(ACTIVATION).join("sitecustomize.py");
-    is_trusted(&starts, origin, PYTHON_VARIABLE, on_refusal).then_some(path)
+    let mut found = places.into_iter().map(|(place, origin)| (ours.join(place), origin));
+    let Some((path, origin)) = found.find(|(path, _)| has_package(path)) else {
+        return Found::Nowhere;
+    };
+    match trusted(&path.join(ACTIVATION).join("sitecustomize.py"), origin) {
+        Found::At(_) => trusted(&path, origin),
+        refused => refused,
+    }
 }
 
-/// Called with the reason why code that was found is not used.
-pub type OnRefusal<'a> = &'a mut dyn FnMut(&str);
-
-fn is_trusted(path: &Path, origin: Origin, variable: &str, on_refusal: OnRefusal<'_>) -> bool {
-    let checked = trust::check(path, origin, Path::new("/proc/self/exe"));
-    if let Err(why) = &checked {
-        on_refusal(&format!(
-            "{} is ignored, because {why}; set {variable} to use it",
-            path.display()
-        ));
+/// Resolves the links of a path, if no other user can have made or changed anything on it.
+fn trusted(path: &Path, origin: Origin) -> Found {
+    match trust::resolve(path, origin, Path::new("/proc/self/exe")) {
+        Ok(path) => Found::At(path),
+        Err(why) => Found::Refused(format!("{} is ignored, because {why}", path.display())),
     }
-    checked.is_ok()
 }
 
 fn has_package(path: &Path) -> bool {
@@ -381,16 +418,24 @@ mod tests {
         let with = |python: Option<&str>, library: Option<&str>| Environment {
             job: String::new(),
             box_dir: PathBuf::new(),
+            known: KnownDirectories::default(),
             run_dir: None,
             coordinator: None,
-            library: library.map(PathBuf::from),
-            python: python.map(PathBuf::from),
+            library: Found::given(library.map(PathBuf::from)),
+            python: Found::given(python.map(PathBuf::from)),
             nccl: None,
         };
         assert_eq!(with(Some("/p"), Some("/l")).missing(), None);
         let message = with(None, None).missing().unwrap();
         assert!(message.contains("package ddp_doctor"), "{message}");
         assert!(message.contains(PYTHON_VARIABLE), "{message}");
+        let refused = Found::Refused("/p is ignored, because /p belongs to user 7".into());
+        let message = Environment { python: refused, ..with(None, Some("/l")) }.missing().unwrap();
+        assert!(!message.contains("not found"), "{message}");
+        assert!(
+            message.ends_with("belongs to user 7; set DDP_DOCTOR_PYTHON to use it"),
+            "{message}"
+        );
         let message = with(Some("/p"), None).missing().unwrap();
         assert!(message.contains(LIBRARY_VARIABLE), "{message}");
     }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
-use crate::host::files::{self, Dir};
+use crate::host::files::{self, Dir, KnownDirectories};
 use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
 use crate::node::follow::{Command, Commander, Follower};
@@ -90,19 +90,24 @@ pub struct Options {
 pub fn report(mut options: Options) -> anyhow::Result<()> {
     exit_on_sigterm()?;
     sys::ignore_file_size_signal();
-    options.boxes.retain(|it| !is_refused(it));
-    let directory = options.black_box.parent().context("not a black box")?;
+    sys::forbid_core_files();
+    let known = KnownDirectories::from_env();
+    let open = |directory: &Path| Dir::open_own(directory)?.one_of(&known);
+    let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    options.boxes.retain(|it| !open(it).is_err_and(|error| is_refused(&error)));
+    let directory = open(options.black_box.parent().context("not a black box")?)?;
     let first = Reader::open_own(&options.black_box)?;
     // The launch has one lock, even if its boxes are in several directories.
     let mut places: Vec<&Path> = options.boxes.iter().map(PathBuf::as_path).collect();
     if places.is_empty() {
-        places.push(directory);
+        places.push(directory.path());
     }
-    let Some(following) = take_over(&places, &first) else {
+    let Some(following) = take_over(&places, &known, &first) else {
         return Ok(());
     };
     let identity = first.identity();
-    let coordinator = match Address::parse(&options.coordinator, &options.credentials) {
+    let parsed = Address::parse(&options.coordinator, &options.credentials);
+    let coordinator = match parsed.and_then(Address::for_evidence) {
         Ok(coordinator) => coordinator,
         // Reported once per node, not once per rank.
         Err(error) if identity.local_rank.unwrap_or(0) == 0 => return Err(error.into()),
@@ -120,15 +125,9 @@ pub fn report(mut options: Options) -> anyhow::Result<()> {
     }
     // The terminal and its pipes belong to the job.
     sys::close_standard_error();
-    let log = log_in(Dir::open_own(directory).ok());
+    let log = log_in(directory.clone());
     follow(&options, coordinator, directory, following, &identity, &log);
     Ok(())
-}
-
-/// Whether a directory belongs to another user, or its path contains a link of another user.
-fn is_refused(directory: &Path) -> bool {
-    let opened = Dir::open_own(directory);
-    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 /// Exits some time after SIGTERM, so that the end of the ranks can still be reported.
@@ -144,12 +143,16 @@ fn exit_on_sigterm() -> io::Result<()> {
 
 /// Locks the boxes in these directories; `None`: another process follows them, or this one is not
 /// needed. The inner `None`: no directory supports locks.
-fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>> {
+fn take_over(
+    directories: &[&Path],
+    known: &KnownDirectories,
+    first: &Reader,
+) -> Option<Option<Following>> {
     let identity = first.identity();
     let us = std::process::id();
     let own = (us, proc::Stat::of(us).map_or(0, |it| it.start_ticks));
     let mut ended_since = None;
-    let lock = |directory: &&Path| Following::begin(directory, FollowedBy::Reporter).ok();
+    let lock = |directory: &&Path| Following::begin_in(directory, FollowedBy::Reporter, known).ok();
     let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
     let is_followed = || first.claimed_by().is_some_and(|(pid, start)| proc::is_alive(pid, start));
     loop {
@@ -179,7 +182,7 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
 fn follow(
     options: &Options,
     coordinator: Address,
-    directory: &Path,
+    directory: Dir,
     following: Option<Following>,
     identity: &Identity,
     log: &UserLog,
@@ -205,10 +208,11 @@ fn follow(
         let journal = Journal::create(dir, options.journal_size, log.clone());
         journal.map_err(|error| log.print(&error.to_string())).ok()
     });
-    let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_ref(), following) {
-        Ok(boxes) => boxes,
-        Err(error) => return log.print(&format!("nothing is reported: {error}")),
-    };
+    let boxes =
+        match BoxDir::of_launch(directory.clone(), &options.boxes, run_dir.as_ref(), following) {
+            Ok(boxes) => boxes,
+            Err(error) => return log.print(&format!("nothing is reported: {error}")),
+        };
     let (follower, commands) = Commander::new();
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
@@ -269,7 +273,7 @@ fn follow(
         Ok(Err(error)) => log.print(&format!("a black box was not saved: {error}")),
         // Unread evidence is all that remains of the job.
         Ok(Ok(())) if is_accepted && run_dir.is_none() && !options.includes_dead => {
-            remove_boxes(directory);
+            remove_boxes(directory.path());
             options.boxes.iter().for_each(|it| remove_boxes(it));
         }
         _ => {}
@@ -321,14 +325,13 @@ fn remove_boxes(directory: &Path) {
 }
 
 /// A log beside the boxes. The first line replaces the log of another reporter.
-fn log_in(directory: Option<Dir>) -> UserLog {
+fn log_in(directory: Dir) -> UserLog {
     let opened: Mutex<Option<File>> = Mutex::default();
     let append = move |line: &str| -> io::Result<()> {
         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let file = match (&mut *opened, &directory) {
-            (Some(file), _) => file,
-            (none, Some(directory)) => none.insert(directory.new_file_instead(LOG.as_ref())?),
-            (None, None) => return Ok(()),
+        let file = match &mut *opened {
+            Some(file) => file,
+            none => none.insert(directory.new_file_instead(LOG.as_ref())?),
         };
         if file.metadata()?.len() > MAX_LOG {
             return Ok(());

@@ -221,16 +221,18 @@ pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let mut sizes = model.started_ranks.values().map(|it| it.world_size);
     let is_alone = started == [0] && sizes.all(|size| size == Some(1));
     draft.summary = match &started[..] {
-        [] => "no process of this job joined a process group: there is nothing to judge".into(),
+        [] => "no process of this job was seen to join a process group: there is nothing to judge"
+            .into(),
         _ if is_alone => {
-            "the job is one process, which joined no process group: it has nothing to \
-                          synchronise, and there is nothing to judge"
+            "the job is one process, which was not seen to join a process group: there is \
+                          nothing to judge"
                 .into()
         }
         _ => format!(
-            "{} started and joined no process group of torch.distributed: no call was recorded, and \
-             there is nothing to judge",
-            Ranks(&started)
+            "{} started and {} not seen to join a process group of torch.distributed: no call was \
+             recorded, and there is nothing to judge",
+            Ranks(&started),
+            number(&started, "was", "were")
         ),
     };
     if is_alone {

@@ -1,0 +1,80 @@
+//! Rootless containers: in a user namespace in which only one user has an id, everything of root's belongs to user 65534.
+
+use super::other_users::text;
+use super::victim::with_two_users;
+
+/// An installation of root's, and `rootless`, which runs a command as the victim in such a namespace.
+const INSTALLED: &str = r#"
+mkdir -p /mnt/app/bin /mnt/app/lib/ddp-doctor/python
+cp /mnt/bin/ddp-doctor /mnt/app/bin
+cp /mnt/bin/*.so /mnt/app/lib/ddp-doctor
+cp -r "$SOURCE/agent/python/ddp_doctor" /mnt/app/lib/ddp-doctor/python
+chmod -R go+rX /mnt/app
+rootless() { victim unshare --user --map-root-user "$@"; }
+export LD_LIBRARY_PATH=/mnt/bin
+cd /mnt/home
+"#;
+
+#[test]
+fn job_in_a_rootless_container_is_diagnosed() {
+    let script = r#"
+        rootless sh -c 'stat -c "owner: %u" /mnt/app/bin/ddp-doctor'
+        rootless /mnt/app/bin/ddp-doctor run --report report.json -- sh -c '
+            echo "path: $PYTHONPATH"
+            echo "library: $DDP_DOCTOR_LIBRARY"
+            exec /mnt/bin/training 2'
+        cat report.json
+    "#;
+    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
+    let said = text(&output);
+    if !said.contains("owner: 65534") {
+        return eprintln!("skipped: this system permits no user namespaces");
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("path: /mnt/app/lib/ddp-doctor/python/ddp_doctor/activate:"), "{said}");
+    assert!(said.contains("library: /mnt/app/lib/ddp-doctor/libddp_doctor.so\n"), "{said}");
+    assert!(said.contains("\"ranks_reporting\": 2"), "{said}");
+    assert!(said.contains("verdict: healthy"), "{said}");
+    for word in ["not found", "ignored", "belongs to", "left alone", "process group"] {
+        assert!(!said.contains(word), "{word}: {said}");
+    }
+}
+
+/// The job starts its container itself.
+#[test]
+fn ranks_in_a_rootless_container_are_diagnosed() {
+    let script = r#"
+        victim /mnt/app/bin/ddp-doctor run --report report.json -- \
+            unshare --user --map-root-user /mnt/bin/training 2
+        cat report.json
+    "#;
+    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
+    let said = text(&output);
+    if said.contains("unshare failed") {
+        return eprintln!("skipped: this system permits no user namespaces");
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("\"ranks_reporting\": 2") && said.contains("verdict: healthy"), "{said}");
+}
+
+/// There, an owner without an id can be anybody: code of such an owner is not used where others can put it. What is then
+/// said is true: the package was found, and whether ranks joined a process group is unknown.
+#[test]
+fn refused_package_is_not_reported_as_missing() {
+    let script = r#"
+        mkdir -m 1777 /mnt/shared
+        cp -r /mnt/app /mnt/shared
+        rootless /mnt/shared/app/bin/ddp-doctor run -- true
+    "#;
+    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
+    let said = text(&output);
+    if said.contains("unshare failed") {
+        return eprintln!("skipped: this system permits no user namespaces");
+    }
+    assert!(output.status.success(), "{said}");
+    let captured = "collectives of Python programs will not be captured: ";
+    assert!(said.contains(captured) && said.contains("is ignored, because /mnt/shared"), "{said}");
+    assert!(said.contains("set DDP_DOCTOR_PYTHON to use it"), "{said}");
+    assert!(!said.contains("not found"), "{said}");
+    assert!(!said.contains("joined"), "{said}");
+}

@@ -1,0 +1,91 @@
+//! Sockets of other users of the machine.
+
+use super::other_users::text;
+use super::victim::with_two_users;
+
+/// Starts a coordinator as a user; its address is then in a file.
+const COORDINATOR: &str = r#"
+mkdir /mnt/theirs
+chown 65534 /mnt/theirs
+coordinator_of() {
+    touch /mnt/address-$1 && chmod 666 /mnt/address-$1
+    "$@" > /mnt/address-$1 &
+    while [ ! -s /mnt/address-$1 ]; do sleep 0.05; done
+}
+"#;
+
+#[test]
+fn planted_socket_does_not_hide_the_own_coordinator() {
+    let script = r#"
+        cd /mnt/home
+        attacker mkdir /dev/shm/ddp-doctor-64126
+        coordinator_of victim ddp-doctor coordinator --listen 127.0.0.1:0
+        address=$(cat /mnt/address-victim)
+        attacker perl -MIO::Socket::UNIX -e \
+            'IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die' \
+            "/dev/shm/ddp-doctor-64126/$address.sock"
+        echo "running: $(victim ddp-doctor status $address 2>&1)" || true
+        kill $(pidof ddp-doctor)
+        wait $! || true
+        echo "ended: $(victim ddp-doctor status $address 2>&1)" || true
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    let (running, ended) = said.split_once("ended: ").unwrap_or_else(|| panic!("{said}"));
+    assert!(running.contains("running: ") && !running.contains("is not used"), "{said}");
+    assert!(ended.contains("is not used: its directory belongs to"), "{said}");
+}
+
+#[test]
+fn evidence_of_root_goes_to_no_coordinator_of_another_user() {
+    let script = r#"
+        mkdir /mnt/root
+        cd /mnt/root
+        coordinator_of attacker ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir /mnt/theirs
+        export address="unix:/dev/shm/ddp-doctor-65534/$(cat /mnt/address-attacker).sock"
+        export LD_LIBRARY_PATH=/mnt/bin
+        ddp-doctor run --job below-run --coordinator "$address" -- /mnt/bin/training 2
+        DDP_DOCTOR_PROGRAM=/mnt/bin/ddp-doctor DDP_DOCTOR_JOB=alone DDP_DOCTOR_COORDINATOR="$address" \
+            /mnt/bin/training 2
+        sleep 1
+        echo "they have: $(ls -A /mnt/theirs)"
+        ddp-doctor status "$address" || true
+        victim ddp-doctor status "$address" || true
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("they have: \n"), "{said}");
+    let refused = "is not used: its directory belongs to or is accessible to another user";
+    assert!(said.contains(&format!("{refused}; this process diagnoses the job")), "{said}");
+    // `run`, a reporter, and the other user who is not root.
+    assert_eq!(said.matches(refused).count(), 3, "{said}");
+    // Root may look, and learns whose it is.
+    assert!(said.contains("user 65534"), "{said}");
+}
+
+#[test]
+fn attach_needs_no_directory_that_another_user_has_made() {
+    let script = r#"
+        for directory in /dev/shm /tmp; do attacker mkdir $directory/ddp-doctor-64126; done
+        cd /mnt/home
+        echo library > libtorch_cpu.so
+        chmod 755 libtorch_cpu.so
+        cat > rank.py <<'END'
+import mmap, time
+library = open("libtorch_cpu.so", "rb")
+mapped = mmap.mmap(library.fileno(), 0, prot=mmap.PROT_READ)
+open("started", "w").close()
+time.sleep(60)
+END
+        victim env RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python3 rank.py &
+        until_exists started
+        victim ddp-doctor attach --time-scale 0.05 || echo "status $?"
+        echo "left: $(ls -A .cache 2>/dev/null)"
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    assert!(said.contains("1 rank"), "{said}");
+    assert!(!said.contains("belongs to user"), "{said}");
+    assert!(said.contains("left: ddp-doctor\n"), "{said}");
+}
