@@ -61,9 +61,7 @@ fn join_repeated(situation: &Situation<'_>, found: &mut [Draft]) {
         let first = &mut found[first];
         first.say(format!("{} the same in {name}.", begin(Ranks(&root).with("does", "do"))));
         if first.root_confidence == Confidence::Suspected {
-            first.root.extend(root.iter());
-            first.root.sort_unstable();
-            first.root.dedup();
+            first.blame_too(root);
         }
     }
 }

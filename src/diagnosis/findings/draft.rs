@@ -239,6 +239,14 @@ impl Draft {
         self.root_confidence = confidence;
     }
 
+    /// Adds these ranks to the root cause. They are no victims of it then.
+    pub(crate) fn blame_too(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        self.root.extend(ranks);
+        self.root.sort_unstable();
+        self.root.dedup();
+        self.add_victims([]);
+    }
+
     /// Makes these ranks the root cause, and its former root cause victims.
     pub(crate) fn blame_instead(&mut self, ranks: Vec<u32>) {
         let former = mem::replace(&mut self.root, ranks);
