@@ -271,6 +271,15 @@ pub fn brief(ms: u64) -> String {
     }
 }
 
+/// The text as a sentence: "a rank ended" → "A rank ended."
+#[must_use]
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    let end = if text.ends_with(['.', '…']) { "" } else { "." };
+    format!("{}{}{end}", first.unwrap_or_default(), letters.as_str())
+}
+
 /// Ascending ranks as text, without the word "rank": "1", "0, 2", "0–5, 7".
 #[must_use]
 pub fn rank_list(ranks: &[u32]) -> String {

@@ -335,6 +335,8 @@ fn shared(a: &str, b: &str) -> String {
 
 fn absorb(merged: &mut Merged, other: Draft) {
     let into = &mut merged.draft;
+    // It names the first rank alone.
+    into.mistake = None;
     into.root.extend(other.root);
     into.root.sort_unstable();
     into.root.dedup();

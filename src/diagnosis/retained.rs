@@ -71,6 +71,7 @@ mod tests {
             role: Role::Initiating,
             attempt: 0,
             caused_by: Vec::new(),
+            headline: None,
             summary: String::new(),
             cause: None,
             ranks: Blame {

@@ -52,6 +52,7 @@ pub struct Excerpt {
     severity: Severity,
     effect: Effect,
     confidence: Confidence,
+    headline: String,
     summary: String,
     /// The first [`MAX_RANKS`] root cause ranks.
     root: Vec<u32>,
@@ -80,6 +81,7 @@ impl From<&Finding> for Excerpt {
             severity: finding.severity,
             effect: finding.effect,
             confidence: finding.confidence,
+            headline: cut(finding.title()),
             summary: cut(&finding.summary),
             root: finding.ranks.root.iter().copied().take(MAX_RANKS).collect(),
             root_count: finding.ranks.root.len(),
@@ -113,7 +115,7 @@ impl Event {
         match self {
             Self::Finding { job, finding, .. } => {
                 let (code, name) = (&finding.code, &finding.name);
-                format!("{job}: {code} {name}: {}", finding.summary)
+                format!("{job}: {code} {name}: {}", finding.headline)
             }
             Self::HangEnded { job, job_ended: true, verdict } => {
                 format!("{job}: the job, which hung, has ended: verdict {verdict}")

@@ -33,7 +33,7 @@ fn one(
     report: &Report,
     folders: &SourceFolders,
 ) -> io::Result<()> {
-    writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(&finding.summary))?;
+    writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(finding.title()))?;
     let role = match finding.role {
         Role::Initiating => "",
         Role::Cascade => ", a consequence",
@@ -58,8 +58,8 @@ fn one(
             )?;
         }
     }
-    for why in &finding.why {
-        writeln!(out, "\n{}", escaped(why))?;
+    for why in finding.reasons() {
+        writeln!(out, "\n{}", escaped(&why))?;
     }
     let cause = finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)));
     if let Some((cause, sentence)) = cause {

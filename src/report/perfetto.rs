@@ -250,6 +250,7 @@ impl Job<'_> {
                 "ts": self.time(began),
                 "dur": until.since(began).as_nanos() as f64 / 1e3,
                 "args": {
+                    "headline": finding.title(),
                     "summary": finding.summary,
                     "severity": finding.severity,
                     "confidence": finding.confidence,

@@ -13,6 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::explain::{self, Page};
 use super::text::{inert, plain};
+use ddp_doctor_proto::words::sentence;
+
 use crate::diagnosis::{findings, words};
 
 const SCHEMA: &str =
@@ -135,8 +137,8 @@ fn result(finding: &Finding, codes: &[&str]) -> Value {
             Some(location)
         })
         .collect();
-    let mut text = vec![message(&finding.summary)];
-    text.extend(finding.why.iter().map(|why| message(why)));
+    let mut text = vec![message(finding.title())];
+    text.extend(finding.reasons().iter().map(|why| message(why)));
     text.extend(finding.next.iter().map(|next| format!("Fix: {}", message(next))));
     let mut properties = Map::new();
     for (key, value) in [
@@ -217,11 +219,6 @@ const fn level(severity: Severity) -> &'static str {
 /// Pascal case, as usual for rule names: "early-exit" → "EarlyExit".
 fn pascal(name: &str) -> String {
     name.split('-').map(words::begin).collect()
-}
-
-/// Formats a sentence: "a rank ended" → "A rank ended."
-fn sentence(text: &str) -> String {
-    format!("{}.", words::begin(text))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()
             finding.code,
             finding.severity,
             finding.confidence,
-            plain(&finding.summary)
+            plain(finding.title())
         )?;
     }
     for rank in &report.ranks {

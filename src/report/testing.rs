@@ -46,6 +46,7 @@ pub(crate) fn early_exit() -> Finding {
         role: Role::Initiating,
         attempt: 0,
         caused_by: vec![],
+        headline: None,
         summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
         cause: Some(Cause { kind: CauseKind::UnevenInputs, confidence: Confidence::Supported }),
         ranks: Blame { root: vec![1], root_confidence: Confidence::Proved, victims: vec![0, 2] },

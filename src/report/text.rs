@@ -121,7 +121,7 @@ pub fn findings(
     for it in brief {
         let (on, off) = style.severity(it.severity);
         let label = format!("note[{}] ", it.code);
-        let summary = style.headline(label.len(), &it.summary);
+        let summary = style.headline(label.len(), it.title());
         writeln!(out, "{on}note[{}]{off} {summary}", it.code)?;
     }
     Ok(())
@@ -206,7 +206,7 @@ fn calls(
         Severity::Error | Severity::Critical => "error",
     };
     let label = format!("{word}[{}] {}: ", finding.code, finding.name);
-    let summary = style.headline(label.len(), &finding.summary);
+    let summary = style.headline(label.len(), finding.title());
     writeln!(out, "{on}{word}[{}]{off} {}: {summary}", finding.code, finding.name,)?;
     let context = context(finding, style.past);
     if !context.is_empty() {
@@ -238,7 +238,7 @@ fn calls(
 /// Writes why a finding holds, and what to do about it.
 fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Result<()> {
     writeln!(out)?;
-    for (i, why) in finding.why.iter().enumerate() {
+    for (i, why) in finding.reasons().iter().enumerate() {
         labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
     }
     if let Some((cause, sentence)) =

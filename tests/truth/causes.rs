@@ -1,4 +1,4 @@
-//! A table of the causes in the heads of programs and those that the recordings lead to:
+//! A table of the causes in the heads of programs and those that the recordings lead to, with headlines:
 //! `DDP_DOCTOR_CAUSES=1 cargo test --workspace --all-features --test truth`.
 
 use ddp_doctor_proto::report::{Confidence, Role};
@@ -38,6 +38,7 @@ pub(crate) fn print(cases: &[Case]) {
             given.unwrap_or("none"),
             if supported { " (supported)" } else { "" },
         );
+        println!("    > {}", finding.title());
         for reason in &finding.why {
             println!("      {reason}");
         }

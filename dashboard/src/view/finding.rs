@@ -73,7 +73,7 @@ fn listed(app: &App, index: usize) -> Line<'static> {
     Line::from(vec![
         Span::raw(indent),
         Span::styled(format!("{} {} ", finding.code, finding.severity), app.theme.style(tone)),
-        Span::raw(plain(&finding.summary)),
+        Span::raw(plain(finding.title())),
     ])
 }
 
@@ -86,7 +86,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
         Span::styled(head, theme.style(Tone::Bad)),
         Span::styled(about, theme.style(Tone::Dim)),
     ])];
-    for line in words::wrapped(&plain(&finding.summary), width) {
+    for line in words::wrapped(&plain(finding.title()), width) {
         lines.push(Line::styled(line, theme.style(Tone::Strong)));
     }
     lines.push(Line::styled(context, theme.style(Tone::Dim)));
@@ -98,7 +98,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     };
     section(side_lines(app, app.finding, width, MAX_ROWS));
     section(sources(app, width));
-    section(paragraphs(theme, "why", &finding.why, width));
+    section(paragraphs(theme, "why", &finding.reasons(), width));
     let mut advice = cause(app, finding, width);
     advice.extend(paragraphs(theme, "fix", &finding.next, width));
     section(advice);
@@ -155,7 +155,7 @@ fn parameters(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> 
 /// The findings that caused it, and those that follow from it.
 fn chain(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let all = &app.state.findings;
-    let line = |other: &Rc<Finding>| format!("{} {}", other.code, other.summary);
+    let line = |other: &Rc<Finding>| format!("{} {}", other.code, other.title());
     let before: Vec<String> =
         finding.caused_by.iter().filter_map(|&index| all.get(index)).map(line).collect();
     let after: Vec<String> =

@@ -96,7 +96,7 @@ fn leading_lines(
     room: usize,
 ) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let summary = words::wrapped(&plain(&finding.summary), width);
+    let summary = words::wrapped(&plain(finding.title()), width);
     let summary = summary.into_iter().map(|line| Line::styled(line, theme.style(Tone::Strong)));
     let past = app.state.ended;
     let context = Line::styled(words::context(finding, past), theme.style(Tone::Dim));
@@ -104,7 +104,7 @@ fn leading_lines(
         summary.collect(),
         vec![context],
         side_lines(app, 0, width, MAX_ROWS),
-        paragraphs(theme, "why", &finding.why, width),
+        paragraphs(theme, "why", &finding.reasons(), width),
         cause(app, finding, width),
         paragraphs(theme, "fix", &finding.next, width),
     ];
@@ -239,7 +239,7 @@ fn others(app: &App) -> Vec<Line<'static>> {
             Line::from(vec![
                 Span::styled("also    ", theme.style(Tone::Label)),
                 Span::styled(format!("{} ", finding.code), theme.style(tone)),
-                Span::raw(format!("{follows}{}", plain(&finding.summary))),
+                Span::raw(format!("{follows}{}", plain(finding.title()))),
             ])
         })
         .collect();

@@ -22,6 +22,8 @@ pub use words::{
 pub const SCHEMA: &str = "ddp-doctor/report";
 /// Value of [`Report::schema_version`].
 pub const SCHEMA_VERSION: &str = "1.0";
+/// Maximum length of [`Finding::headline`], in characters.
+pub const MAX_HEADLINE_CHARS: usize = 160;
 
 /// The JSON report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,7 +122,11 @@ pub struct Finding {
     pub attempt: u32,
     /// Indexes into the report's findings.
     pub caused_by: Vec<usize>,
-    /// One sentence that a user can act on.
+    /// The mistake in one sentence of at most [`MAX_HEADLINE_CHARS`] characters, with the lines of the
+    /// program; the fact of `summary` if no cause is known. `None`: unknown, as in older reports.
+    #[serde(default)]
+    pub headline: Option<String>,
+    /// What the calls or processes did, in one sentence.
     pub summary: String,
     /// Hypothesis of the cause, for findings with several possible causes.
     pub cause: Option<Cause>,
@@ -152,6 +158,22 @@ pub struct Finding {
     pub detected_at: Timestamp,
     /// Time from the event that completed the evidence to `detected_at`, in milliseconds.
     pub latency_ms: u64,
+}
+
+impl Finding {
+    /// The sentence to show first: the headline, or else the summary.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        self.headline.as_deref().unwrap_or(&self.summary)
+    }
+
+    /// The reasoning as shown to users: the summary, unless it is the title, and then `why`.
+    #[must_use]
+    pub fn reasons(&self) -> Vec<String> {
+        let summary = Some(&self.summary).filter(|it| *it != self.title());
+        let summary = summary.map(|it| crate::words::sentence(it));
+        summary.into_iter().chain(self.why.iter().cloned()).collect()
+    }
 }
 
 /// A period of time.

@@ -14,7 +14,7 @@ use crate::evidence::align::OddOnes;
 use crate::evidence::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
-use crate::source::cause::{self, Reading};
+use crate::source::cause::{self, Mistake, Reading};
 use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
@@ -120,6 +120,8 @@ pub struct Draft {
     pub parameters: Vec<Parameter>,
     /// What happened, in one sentence.
     pub summary: String,
+    /// What a rank did wrong, if that is supported: the start of the headline.
+    pub mistake: Option<Mistake>,
     /// The reasoning, one paragraph each.
     pub why: Vec<String>,
     /// Advice, one paragraph each.
@@ -183,6 +185,7 @@ impl Draft {
             per_rank: Vec::new(),
             parameters: Vec::new(),
             summary: String::new(),
+            mistake: None,
             why: Vec::new(),
             next: Vec::new(),
             cause: None,
@@ -305,6 +308,7 @@ impl Draft {
     /// Sets the cause, and appends its reason to `why`.
     pub fn attribute(&mut self, reading: Reading) {
         self.why.extend(reading.because);
+        self.mistake = reading.mistake.or(self.mistake.take());
         self.cause = Some(reading.cause);
     }
 }

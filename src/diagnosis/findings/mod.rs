@@ -22,6 +22,7 @@ pub(crate) mod draft;
 pub(crate) mod evidence;
 pub(crate) mod facts;
 pub(crate) mod hang;
+mod headline;
 pub(crate) mod memory;
 pub(crate) mod mismatch;
 pub(crate) mod process;
@@ -247,6 +248,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         layer: info.key.layer.clone(),
         ranks: if info.unstated.members { Vec::new() } else { info.key.members.clone() },
     });
+    let headline = headline::of(situation, &draft);
     Finding {
         code: draft.code.code.into(),
         name: draft.code.name.into(),
@@ -256,6 +258,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         role: if draft.caused_by.is_some() { Role::Cascade } else { Role::Initiating },
         attempt: draft.attempt.index,
         caused_by: Vec::new(),
+        headline: Some(headline),
         summary: draft.summary,
         cause: draft.code.states_cause().then(|| draft.cause.unwrap_or_default()),
         ranks: Blame {

@@ -186,6 +186,7 @@ mod tests {
             role: Role::Initiating,
             attempt: 0,
             caused_by: Vec::new(),
+            headline: None,
             summary: String::new(),
             cause: None,
             ranks: Blame { root: vec![1], root_confidence: confidence, victims: Vec::new() },

@@ -207,8 +207,8 @@ impl Live {
         if !is_same || self.is_over {
             return self.finding(finding);
         }
-        let Finding { severity, code, summary, .. } = finding;
-        self.print_line(&format!("again: {severity}[{code}] {summary}"));
+        let Finding { severity, code, .. } = finding;
+        self.print_line(&format!("again: {severity}[{code}] {}", finding.title()));
         Some(Instant::now())
     }
 
@@ -284,7 +284,7 @@ impl Live {
     /// Prints a finding; returns when, if it was printed in full.
     fn finding(&mut self, finding: &Finding) -> Option<Instant> {
         if self.is_brief(finding) {
-            self.print_line(&format!("note[{}] {}", finding.code, finding.summary));
+            self.print_line(&format!("note[{}] {}", finding.code, finding.title()));
             None
         } else if self.verbosity.quiet < 2 {
             // A single write, so that output of the job does not interleave.

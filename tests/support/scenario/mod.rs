@@ -62,7 +62,7 @@ use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::diagnosis::timing::{TimeScale, Timing};
 use ddp_doctor::diagnosis::{Config, Engine, proof};
 use ddp_doctor::report::text;
-use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Finding, MAX_HEADLINE_CHARS, Report, Role, Timestamp};
 use serde::Deserialize;
 
 mod example;
@@ -150,6 +150,8 @@ struct Expect {
     states: BTreeMap<String, String>,
     /// Second in which it was detected.
     detected: Option<f64>,
+    /// The whole headline.
+    headline: Option<String>,
     summary_has: Option<String>,
     /// Text in one of its reasons.
     why_has: Option<String>,
@@ -428,6 +430,13 @@ impl Expect {
         let wrongly = |text: &&String| said().any(|it| it.contains(*text));
         for text in self.says_not.iter().filter(wrongly) {
             found.push(format!("a sentence contains {text:?}"));
+        }
+        let headline = finding.headline.as_deref().unwrap_or_default();
+        if self.headline.as_deref().is_some_and(|it| it != headline) {
+            found.push(format!("the headline is {headline:?}"));
+        }
+        if !(1..=MAX_HEADLINE_CHARS).contains(&headline.chars().count()) {
+            found.push(format!("no headline fits: {headline:?}"));
         }
         if let Some(text) = self.summary_has.as_ref().filter(|t| !finding.summary.contains(*t)) {
             found.push(format!("summary {:?} does not contain {text:?}", finding.summary));

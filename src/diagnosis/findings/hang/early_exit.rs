@@ -1,5 +1,7 @@
 //! DD102 early-exit: a rank ended in order or destroyed the group while peers wait for it.
 
+use std::collections::BTreeSet;
+
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Timestamp;
 
@@ -8,8 +10,8 @@ use crate::findings::stalls::message;
 use crate::findings::stalls::termination::never_comes;
 use crate::model::{Ending, JoinedCall, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
-use crate::source::cause;
-use crate::words::{self, Ranks};
+use crate::source::cause::{self, Mistake};
+use crate::words::{self, Ranks, number};
 
 /// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
@@ -44,6 +46,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         Ranks(gone).with("has destroyed the group", "have destroyed the group")
     };
     draft.summary = format!("{how}; {} in {}", draft.waits_for_root(), words::call(call));
+    draft.mistake = Some(Mistake::new(gone, how + &after(situation, gone)));
     draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
@@ -69,6 +72,20 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
     Some(draft)
+}
+
+/// " after its call at train.py:9", if all these ranks made their last call at one line.
+fn after(situation: &Situation<'_>, gone: &[u32]) -> String {
+    let line = |&rank: &u32| {
+        let process = situation.model.process_of(rank)?;
+        Some(words::source_line(process.last_call.as_ref()?.place.as_deref()?))
+    };
+    let lines: Option<BTreeSet<String>> = gone.iter().map(line).collect();
+    let mut lines = lines.unwrap_or_default().into_iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) => format!(" after {} call at {line}", number(gone, "its", "their")),
+        _ => String::new(),
+    }
 }
 
 /// A rank with the call that it waits in.

@@ -8,7 +8,7 @@ use crate::findings::mismatch::divergence::{self, Met};
 use crate::findings::stalls::message;
 use crate::model::GroupId;
 use crate::situation::{Absence, Nature, Situation, Stall};
-use crate::source::cause;
+use crate::source::cause::{self, Mistake};
 use crate::source::guards::{self, Parting};
 use crate::words::{self, Ranks, number};
 
@@ -59,7 +59,7 @@ fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
         }),
     );
     blame(&mut draft, situation, divergence.group, parting);
-    explain(&mut draft, parting);
+    explain(&mut draft, situation, parting);
     if parting.seq < divergence.seq {
         draft.say(format!(
             "It was call #{} of the group, and met one at another line that it matched by chance; \
@@ -93,7 +93,7 @@ fn missed(
     draft.add_victims(Stall::victims(stalls));
     let group = words::group(&situation.model.group(stall.group).info);
     draft.say(format!("{} of {group} needs all its ranks.", words::call(call)));
-    explain(&mut draft, parting);
+    explain(&mut draft, situation, parting);
     Some(draft)
 }
 
@@ -118,7 +118,7 @@ fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: 
     draft.add_victims(both());
 }
 
-fn explain(draft: &mut Draft, parting: &Parting) {
+fn explain(draft: &mut Draft, situation: &Situation<'_>, parting: &Parting) {
     let through = if parting.line.is_same_line(&parting.place) {
         String::new()
     } else {
@@ -131,5 +131,10 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         Ranks(&parting.inside).with("reaches", "reach"),
         Ranks(&parting.outside).with("does not", "do not"),
     ));
-    draft.explain(cause::supported(CauseKind::RankConditional, None));
+    let reading = cause::supported(CauseKind::RankConditional, None);
+    let group = draft.place.map(|(group, _)| group);
+    draft.explain(match group {
+        Some(group) => reading.with_mistake(Mistake::parted(situation, group, parting)),
+        None => reading,
+    });
 }

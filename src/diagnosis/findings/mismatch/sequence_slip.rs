@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::describe;
 use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
-use crate::source::cause::{self, Reading};
+use crate::source::cause::{self, Mistake, Reading};
 use crate::source::guards;
 use crate::words::{self, Ranks};
 
@@ -150,7 +150,9 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
             words::short(&exception.text),
             words::at(exception.place.as_deref())
         );
-        return cause::supported(CauseKind::SwallowedException, Some(because));
+        let mistake = Mistake::went_on(rank, exception);
+        return cause::supported(CauseKind::SwallowedException, Some(because))
+            .with_mistake(mistake);
     }
     let call = slip.calls.iter().find(|(other, _)| *other == rank);
     let place = call.and_then(|(_, call)| call.place.as_ref());
@@ -158,7 +160,13 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
         let mut guards = guards::around(process, place);
         guards.find(|(_, guard)| guard.form == GuardForm::Skips)
     });
+    let mistake = slip.skipped.get(&rank).filter(|_| slip.skipped.len() == 1);
+    let mistake = mistake.map(|&turn| {
+        let Mistake { ranks, clause } = Mistake::skipped(rank, turn, skips.as_ref());
+        let clause = clause + "; since then each of its steps is matched with an earlier one";
+        Mistake { ranks, clause }
+    });
     let because =
         skips.map(|(line, guard)| format!("{}, on this rank alone.", guards::about(&line, guard)));
-    cause::supported(CauseKind::SkippedIteration, because)
+    Reading { mistake, ..cause::supported(CauseKind::SkippedIteration, because) }
 }

@@ -7,13 +7,15 @@ use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::align::Mismatch;
+use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
     Met, OTHER_LINES, has_misfit_totals, parted, reading, sides,
 };
 use crate::model::{Join, JoinedCall};
 use crate::situation::Situation;
-use crate::words;
+use crate::source::cause::Mistake;
+use crate::words::{self, Ranks};
 
 /// The sentences about one kind of mismatch.
 struct Sentences {
@@ -95,6 +97,7 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
     let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
     let next = if is_one_line { about.next } else { OTHER_LINES };
     draft.advise(next);
+    draft.mistake = fact(join, &classes, divergence.mismatch, is_one_line);
     draft.explain(reading(situation, met, &classes));
     if divergence.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
         draft.say(
@@ -103,6 +106,46 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
         );
     }
     Some(draft)
+}
+
+/// The calls that met, in few words: "broadcast at train.py:9 has root 0 on rank 0 and root 1 on rank 1",
+/// "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26". `None`: of too many kinds.
+fn fact(
+    join: &Join,
+    classes: &[Vec<u32>],
+    mismatch: Mismatch,
+    is_one_line: bool,
+) -> Option<Mistake> {
+    let [first, second] = classes else { return None };
+    let call_of = |ranks: &[u32]| Some(&join.calls.get(ranks.first()?)?.call);
+    let (one, other) = (call_of(first)?, call_of(second)?);
+    let of = |call: &Call, ranks| {
+        format!("{} of {}{}", call.op, Ranks(ranks), words::at(call.place.as_deref()))
+    };
+    if one.op == other.op && one.place.is_none() {
+        return None;
+    }
+    if !is_one_line || one.op != other.op {
+        let clause = format!("{} meets {}", of(one, first), of(other, second));
+        return Some(Mistake::new(&[], clause));
+    }
+    let value = |call: &Call| match mismatch {
+        Mismatch::Size => Some(format!("size {}", words::size(call)?)),
+        Mismatch::DType => Some(format!("dtype {}", call.dtype.name()?)),
+        Mismatch::ReduceOp => Some(format!("reduce op {}", call.known_reduce_op().name()?)),
+        Mismatch::Root => Some(format!("root {}", call.root?)),
+        Mismatch::Op | Mismatch::Splits => None,
+    };
+    let clause = format!(
+        "{}{} has {} on {} and {} on {}",
+        one.op,
+        words::at(one.place.as_deref()),
+        value(one)?,
+        Ranks(first),
+        value(other)?,
+        Ranks(second),
+    );
+    Some(Mistake::new(&[], clause))
 }
 
 /// Whether the reduce op of a call is known from NCCL alone.

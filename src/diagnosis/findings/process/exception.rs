@@ -13,6 +13,7 @@ use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
 use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::source::cause::Mistake;
 use crate::words;
 
 /// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
@@ -130,6 +131,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
+    draft.mistake = Some(Mistake::raised(rank, exception));
     draft.say(why(ended));
     draft.why.extend(death::of_worker(process, rank));
     draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));

@@ -22,6 +22,9 @@ use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 
 mod loops;
+mod mistake;
+
+pub use mistake::Mistake;
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Reading {
     pub cause: Cause,
     /// The evidence as a sentence; `None` if the cause needs none.
     pub because: Option<String>,
+    /// What a rank did wrong, if the cause is supported.
+    pub mistake: Option<Mistake>,
     /// All ranks took the same path: advice against different paths does not apply.
     pub same_path: bool,
 }
@@ -83,6 +88,12 @@ pub fn of_values<'a>(
 }
 
 impl Reading {
+    /// The same with what a rank did wrong.
+    #[must_use]
+    pub(crate) fn with_mistake(self, mistake: Mistake) -> Self {
+        Self { mistake: Some(mistake), ..self }
+    }
+
     /// Nothing on record explains it.
     pub(crate) const fn unknown() -> Self {
         suspected(CauseKind::Unknown, None)
@@ -145,7 +156,10 @@ impl<'a> Sides<'a> {
                 );
                 let because = Some(because);
                 match before(process)? {
-                    OTHERS.. => Some(supported(CauseKind::LocalDecision, because)),
+                    OTHERS.. => {
+                        let mistake = Mistake::ignored(process.rank?, &line);
+                        Some(supported(CauseKind::LocalDecision, because).with_mistake(mistake))
+                    }
                     _ if process.places.calls(&line) > 0 => None,
                     _ => Some(suspected(CauseKind::LocalDecision, because)),
                 }
@@ -179,7 +193,9 @@ impl<'a> Sides<'a> {
             )),
             _ => None,
         };
-        Some(supported(CauseKind::UnevenInputs, because))
+        let mistake =
+            Mistake::ran_out(&numbers(&short), most(&short), &numbers(&long), most(&long));
+        Some(supported(CauseKind::UnevenInputs, because).with_mistake(mistake))
     }
 
     /// An exception left a collective, a forward or a backward, and its rank continued.
@@ -192,7 +208,8 @@ impl<'a> Sides<'a> {
                 words::short(&exception.text),
                 words::at(exception.place.as_deref())
             );
-            Some(supported(CauseKind::SwallowedException, Some(because)))
+            let mistake = Mistake::went_on(process.rank?, exception);
+            Some(supported(CauseKind::SwallowedException, Some(because)).with_mistake(mistake))
         })
     }
 
@@ -212,7 +229,9 @@ impl<'a> Sides<'a> {
         );
         let mut lines = self.everybody().flat_map(|it| self.guards(it));
         let skips = lines.find(|(_, guard)| guard.form == GuardForm::Skips);
-        Some(supported(CauseKind::SkippedIteration, Some(with_line(because, skips))))
+        let mistake = Mistake::skipped(rank, skip.turn, skips.as_ref());
+        let because = Some(with_line(because, skips));
+        Some(supported(CauseKind::SkippedIteration, because).with_mistake(mistake))
     }
 
     /// A condition on the rank that explains which ranks made the call.
@@ -230,8 +249,9 @@ impl<'a> Sides<'a> {
             let group = self.situation.model.group(group);
             self.situation.parting(group, seq, join)
         })?;
+        let mistake = Mistake::parted(self.situation, group, &parting);
         let because = line_is_guarded(&(parting.line, &parting.guard));
-        Some(supported(CauseKind::RankConditional, Some(because)))
+        Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
     }
 
     /// Conditions in the source around lines that only one side reached.
@@ -468,13 +488,13 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 /// A supported cause with its evidence, if it needs any.
 pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Supported;
-    Reading { cause: Cause { kind, confidence }, because, same_path: false }
+    Reading { cause: Cause { kind, confidence }, because, mistake: None, same_path: false }
 }
 
 /// A cause that is only suspected.
 pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Suspected;
-    Reading { cause: Cause { kind, confidence }, because, same_path: false }
+    Reading { cause: Cause { kind, confidence }, because, mistake: None, same_path: false }
 }
 
 pub use ddp_doctor_proto::words::cause as sentence;

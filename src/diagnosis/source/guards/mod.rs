@@ -61,7 +61,7 @@ impl Parting {
 }
 
 /// A line, its caller, the caller of that, and so on.
-fn way_to<'a>(
+pub(super) fn way_to<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = Arc<Where>> + use<'a> {

@@ -1,0 +1,139 @@
+//! The headline of a finding: the mistake, and what the other ranks do because of it.
+
+use std::borrow::Borrow;
+
+use ddp_doctor_proto::report::{CallState, MAX_HEADLINE_CHARS, RankCall, Where};
+
+use crate::evidence::event::Call;
+use crate::findings::draft::Draft;
+use crate::model::Join;
+use crate::situation::Situation;
+use crate::source::cause::Mistake;
+use crate::words::{self, Ranks, number};
+
+/// The headline of a draft: its mistake with the consequence, as far as they fit, or else its summary.
+pub(super) fn of(situation: &Situation<'_>, draft: &Draft) -> String {
+    let Some(mistake) = &draft.mistake else { return shortened(&draft.summary) };
+    let consequences = consequences(situation, draft, mistake).into_iter();
+    let mut wholes = consequences.map(|it| format!("{}; {it}", mistake.clause));
+    wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(&mistake.clause))
+}
+
+fn fits(text: &str) -> bool {
+    text.chars().count() <= MAX_HEADLINE_CHARS
+}
+
+/// The text, or as many of its clauses as fit.
+fn shortened(text: &str) -> String {
+    if fits(text) {
+        return text.to_owned();
+    }
+    // The ellipsis takes one character.
+    let end = text.char_indices().nth(MAX_HEADLINE_CHARS - 1).map_or(text.len(), |it| it.0);
+    let kept = &text[..end];
+    let clause = kept.rfind([';', ':', ',']);
+    // A clause that is much shorter states too little.
+    let clause = clause.filter(|&at| at > MAX_HEADLINE_CHARS / 2);
+    format!("{}…", &kept[..clause.unwrap_or(end)])
+}
+
+/// What the ranks that did not make the mistake do, the longest wording first: "rank 1 waits for its
+/// gradients at train.py:9".
+fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> Vec<String> {
+    if mistake.ranks.is_empty() {
+        return Vec::new();
+    }
+    let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
+    let call_of = |rank: u32| Some(&*join?.calls.get(&rank)?.call);
+    let own = mistake.ranks.iter().find_map(|&rank| call_of(rank));
+    let mut others = draft.per_rank.iter().filter(|it| !mistake.ranks.contains(&it.rank));
+    if let Some(own) = own {
+        let theirs = others.find_map(|it| Some((it.rank, call_of(it.rank)?)));
+        return match theirs {
+            None => waits_for_others(draft, mistake).into_iter().collect(),
+            Some((rank, theirs)) if differs(join, own, theirs) => {
+                let its = number(&mistake.ranks, "its", "their");
+                let [at, there] =
+                    [own, theirs].map(|it| beside(it.place.as_ref(), &mistake.clause));
+                let met = format!("meets {} of rank {rank}{there}", named(theirs));
+                vec![format!("{its} {}{at} {met}", own.op), format!("{its} {} {met}", own.op)]
+            }
+            Some(_) => Vec::new(),
+        };
+    }
+    let is_waiting = |it: &&RankCall| it.state == CallState::Waiting;
+    let first = others.clone().find(is_waiting).or_else(|| others.clone().next());
+    let Some(first) = first.filter(|it| draft.victims.contains(&it.rank)) else {
+        return Vec::new();
+    };
+    let is_alike = |it: &&RankCall| it.state == first.state && it.place == first.place;
+    let waiting: Vec<u32> = others.filter(is_alike).map(|it| it.rank).collect();
+    let wait = Ranks(&waiting).with("waits", "wait");
+    let what = if call_of(first.rank).is_some_and(Call::is_bucket) {
+        format!("for {} gradients", number(&mistake.ranks, "its", "their"))
+    } else {
+        let op = first.op.as_deref().map(|op| format!(" in {op}")).unwrap_or_default();
+        format!("for {}{op}", number(&mistake.ranks, "it", "them"))
+    };
+    let at = beside(first.place.as_ref(), &mistake.clause);
+    vec![format!("{wait} {what}{at}"), format!("{wait} {what}")]
+}
+
+/// Whether calls of two ranks that met were not meant for each other.
+fn differs(join: Option<&Join>, one: &Call, other: &Call) -> bool {
+    join.is_some_and(|join| join.mismatch.is_some()) || one.place != other.place
+}
+
+fn named(call: &Call) -> String {
+    if call.is_bucket() { "the gradients".into() } else { call.op.to_string() }
+}
+
+/// The ranks with the mistake wait for all others.
+fn waits_for_others(draft: &Draft, mistake: &Mistake) -> Option<String> {
+    let mut others: Vec<u32> = [&draft.root[..], &draft.victims].concat();
+    others.retain(|rank| !mistake.ranks.contains(rank));
+    others.sort_unstable();
+    others.dedup();
+    let wait = number(&mistake.ranks, "it waits", "they wait");
+    (!others.is_empty()).then(|| format!("{wait} there for {}", Ranks(&others)))
+}
+
+/// " at train.py:9", without the file if the clause before names it, and empty if that names the line.
+fn beside(place: Option<&(impl Borrow<Where> + ?Sized)>, clause: &str) -> String {
+    let Some(place) = place.map(Borrow::borrow) else { return String::new() };
+    let line = words::source_line(place);
+    let file = line.split(':').next().unwrap_or(&line);
+    let names_line = clause.match_indices(&line).any(|(at, _)| {
+        let after = clause[at + line.len()..].chars().next();
+        !after.is_some_and(|it| it.is_ascii_digit())
+    });
+    match names_line {
+        true => String::new(),
+        false if clause.contains(&format!("{file}:")) => format!(" at line {}", place.line),
+        false => format!(" at {line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_summary_is_cut_between_clauses() {
+        let start =
+            "Different roots meet as #1 of the default group: rank 0 calls broadcast at a.py:22";
+        let long = format!("{start}, {}", "x".repeat(200));
+        assert_eq!(shortened(&long), format!("{start}…"));
+        assert_eq!(shortened("short: one"), "short: one");
+        assert_eq!(shortened(&"x".repeat(200)).chars().count(), MAX_HEADLINE_CHARS);
+    }
+
+    #[test]
+    fn line_is_named_once() {
+        let place = Where { file: "/src/train.py".into(), line: 9, ..Where::default() };
+        let beside = |clause| beside(Some(&place), clause);
+        assert_eq!(beside("rank 1 has ended"), " at train.py:9");
+        assert_eq!(beside("rank 1 has ended after its call at train.py:9"), "");
+        assert_eq!(beside("rank 1 has ended after its call at train.py:91"), " at line 9");
+    }
+}

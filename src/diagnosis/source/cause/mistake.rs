@@ -1,0 +1,172 @@
+//! What a rank did wrong, as the start of a headline: the ranks, and a clause with the lines of the
+//! program.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::GuardForm;
+use ddp_doctor_proto::report::Where;
+
+use crate::evidence::event::{Call, Guard};
+use crate::model::{Exception, GroupId};
+use crate::situation::Situation;
+use crate::source::guards::{self, Parting};
+use crate::words::{self, Ranks, number};
+
+/// Maximum length of a test in a headline, in characters.
+const MAX_TEST_CHARS: usize = 40;
+/// Maximum length of an exception's text in a headline, in characters.
+const MAX_EXCEPTION_CHARS: usize = 60;
+
+/// What ranks did wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The ranks that did it; empty: it is unknown which.
+    pub ranks: Vec<u32>,
+    /// "rank 0 alone calls evaluate() at train.py:28 (`if rank == 0`, line 27)"
+    pub clause: String,
+}
+
+impl Mistake {
+    /// A mistake of these ranks in a clause that begins with them.
+    pub(crate) fn new(ranks: &[u32], clause: String) -> Self {
+        Self { ranks: ranks.to_vec(), clause }
+    }
+
+    /// Input ended on some ranks, with these numbers of batches where they are known.
+    pub(super) fn ran_out(
+        short: &[u32],
+        drawn: Option<u64>,
+        long: &[u32],
+        more: Option<u64>,
+    ) -> Self {
+        let clause = match (drawn, more) {
+            (Some(drawn), Some(more)) => {
+                let have = Ranks(long).with("has", "have");
+                let of = Ranks(short);
+                format!("{of} ran out of batches after {drawn}, {have} drawn {more}")
+            }
+            _ => format!("{} ran out of batches, {} did not", Ranks(short), Ranks(long)),
+        };
+        Self::new(short, clause)
+    }
+
+    /// A rank raised an exception.
+    pub(crate) fn raised(rank: u32, exception: &Exception) -> Self {
+        let text = words::short(&exception.text);
+        let text = cut(&text, MAX_EXCEPTION_CHARS);
+        let at = words::at(exception.place.as_deref());
+        Self::new(&[rank], format!("rank {rank} raised {text}{at}"))
+    }
+
+    /// A rank raised an exception, and continued.
+    pub(crate) fn went_on(rank: u32, exception: &Exception) -> Self {
+        let Self { ranks, clause } = Self::raised(rank, exception);
+        Self { ranks, clause: clause + " and went on" }
+    }
+
+    /// A rank passed a step without calls, because of this test if it is known.
+    pub(crate) fn skipped(rank: u32, step: u64, test: Option<&(Arc<Where>, &Guard)>) -> Self {
+        let test = test.map(|(line, guard)| {
+            format!(" at {} (`if {}`)", file(line, guard), cut(&guard.test, MAX_TEST_CHARS))
+        });
+        let clause = format!("rank {rank} skipped step {step}{}", test.unwrap_or_default());
+        Self::new(&[rank], clause)
+    }
+
+    /// A rank made calls with a group that it does not belong to.
+    pub(super) fn ignored(rank: u32, line: &Where) -> Self {
+        let line = words::source_line(line);
+        let clause = format!("rank {rank} is not in the group of its call at {line}");
+        Self::new(&[rank], clause)
+    }
+
+    /// A test on the rank decides which ranks make a call.
+    pub(crate) fn parted(situation: &Situation<'_>, group: GroupId, parting: &Parting) -> Self {
+        let join = situation.join(group, parting.seq);
+        let rank = parting.inside.first().copied().unwrap_or_default();
+        let process = situation.model.member(group, rank);
+        let joined = join.and_then(|join| Some(&*join.calls.get(&rank)?.call));
+        let latest = || process.and_then(|it| it.last_call.as_deref());
+        let is_there = |it: &&Call| it.place.as_deref() == Some(&*parting.place);
+        let call = joined.or_else(latest).filter(is_there);
+        let mut ways = process.into_iter().flat_map(|it| guards::way_to(it, &parting.place));
+        let mut inner = None;
+        let reached = ways.find(|it| {
+            let is_line = it.is_same_line(&parting.line);
+            if !is_line {
+                inner = Some(Arc::clone(it));
+            }
+            is_line
+        });
+        let inner = inner.filter(|_| reached.is_some());
+        let line = words::source_line(&parting.line);
+        let guard = &parting.guard;
+        let of_few = parting.few() == Some(&parting.outside[..]);
+        let others = if of_few { number(&parting.outside, "it", "they") } else { "others" };
+        let at = format!("at {line} ({}, line {})", text(guard, others), guard.line);
+        let does = |plural: bool| called(inner.as_deref(), &parting.place, call, plural);
+        let inside = &parting.inside;
+        match parting.few() {
+            Some(few) if few == parting.outside => {
+                let not = Ranks(few).with("does not", "do not");
+                Self::new(few, format!("{not} {} {at}", does(true)))
+            }
+            few => {
+                let clause = match (few, &inside[..]) {
+                    (Some(_), [rank]) => format!("rank {rank} alone {} {at}", does(false)),
+                    (Some(_), _) => format!("only {} {} {at}", Ranks(inside), does(true)),
+                    (None, _) => {
+                        let others = Ranks(&parting.outside).with("does not", "do not");
+                        let is_plural = inside.len() > 1;
+                        format!("{} {} {at}, {others}", Ranks(inside), does(is_plural))
+                    }
+                };
+                Self::new(inside, clause)
+            }
+        }
+    }
+}
+
+/// What a line of a program calls: "calls evaluate()", "runs backward". `inner`: the line that it
+/// calls, unless the call is made there.
+fn called(inner: Option<&Where>, place: &Where, call: Option<&Call>, plural: bool) -> String {
+    let verb = |one: &str, several: &str| if plural { several } else { one }.to_owned();
+    let called = inner.map(words::function);
+    let feature = || place.features().first().map(|frame| format!("{}()", frame.function));
+    if let Some(function) = called.or_else(feature) {
+        return verb("calls ", "call ") + &function;
+    }
+    match call {
+        Some(call) if call.is_bucket() => verb("runs", "run") + " backward",
+        Some(call) if call.hidden => format!("{} an implicit {}", verb("makes", "make"), call.op),
+        Some(call) => format!("{} {}()", verb("calls", "call"), call.op),
+        None => verb("makes", "make") + " the call",
+    }
+}
+
+/// How a test decides on a line, and what ranks that do not reach the line do: "`if rank == 0`",
+/// "others leave where `rank != 0`".
+fn text(guard: &Guard, others: &str) -> String {
+    let test = cut(&guard.test, MAX_TEST_CHARS);
+    let s = if others == "it" { "s" } else { "" };
+    match guard.form {
+        GuardForm::Holds => format!("`if {test}`"),
+        GuardForm::Fails => format!("unless `{test}`"),
+        GuardForm::Skips => format!("{others} skip{s} it where `{test}`"),
+        GuardForm::Leaves | GuardForm::Ends => format!("{others} leave{s} where `{test}`"),
+        _ => format!("`{test}`"),
+    }
+}
+
+/// The line of a test in the file of the line that depends on it.
+fn file(line: &Where, guard: &Guard) -> String {
+    words::source_line(&Where { line: guard.line, ..line.clone() })
+}
+
+/// The start of a text that is longer than this.
+fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
