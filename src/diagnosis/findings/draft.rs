@@ -14,7 +14,7 @@ use crate::evidence::align::OddOnes;
 use crate::evidence::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
-use crate::source::cause::{self, Mistake, Reading};
+use crate::source::cause::{Mistake, Reading};
 use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
@@ -299,8 +299,7 @@ impl Draft {
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
     pub fn explain(&mut self, reading: Reading) {
-        let advice = cause::advice(reading.cause).filter(|_| !reading.same_path);
-        let advice = advice.map(str::to_owned);
+        let advice = reading.advice().map(str::to_owned);
         self.next.splice(0..0, advice);
         self.attribute(reading);
     }

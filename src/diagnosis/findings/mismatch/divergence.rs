@@ -20,8 +20,9 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
      or let one thread make all calls.";
 
-/// Advice for calls at different lines: they were not meant for each other.
-pub(crate) const OTHER_LINES: &str = "Check the two lines: the call that only some ranks reach has to be reached by all of them, or by none.";
+/// What to look at if calls at different lines meet for an unknown reason.
+pub(crate) const OTHER_LINES: &str = "Check the two lines: find out why these ranks are at different ones, from the tests and loops \
+     around both.";
 
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]

@@ -96,9 +96,13 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
     let first = places.next();
     let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
     let next = if is_one_line { about.next } else { OTHER_LINES };
-    draft.advise(next);
+    let reading = reading(situation, met, &classes);
+    // The advice for a mismatch may contradict that for its cause.
+    if reading.advice().is_none() {
+        draft.advise(next);
+    }
     draft.mistake = fact(join, &classes, divergence.mismatch, is_one_line);
-    draft.explain(reading(situation, met, &classes));
+    draft.explain(reading);
     if divergence.mismatch == Mismatch::ReduceOp && join.calls.values().any(is_of_nccl) {
         draft.say(
             "If the call of c10d does not record its reduce op, the one that it passed to NCCL \

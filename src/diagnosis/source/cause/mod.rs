@@ -12,7 +12,6 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
-use crate::evidence::align::Mismatch;
 use crate::evidence::event::Guard;
 use crate::evidence::transport;
 use crate::model::{Exception, GroupId, Process};
@@ -92,6 +91,11 @@ impl Reading {
     #[must_use]
     pub(crate) fn with_mistake(self, mistake: Mistake) -> Self {
         Self { mistake: Some(mistake), ..self }
+    }
+
+    /// Advice against the cause, if it applies.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        advice(self.cause).filter(|_| !self.same_path)
     }
 
     /// Nothing on record explains it.
@@ -329,18 +333,12 @@ impl<'a> Sides<'a> {
             let rank = side.first()?.rank?;
             Some((rank, &join.calls.get(&rank)?.call))
         };
-        let (mismatch, _) = join.mismatch?;
+        join.mismatch?;
         let ((a, odd), (b, other)) = (call_of(&self.odd)?, call_of(&self.others)?);
         let (line, there) = (odd.place.as_ref()?, other.place.as_ref()?);
         if !is_users(&line.file) || !line.is_same_line(there) {
             return None;
         }
-        let kind = match mismatch {
-            Mismatch::Size | Mismatch::Splits => CauseKind::DataDependentPath,
-            Mismatch::Op | Mismatch::DType | Mismatch::ReduceOp | Mismatch::Root => {
-                CauseKind::LocalDecision
-            }
-        };
         let [its, theirs] = [odd, other].map(|call| words::signature(call));
         // Splits are no part of a signature.
         let calls = (its != theirs).then(|| {
@@ -358,7 +356,8 @@ impl<'a> Sides<'a> {
         let (kind, shown, same_path) = match (chosen, unordered) {
             (Some((kind, guard)), _) => (kind, Some((Arc::clone(line), guard)), true),
             (None, Some(unordered)) => (CauseKind::SwappedCalls, Some(unordered), false),
-            (None, None) => (kind, None, true),
+            // That values differ does not show why.
+            (None, None) => (CauseKind::Unknown, None, true),
         };
         let shown = shown.map(|shown| line_is_guarded(&shown));
         let because = words::joined(calls.into_iter().chain(shown), " ");
