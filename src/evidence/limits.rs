@@ -1,13 +1,20 @@
 //! Memory of the tables of a node's processes, and what these share.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{GroupRef, Where};
 
+use super::members::Listed;
 use super::memory::Memory;
 use super::values::text;
 use crate::diagnosis::event::GroupInfo;
+
+/// Memory that a member of a group takes, in bytes: its rank in the list of the message's group, in the sorted
+/// list of the engine's, and its part of the engine's table of members.
+const MEMBER_BYTES: usize = 10;
+/// Memory that a group takes beside its members and texts, in bytes.
+const GROUP_BYTES: usize = 1 << 10;
 
 /// Limits shared by all processes of a node.
 #[derive(Debug)]
@@ -18,13 +25,13 @@ pub(super) struct Limits {
     lines: HashSet<Arc<str>>,
     /// Places in the program.
     places: BTreeSet<Arc<Where>>,
-    /// Groups. Each lists all its members.
-    groups: HashSet<Arc<GroupInfo>>,
+    /// Groups, by what defines them: all but the members, and these as the messages list them.
+    groups: HashMap<(GroupInfo, Listed), Arc<GroupInfo>>,
 }
 
 impl Limits {
     pub(super) fn new(memory: Memory) -> Self {
-        Self { memory, lines: HashSet::new(), places: BTreeSet::new(), groups: HashSet::new() }
+        Self { memory, lines: HashSet::new(), places: BTreeSet::new(), groups: HashMap::new() }
     }
 
     /// Takes memory for a table; `None`: there is not enough.
@@ -54,18 +61,25 @@ impl Limits {
         Some(new)
     }
 
-    /// A group, stored once for all processes that know its members; `None`: there is not enough
-    /// memory.
-    pub(super) fn group(&mut self, group: GroupInfo) -> Option<Arc<GroupInfo>> {
-        if let Some(known) = self.groups.get(&group) {
+    /// A group with these members, stored once for all processes that know them; `None`: it is invalid, or
+    /// there is not enough memory. Members are expanded once there is memory for them.
+    pub(super) fn group(&mut self, group: GroupInfo, members: Listed) -> Option<Arc<GroupInfo>> {
+        let definition = (group, members);
+        if let Some(known) = self.groups.get(&definition) {
             return Some(Arc::clone(known));
         }
-        let key = &group.key;
-        self.take(key.members.len() * 4 + key.name.len() + group.description.len() + 256)?;
-        let new = Arc::new(group);
+        let (group, members) = definition;
+        let count = members.count()?;
+        if count == 0 && group.seat.is_none() {
+            return None;
+        }
+        let texts = 2 * (group.key.name.len() + group.description.len());
+        self.take(count * MEMBER_BYTES + members.bytes() + texts + GROUP_BYTES)?;
+        let key = GroupRef { members: members.expand()?, ..group.key.clone() };
+        let new = Arc::new(GroupInfo { key, ..group.clone() });
         // Only its seat distinguishes a communicator from others of the process.
         if new.seat.is_none() {
-            self.groups.insert(Arc::clone(&new));
+            self.groups.insert((group, members), Arc::clone(&new));
         }
         Some(new)
     }

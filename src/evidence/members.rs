@@ -13,12 +13,42 @@ pub fn encode(ranks: Vec<u32>) -> (Vec<u32>, Vec<u8>) {
     if runs.len() < ranks.len() { (Vec::new(), runs) } else { (ranks, Vec::new()) }
 }
 
-/// The ranks of `(members, runs)` of a message; `None`: they are invalid.
-pub(super) fn decode(listed: Vec<u32>, runs: &[u8]) -> Option<Vec<u32>> {
-    if runs.is_empty() {
-        return Some(listed);
+/// Members as a message lists them: twelve bytes of runs stand for up to [`MAX`] ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Listed {
+    ranks: Vec<u32>,
+    runs: Vec<u8>,
+}
+
+impl Listed {
+    /// The members in `(members, runs)` of a message.
+    pub(super) const fn new(ranks: Vec<u32>, runs: Vec<u8>) -> Self {
+        Self { ranks, runs }
     }
-    members::decode(runs, MAX).filter(|_| listed.is_empty())
+
+    /// Number of the members, without expanding the runs; `None`: they are invalid.
+    pub(super) fn count(&self) -> Option<usize> {
+        let count = match (self.ranks.len(), &self.runs[..]) {
+            (listed, []) => listed,
+            (0, runs) => members::count(runs)?,
+            _ => return None,
+        };
+        (count <= MAX).then_some(count)
+    }
+
+    /// Bytes of the list itself.
+    pub(super) const fn bytes(&self) -> usize {
+        self.ranks.len() * size_of::<u32>() + self.runs.len()
+    }
+
+    /// The ranks; `None`: they are invalid.
+    pub(super) fn expand(&self) -> Option<Vec<u32>> {
+        let count = self.count()?;
+        if self.runs.is_empty() {
+            return Some(self.ranks.clone());
+        }
+        members::decode(&self.runs, count)
+    }
 }
 
 #[cfg(test)]
@@ -33,7 +63,9 @@ mod tests {
         let lengths = [world, strided, irregular, vec![3, 1]].map(|ranks| {
             let (listed, runs) = encode(ranks.clone());
             let lengths = (listed.len(), runs.len());
-            assert_eq!(decode(listed, &runs), Some(ranks));
+            let members = Listed::new(listed, runs);
+            assert_eq!(members.count(), Some(ranks.len()));
+            assert_eq!(members.expand(), Some(ranks));
             lengths
         });
         assert_eq!(lengths, [(0, 12), (0, 12), (40, 0), (2, 0)]);
@@ -42,7 +74,23 @@ mod tests {
     #[test]
     fn runs_beside_a_list_are_invalid() {
         let runs = members::encode(&[0, 1]);
-        assert_eq!(decode(vec![0, 1], &runs), None);
-        assert_eq!(decode(Vec::new(), &runs[1..]), None);
+        for (ranks, runs) in [(vec![0, 1], &runs[..]), (Vec::new(), &runs[1..])] {
+            let members = Listed::new(ranks, runs.to_vec());
+            assert_eq!((members.count(), members.expand()), (None, None));
+        }
+    }
+
+    #[test]
+    fn runs_of_more_ranks_than_a_group_may_have_are_invalid() {
+        let run = |count: u32| [0, 1, count].map(u32::to_le_bytes).concat();
+        let most = MAX as u32;
+        for (runs, count) in [
+            (run(most), Some(MAX)),
+            (run(most + 1), None),
+            ([run(most), run(1)].concat(), None),
+            (run(u32::MAX).repeat(4), None),
+        ] {
+            assert_eq!(Listed::new(Vec::new(), runs).count(), count);
+        }
     }
 }

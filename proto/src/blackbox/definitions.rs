@@ -121,20 +121,26 @@ pub mod members {
         bytes
     }
 
+    /// Number of ranks in the output of [`encode`]; `None` if the bytes are malformed.
+    #[must_use]
+    pub fn count(bytes: &[u8]) -> Option<usize> {
+        let mut count: usize = 0;
+        for run in bytes.chunks_exact(RUN) {
+            let of_run = u32::from_le_bytes([run[8], run[9], run[10], run[11]]);
+            count = count.checked_add(of_run as usize)?;
+        }
+        bytes.len().is_multiple_of(RUN).then_some(count)
+    }
+
     /// Decodes the output of [`encode`]; `None` if the bytes are malformed or contain more than
     /// `limit` ranks.
     #[must_use]
     pub fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u32>> {
-        if !bytes.len().is_multiple_of(RUN) {
-            return None;
-        }
-        let mut ranks = Vec::new();
+        let count = count(bytes).filter(|&count| count <= limit)?;
+        let mut ranks = Vec::with_capacity(count);
         for run in bytes.chunks_exact(RUN) {
             let word = |i: usize| u32::from_le_bytes([run[i], run[i + 1], run[i + 2], run[i + 3]]);
             let (mut rank, stride, count) = (word(0), word(4), word(8));
-            if count as usize > limit - ranks.len() {
-                return None;
-            }
             for _ in 0..count {
                 ranks.push(rank);
                 rank = rank.wrapping_add(stride);

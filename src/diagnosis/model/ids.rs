@@ -1,8 +1,11 @@
 //! What identifies worlds, groups and the places of calls in the model.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::evidence::event::CallId;
+use ddp_doctor_proto::report::GroupRef;
+
+use crate::evidence::event::{CallId, GroupInfo};
 
 /// A set of processes that can meet in groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,6 +14,48 @@ pub struct World {
     pub name: Arc<str>,
     /// Number of earlier worlds of that name, that is, of restarts.
     pub generation: u32,
+}
+
+/// Identity of a group: its world, and what its members agree on. Ordered by these.
+#[derive(Debug)]
+pub(in crate::model) struct GroupKey {
+    world: World,
+    info: Arc<GroupInfo>,
+}
+
+impl GroupKey {
+    pub(in crate::model) fn of(world: &World, info: &Arc<GroupInfo>) -> Self {
+        Self { world: world.clone(), info: Arc::clone(info) }
+    }
+
+    /// Whether the group is described like this one, in whichever world.
+    pub(in crate::model) fn is_described_as(&self, info: &GroupInfo) -> bool {
+        self.info.key == info.key
+    }
+
+    fn parts(&self) -> (&World, &GroupRef) {
+        (&self.world, &self.info.key)
+    }
+}
+
+impl PartialEq for GroupKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for GroupKey {}
+
+impl PartialOrd for GroupKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for GroupKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.parts().cmp(&other.parts())
+    }
 }
 
 /// Identifies a group within the model.

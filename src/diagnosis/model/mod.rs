@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::NoteKind;
-use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::{GroupInfo, KillReason, ProcessId, StartedRank, UnplacedFailure};
 use crate::timing::Timing;
@@ -90,7 +90,7 @@ pub struct Model {
     /// All groups, by [`GroupId`].
     groups: Vec<Group>,
     /// Groups by identity, so that nothing depends on the order in which they are reported.
-    group_ids: BTreeMap<(World, GroupRef), GroupId>,
+    group_ids: BTreeMap<ids::GroupKey, GroupId>,
     /// Creations of groups that are not settled.
     pub creations: Creations,
     /// When the whole job was first asked to end.
@@ -155,7 +155,7 @@ impl Model {
 
     /// Removes a group whose assumed members were wrong.
     pub(super) fn forget(&mut self, info: &GroupInfo) {
-        self.group_ids.retain(|(_, key), _| *key != info.key);
+        self.group_ids.retain(|it, _| !it.is_described_as(info));
     }
 
     /// The newest process of a rank.

@@ -9,7 +9,7 @@ use ddp_doctor_proto::v1;
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Seat, Unstated};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::evidence::limits::Limits;
-use crate::evidence::members;
+use crate::evidence::members::{self, Listed};
 use crate::evidence::values::name;
 
 /// Maximum number of process groups per process.
@@ -42,26 +42,24 @@ impl Groups {
         if self.groups.contains_key(&group.id) {
             return Some(());
         }
-        let seat = seat(group.seat)?;
-        let members = members::decode(group.members, &group.runs)?;
-        let is_empty = members.is_empty() && seat.is_none();
-        if group.id == 0 || self.groups.len() >= MAX_GROUPS || is_empty {
+        if group.id == 0 || self.groups.len() >= MAX_GROUPS {
             return None;
         }
+        let seat = seat(group.seat)?;
         let info = GroupInfo {
             key: GroupRef {
                 layer: layer_of(layer, seat).into(),
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: group.ordinal,
-                members,
+                members: Vec::new(),
             },
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
             unstated: Unstated { numbers: layer == STACK_LAYER, ..Unstated::default() },
         };
-        let info = limits.group(info)?;
+        let info = limits.group(info, Listed::new(group.members, group.runs))?;
         self.groups.insert(group.id, info.clone());
         out.push(Event::GroupJoined { process, group: info });
         Some(())
@@ -76,27 +74,24 @@ impl Groups {
     ) -> Option<Arc<GroupInfo>> {
         let group = group.filter(|group| !group.name.is_empty())?;
         let seat = seat(group.seat)?;
-        let members = members::decode(group.members, &group.runs)?;
-        if members.is_empty() && seat.is_none() {
-            return None;
-        }
         if self.creations >= MAX_CREATIONS {
             return None;
         }
         self.creations += 1;
-        limits.group(GroupInfo {
+        let info = GroupInfo {
             key: GroupRef {
                 layer: layer_of(layer, seat).into(),
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: 0,
-                members,
+                members: Vec::new(),
             },
             description: name(&group.description),
             backend: name(&group.backend),
             seat,
             ..GroupInfo::default()
-        })
+        };
+        limits.group(info, Listed::new(group.members, group.runs))
     }
 }
 

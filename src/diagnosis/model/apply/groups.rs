@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::GroupRef;
-
 use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::Model;
 use crate::model::group::{CreationRequest, Group, MeetingPoint, Member};
-use crate::model::ids::{GroupId, Target, World};
+use crate::model::ids::{GroupId, GroupKey, Target, World};
 
 impl Model {
     /// Takes an event about the groups of a process; returns any other one.
@@ -115,12 +113,12 @@ impl Model {
 /// The group with this key in this world; created if there is none.
 fn group_of(
     groups: &mut Vec<Group>,
-    ids: &mut BTreeMap<(World, GroupRef), GroupId>,
+    ids: &mut BTreeMap<GroupKey, GroupId>,
     world: World,
     info: &Arc<GroupInfo>,
 ) -> GroupId {
     let next = GroupId(groups.len() as u32);
-    let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
+    let id = *ids.entry(GroupKey::of(&world, info)).or_insert(next);
     match groups.get_mut(id.0 as usize) {
         Some(group) => group.describe(info),
         None => groups.push(Group::new(id, world, Arc::clone(info))),

@@ -140,6 +140,30 @@ fn decoders_of_one_job_share_their_memory() {
     assert_eq!(rejected(&mut Decoder::within(2, memory)), 0);
 }
 
+/// Twelve bytes stand for 131 072 members.
+#[test]
+fn groups_are_charged_for_what_their_members_take() {
+    let limit = 16 << 20;
+    let mut decoder = Decoder::within(0, Arc::new(Memory::new(limit)));
+    let members = [0, 1, 1 << 17].map(u32::to_le_bytes).concat();
+    let group = |id: u32| {
+        Kind::GroupDefined(v1::GroupDefined {
+            process: 1,
+            id,
+            name: id.to_string(),
+            runs: members.clone(),
+            ..Default::default()
+        })
+    };
+    let mut events = Vec::new();
+    decoder.decode(report(vec![joined()]), &mut events);
+    decoder.decode(report((1..=100).map(group).collect()), &mut events);
+    let groups = events.iter().filter(|it| matches!(it, Event::GroupJoined { .. })).count();
+    // The decoder and the engine each have a list of the members.
+    assert!(groups > 0 && groups * 2 * 4 * (1 << 17) <= limit, "{groups}");
+    assert_eq!(decoder.rejected(), 100 - groups as u64);
+}
+
 #[test]
 fn processes_of_a_node_share_groups_and_places() {
     let mut decoder = known();
