@@ -3,7 +3,7 @@
 //! Texts from ranks may contain any characters; the return values of these functions contain no
 //! control characters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::report::{
     CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
@@ -55,55 +55,89 @@ pub fn sides<'a>(
     shown: impl Fn(&Where) -> String,
     mut source: impl FnMut(&Where) -> Option<String>,
 ) -> Vec<[String; 5]> {
-    let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
-    // Thousands of ranks have few places.
-    let mut places: Vec<&Where> = Vec::new();
-    for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
+    let roots: HashSet<u32> = finding.ranks.root.iter().copied().collect();
+    let mut ways = Ways::of(finding);
+    let mut rows: Vec<Side> = Vec::new();
+    let mut known: HashMap<([String; 4], bool), usize> = HashMap::new();
     for call in &finding.per_rank {
+        // A later attempt has another process.
+        let process = rank(call.rank).filter(|it| it.attempt == finding.attempt);
+        let is_root = roots.contains(&call.rank);
         let place = call.place.as_ref();
-        let cells = [
-            // A later attempt has another process.
-            side(finding, call, rank(call.rank).filter(|it| it.attempt == finding.attempt)),
-            place.map(|place| plain(&shown(place))).unwrap_or_default(),
-            place.map(|place| way(&places, place, source(place))).unwrap_or_default(),
-            call_text(call),
-        ];
-        let is_root = |rank: &u32| finding.ranks.root.contains(rank);
-        let is_alike = |(who, _, known): &&mut (Vec<u32>, Option<u64>, [String; 4])| {
-            *known == cells && is_root(&who[0]) == is_root(&call.rank)
-        };
-        match rows.iter_mut().find(is_alike) {
-            Some((who, waited, _)) => {
-                who.push(call.rank);
-                *waited = (*waited).max(call.waited_ms);
-            }
-            None => rows.push((vec![call.rank], call.waited_ms, cells)),
-        }
+        let place = place.map(|place| ways.text(place, &shown, &mut source)).unwrap_or_default();
+        let (line, way) = place;
+        let cells = [side(finding, call, is_root, process), line, way, call_text(call)];
+        let row = *known.entry((cells, is_root)).or_insert_with_key(|(cells, is_root)| {
+            rows.push(Side { is_root: *is_root, cells: cells.clone(), ..Side::default() });
+            rows.len() - 1
+        });
+        rows[row].ranks.push(call.rank);
+        rows[row].waited_ms = rows[row].waited_ms.max(call.waited_ms);
     }
     rows.into_iter()
-        .map(|(who, waited, [state, place, source, call])| {
-            let state = match waited {
+        .map(|Side { is_root, ranks, waited_ms, cells: [state, place, source, call] }| {
+            let state = match waited_ms {
                 Some(waited) if state.starts_with("wait") => {
                     format!("{state} {}", duration(waited))
                 }
                 _ => state,
             };
-            let mark =
-                if who.iter().all(|rank| finding.ranks.root.contains(rank)) { "▸" } else { " " };
-            let host = host_of(&who, has_hosts, &rank);
-            [format!("{mark} rank {}{host}", rank_list(&who)), state, place, source, call]
+            let mark = if is_root { "▸" } else { " " };
+            let host = host_of(&ranks, has_hosts, &rank);
+            [format!("{mark} rank {}{host}", rank_list(&ranks)), state, place, source, call]
         })
         .collect()
+}
+
+/// Ranks of a finding in one state at one call.
+#[derive(Default)]
+struct Side {
+    is_root: bool,
+    ranks: Vec<u32>,
+    waited_ms: Option<u64>,
+    cells: [String; 4],
+}
+
+/// The places of a finding. Thousands of ranks have few, and each is formatted once.
+struct Ways<'a> {
+    /// Places with different frames of packages, by file and line, in the order of the finding.
+    lines: HashMap<(&'a str, u32), Vec<&'a Where>>,
+    texts: HashMap<&'a Where, (String, String)>,
+}
+
+impl<'a> Ways<'a> {
+    fn of(finding: &'a Finding) -> Self {
+        let mut lines: HashMap<_, Vec<&Where>> = HashMap::new();
+        let mut known = HashSet::new();
+        for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {
+            let line = (place.file.as_str(), place.line);
+            if known.insert((line, &place.via)) {
+                lines.entry(line).or_default().push(place);
+            }
+        }
+        Self { lines, texts: HashMap::new() }
+    }
+
+    /// The line of a place, and how it reaches the call.
+    fn text(
+        &mut self,
+        place: &'a Where,
+        shown: impl Fn(&Where) -> String,
+        source: impl FnMut(&Where) -> Option<String>,
+    ) -> (String, String) {
+        let others = self.lines.get(&(place.file.as_str(), place.line));
+        let text = self.texts.entry(place).or_insert_with(|| {
+            let others = others.map(Vec::as_slice).unwrap_or_default();
+            (plain(&shown(place)), way(others, place, { source }(place)))
+        });
+        text.clone()
+    }
 }
 
 /// The source text of a line, and the functions of installed packages between it and the call:
 /// "trainer.fit(model) › Trainer.save_checkpoint". If other ranks reach another call from the same
 /// line, the frame at which the ways part is named by its line.
-fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
+fn way(of_line: &[&Where], place: &Where, source: Option<String>) -> String {
     let called = |frame: &&Where| {
         let name = frame.function.rsplit('.').next().unwrap_or_default();
         source.as_ref().is_some_and(|text| text.contains(&format!("{name}(")))
@@ -111,7 +145,7 @@ fn way(places: &[&Where], place: &Where, source: Option<String>) -> String {
     let features = place.features();
     // The line itself shows the function that it calls.
     let is_shown = features.len() > 1 && features.first().is_some_and(called);
-    let parting = places.iter().find_map(|other| place.parting(other));
+    let parting = of_line.iter().find_map(|other| place.parting(other));
     let mut parts: Vec<String> = source.clone().into_iter().collect();
     if place.library {
         parts.push("in a library: no line of the program".into());
@@ -145,9 +179,7 @@ pub fn has_several_hosts<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> bool 
 }
 
 /// Activity of a rank, in two or three words.
-#[must_use]
-pub fn side(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
-    let is_root = finding.ranks.root.contains(&call.rank);
+fn side(finding: &Finding, call: &RankCall, is_root: bool, process: Option<&Rank>) -> String {
     match finding.code.as_str() {
         "DD202" if is_root => return "raised".into(),
         "DD204" if is_root => return "stands still".into(),

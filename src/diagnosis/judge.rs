@@ -9,7 +9,7 @@
 //! first.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
@@ -48,8 +48,8 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     // A failure in a world that the launcher started later does not follow from one before it.
     let world = |it: &Draft| Some(&restarts::process_of(situation, it)?.world);
     let worlds: Vec<Option<&World>> = found.iter().map(world).collect();
-    let mut causes: Vec<Option<usize>> =
-        (0..found.len()).map(|at| cause(&found, &worlds, at)).collect();
+    let known = Causes::of(&found, &worlds);
+    let mut causes: Vec<Option<usize>> = (0..found.len()).map(|at| known.cause(at)).collect();
     break_circles(&found, &mut causes);
     let keys: Vec<Key> = found.iter().map(|it| it.key.clone()).collect();
     let is_current = |it: &Draft| !situation.attempts.is_over(it.attempt);
@@ -117,20 +117,121 @@ fn severity(found: &[Draft], causes: &[Option<usize>], at: usize) -> Severity {
     severities.min().unwrap_or(found[at].severity)
 }
 
-/// The draft that this one followed from, if any.
-fn cause(found: &[Draft], worlds: &[Option<&World>], at: usize) -> Option<usize> {
-    let draft = &found[at];
-    if let Some(parent) = &draft.follows
-        && let Some(at) =
-            found.iter().position(|other| other.key == *parent && other.attempt == draft.attempt)
-    {
-        return Some(at);
+/// The findings that may be causes of others. Thousands of ranks may end, each with a finding of its own, so those
+/// that may have caused one of them are looked up.
+struct Causes<'a> {
+    found: &'a [Draft],
+    worlds: &'a [Option<&'a World>],
+    /// The first finding of a key and an attempt.
+    by_key: BTreeMap<(&'a Key, Attempt), usize>,
+    /// Findings that a rank was drawn into.
+    of_rank: HashMap<u32, Vec<usize>>,
+    /// Findings about processes, by time: of their ends, and those which the transport of a peer reported.
+    ends: [Vec<(ProcessFact, usize)>; 2],
+    /// Findings that are not about a process.
+    of_no_process: Vec<usize>,
+    /// All findings, by precedence and time.
+    in_order: Vec<usize>,
+}
+
+impl<'a> Causes<'a> {
+    fn of(found: &'a [Draft], worlds: &'a [Option<&'a World>]) -> Self {
+        let mut by_key = BTreeMap::new();
+        let mut of_rank: HashMap<u32, Vec<usize>> = HashMap::new();
+        let mut ends = [Vec::new(), Vec::new()];
+        let mut of_no_process = Vec::new();
+        for (at, draft) in found.iter().enumerate() {
+            by_key.entry((&draft.key, draft.attempt)).or_insert(at);
+            let is_about_calls = draft.place.is_some() || draft.precedence == Precedence::Start;
+            let blocked = draft.root.iter().filter(|_| draft.fact.is_none() && is_about_calls);
+            let drawn_in: BTreeSet<u32> = draft.victims.iter().chain(blocked).copied().collect();
+            drawn_in.into_iter().for_each(|rank| of_rank.entry(rank).or_default().push(at));
+            match draft.fact {
+                Some(fact) => ends[usize::from(fact.from_communication)].push((fact, at)),
+                None => of_no_process.push(at),
+            }
+        }
+        ends.iter_mut().for_each(|ends| ends.sort_by_key(|(fact, _)| fact.at));
+        let mut in_order: Vec<usize> = (0..found.len()).collect();
+        in_order.sort_by_key(|&at| (found[at].precedence, found[at].evidence_at));
+        Self { found, worlds, by_key, of_rank, ends, of_no_process, in_order }
     }
-    let fact = draft.fact?;
-    let others = others(found, worlds, at);
-    blocked_earlier(&others, draft, fact)
-        .or_else(|| broke_communication(&others, fact))
-        .or_else(|| ended_job(&others, fact))
+
+    /// The finding that this one followed from, if any.
+    fn cause(&self, at: usize) -> Option<usize> {
+        let draft = &self.found[at];
+        let parent = draft.follows.as_ref();
+        if let Some(parent) = parent.and_then(|key| self.by_key.get(&(key, draft.attempt))) {
+            return Some(*parent);
+        }
+        let fact = draft.fact?;
+        self.blocked_earlier(at, fact)
+            .or_else(|| self.broke_communication(at, fact))
+            .or_else(|| self.ended_job(at, fact))
+    }
+
+    /// Whether a finding may be the cause of another one: it is of the same attempt and world, neither followed from
+    /// it nor is the same event, and is not a hint.
+    fn may_cause(&self, other: usize, at: usize) -> bool {
+        let (it, draft) = (&self.found[other], &self.found[at]);
+        let is_same = it.follows.as_ref() == Some(&draft.key)
+            || (draft.event.is_some() && it.event == draft.event);
+        let worlds = self.worlds[other].zip(self.worlds[at]);
+        let is_elsewhere = it.attempt != draft.attempt || worlds.is_some_and(|(a, b)| a != b);
+        other != at && it.precedence != Precedence::Hint && !is_elsewhere && !is_same
+    }
+
+    /// The finding that already blocked the rank for another reason.
+    fn blocked_earlier(&self, at: usize, fact: ProcessFact) -> Option<usize> {
+        let drawn_in = self.of_rank.get(&fact.rank)?.iter().copied();
+        let blocked = drawn_in.filter(|&other| {
+            let it = &self.found[other];
+            it.blocked_at.unwrap_or(it.evidence_at) <= fact.at
+                && self.may_cause(other, at)
+                && !is_caused_by(it, fact, &self.found[at])
+        });
+        blocked.min_by_key(|&other| (self.found[other].precedence, self.found[other].evidence_at))
+    }
+
+    /// The end of another rank, if the transport reported it.
+    fn broke_communication(&self, at: usize, fact: ProcessFact) -> Option<usize> {
+        if !fact.from_communication {
+            return None;
+        }
+        let [ended, reported] = &self.ends;
+        let ended = ended.iter().take_while(|(other, _)| other.at <= fact.at.plus(ECHO));
+        let reported = reported.iter().take_while(|(other, _)| other.at < fact.at);
+        let first = ended
+            .chain(reported)
+            .find(|(other, place)| other.rank != fact.rank && self.may_cause(*place, at));
+        if let Some((_, place)) = first {
+            return Some(*place);
+        }
+        // The peer may also have left in order, after all its calls.
+        let mut others = self.of_no_process.iter().copied();
+        let left = others
+            .find(|&other| self.found[other].evidence_at <= fact.at && self.may_cause(other, at));
+        left.filter(|&other| self.found[other].precedence < Precedence::Settings)
+    }
+
+    /// The finding after which the launcher or a user ended the remaining ranks.
+    fn ended_job(&self, at: usize, fact: ProcessFact) -> Option<usize> {
+        let grace = match fact.signal {
+            Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
+                Duration::ZERO
+            }
+            Some(libc_signal::KILL) => GRACE,
+            _ => return None,
+        };
+        let mut others = self.in_order.iter().copied();
+        others.find(|&other| {
+            let it = &self.found[other];
+            it.precedence < Precedence::Settings
+                && begin(it).plus(grace) <= fact.at
+                && it.fact.is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
+                && self.may_cause(other, at)
+        })
+    }
 }
 
 /// Of findings that follow from each other, the earliest has no cause: a launcher ends the other ranks after
@@ -161,78 +262,6 @@ fn break_circles(found: &[Draft], causes: &mut [Option<usize>]) {
     }
 }
 
-/// A draft that may be the cause of another one, with its index.
-type Other<'a> = (usize, &'a Draft);
-
-/// The drafts that may be the cause of this one: those of the same attempt and world that neither
-/// followed from it nor are the same event. Hints are not causes.
-fn others<'a>(found: &'a [Draft], worlds: &[Option<&World>], at: usize) -> Vec<Other<'a>> {
-    let draft = &found[at];
-    let own = |other: &Draft| {
-        other.follows.as_ref() == Some(&draft.key)
-            || (draft.event.is_some() && other.event == draft.event)
-    };
-    let elsewhere = |i: usize| {
-        found[i].attempt != draft.attempt || worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b)
-    };
-    let others = found.iter().enumerate();
-    let is_hint = |other: &Draft| other.precedence == Precedence::Hint;
-    let may_be = |i: usize, other: &Draft| i != at && !own(other) && !is_hint(other);
-    others.filter(|(i, other)| may_be(*i, other) && !elsewhere(*i)).collect()
-}
-
-/// The draft that already blocked the rank for another reason.
-fn blocked_earlier(others: &[Other<'_>], draft: &Draft, fact: ProcessFact) -> Option<usize> {
-    let blocked = others.iter().filter(|(_, other)| {
-        let began = other.blocked_at.unwrap_or(other.evidence_at);
-        let is_about_calls = other.place.is_some() || other.precedence == Precedence::Start;
-        let drawn_in = other.victims.contains(&fact.rank)
-            || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
-        drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
-    });
-    blocked.min_by_key(|(_, other)| (other.precedence, other.evidence_at)).map(|(i, _)| *i)
-}
-
-/// The end of another rank, if the transport reported it.
-fn broke_communication(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
-    if !fact.from_communication {
-        return None;
-    }
-    let first = others
-        .iter()
-        .filter_map(|(i, other)| Some((*i, other.fact?)))
-        .filter(|(_, other)| {
-            other.rank != fact.rank
-                && other.at <= fact.at.plus(ECHO)
-                && (!other.from_communication || other.at < fact.at)
-        })
-        .min_by_key(|(_, other)| (other.from_communication, other.at));
-    if let Some((i, _)) = first {
-        return Some(i);
-    }
-    // The peer may also have left in order, after all its calls.
-    let left =
-        others.iter().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
-    left.filter(|(_, other)| other.precedence < Precedence::Settings).map(|(i, _)| *i)
-}
-
-/// The draft after which the launcher or a user ended the remaining ranks.
-fn ended_job(others: &[Other<'_>], fact: ProcessFact) -> Option<usize> {
-    let grace = match fact.signal {
-        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
-            Duration::ZERO
-        }
-        Some(libc_signal::KILL) => GRACE,
-        _ => return None,
-    };
-    let earlier = others.iter().filter(|(_, other)| {
-        other.precedence < Precedence::Settings
-            && begin(other).plus(grace) <= fact.at
-            && other.fact.is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
-    });
-    earlier.min_by_key(|(_, other)| (other.precedence, other.evidence_at)).map(|(i, _)| *i)
-}
-
 /// Whether the other finding was caused by this fact.
 fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
     other.fact.is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
@@ -251,20 +280,19 @@ fn merge(found: Vec<Draft>) -> Vec<Draft> {
     for draft in found {
         let key = EventKey::of(&draft);
         if let Some(&twin) = key.as_ref().and_then(|key| known.get(key)) {
-            absorb(&mut merged[twin], draft);
+            merged[twin].others.push(draft);
             continue;
         }
         known.extend(key.map(|key| (key, merged.len())));
-        merged.push(Merged { first: draft.summary.clone(), draft });
+        merged.push(Merged { first: draft, others: Vec::new() });
     }
-    merged.into_iter().map(|it| it.draft).collect()
+    merged.into_iter().map(Merged::into_draft).collect()
 }
 
-/// A finding with those of the same event.
+/// Findings of one event.
 struct Merged {
-    draft: Draft,
-    /// Summary of the first of them.
-    first: String,
+    first: Draft,
+    others: Vec<Draft>,
 }
 
 /// What findings of one event have in common: a cause, or else a text and a line.
@@ -290,8 +318,7 @@ impl EventKey {
 
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
 /// happened at one line.
-fn is_alike(a: Option<&str>, b: Option<&str>) -> bool {
-    let (Some(a), Some(b)) = (a, b) else { return false };
+fn is_alike(a: &str, b: &str) -> bool {
     a == b || without_differences(a) == without_differences(b)
 }
 
@@ -333,34 +360,53 @@ fn shared(a: &str, b: &str) -> String {
     shared.flatten().collect()
 }
 
-fn absorb(merged: &mut Merged, other: Draft) {
-    let into = &mut merged.draft;
-    // It names the first rank alone.
-    into.mistake = None;
-    into.root.extend(other.root);
-    into.root.sort_unstable();
-    into.root.dedup();
-    into.add_victims(other.victims);
-    let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
-    into.per_rank.extend(other.per_rank.into_iter().filter(|call| !known.contains(&call.rank)));
-    into.root_confidence = into.root_confidence.min(other.root_confidence);
-    // A certificate of the first fact does not prove the others.
-    if into.certificate.is_some() && other.certificate.is_none() {
-        into.confidence = into.confidence.min(Confidence::Supported);
-        into.certificate = None;
-    }
-    match (&into.event, &other.event) {
-        (Some(event), Some(theirs)) if is_alike(Some(event), Some(theirs)) => {
-            let event = shared(event, theirs);
-            into.summary = format!("{} {event}", Ranks(&into.root));
-            into.event = Some(event);
-            merged.first.clone_from(&into.summary);
+impl Merged {
+    fn into_draft(self) -> Draft {
+        let Self { first: mut into, others } = self;
+        if others.is_empty() {
+            return into;
         }
-        _ => {
-            let are = Ranks(&into.root).with("is", "are");
-            into.summary = format!("{are} affected; first: {}", merged.first);
-            into.event = None;
+        // It names the first rank alone.
+        into.mistake = None;
+        let mut known: HashSet<u32> = into.per_rank.iter().map(|call| call.rank).collect();
+        let mut victims = BTreeSet::new();
+        let mut first = into.summary.clone();
+        let mut alike = None;
+        for other in others {
+            into.root.extend(other.root);
+            victims.extend(other.victims);
+            into.per_rank.extend(other.per_rank.into_iter().filter(|call| known.insert(call.rank)));
+            into.root_confidence = into.root_confidence.min(other.root_confidence);
+            // A certificate of the first fact does not prove the others.
+            if into.certificate.is_some() && other.certificate.is_none() {
+                into.confidence = into.confidence.min(Confidence::Supported);
+                into.certificate = None;
+            }
+            into.event = match (&into.event, &other.event) {
+                (Some(event), Some(theirs)) if is_alike(event, theirs) => {
+                    let event = shared(event, theirs);
+                    alike = Some((into.root.len(), event.clone()));
+                    Some(event)
+                }
+                _ => None,
+            };
+            into.evidence_at = into.evidence_at.max(other.evidence_at);
         }
+        if let Some((ranks, event)) = alike {
+            first = format!("{} {event}", Ranks(&ascending(&into.root[..ranks])));
+        }
+        into.root = ascending(&into.root);
+        into.add_victims(victims);
+        into.summary = match into.event {
+            Some(_) => first,
+            None => format!("{} affected; first: {first}", Ranks(&into.root).with("is", "are")),
+        };
+        into
     }
-    into.evidence_at = into.evidence_at.max(other.evidence_at);
+}
+
+/// The ranks in ascending order, each once.
+fn ascending(ranks: &[u32]) -> Vec<u32> {
+    let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+    ranks.into_iter().collect()
 }

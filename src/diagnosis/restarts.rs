@@ -21,10 +21,11 @@ pub(crate) fn attempt_of(situation: &Situation<'_>, draft: &Draft) -> Attempt {
 pub(crate) fn process_of<'a>(situation: &Situation<'a>, draft: &Draft) -> Option<&'a Process> {
     let model = situation.model;
     match (&draft.key.place, draft.place) {
-        (KeyPlace::Process(rank, pid), _) => model
-            .processes
-            .values()
-            .find(|process| process.rank == Some(*rank) && process.pid == *pid),
+        (KeyPlace::Process(rank, pid), _) => {
+            let of_rank = model.ranks.get(rank)?.iter();
+            let processes = of_rank.filter_map(|id| model.processes.get(id));
+            processes.filter(|process| process.pid == *pid).min_by_key(|process| process.id)
+        }
         (_, Some((group, _))) => {
             let member = model.group(group).members.values().next();
             member.and_then(|member| model.processes.get(&member.process))

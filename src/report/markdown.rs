@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Finding, Report, Role};
 
-use super::text::{about, context, inert, rows};
+use super::text::{RankTable, Sources, about, context, inert, rows};
 use crate::diagnosis::source::cause;
 use crate::source_files::SourceFolders;
 
@@ -20,8 +20,10 @@ pub fn report(out: &mut dyn Write, report: &Report, folders: &SourceFolders) -> 
     if report.findings.is_empty() {
         writeln!(out, "\nNo problems found.")?;
     }
+    let ranks = RankTable::of(&report.ranks);
+    let mut sources = Sources::below(folders);
     for finding in &report.findings {
-        one(out, finding, report, folders)?;
+        one(out, finding, &ranks, &mut sources)?;
     }
     let tool = &report.tool;
     writeln!(out, "\n<sub>{} {}</sub>", tool.name, tool.version)
@@ -30,8 +32,8 @@ pub fn report(out: &mut dyn Write, report: &Report, folders: &SourceFolders) -> 
 fn one(
     out: &mut dyn Write,
     finding: &Finding,
-    report: &Report,
-    folders: &SourceFolders,
+    ranks: &RankTable<'_>,
+    sources: &mut Sources,
 ) -> io::Result<()> {
     writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(finding.title()))?;
     let role = match finding.role {
@@ -39,7 +41,7 @@ fn one(
         Role::Cascade => ", a consequence",
     };
     writeln!(out, "**{}**{role} · {}", finding.severity, escaped(&context(finding, true)))?;
-    let rows = rows(finding, &report.ranks, folders);
+    let rows = rows(finding, ranks, sources);
     if !rows.is_empty() {
         writeln!(out, "\n| rank | state | line | | call |")?;
         writeln!(out, "|---|---|---|---|---|")?;

@@ -104,12 +104,14 @@ pub fn findings(
     all: bool,
     folders: &SourceFolders,
 ) -> io::Result<()> {
+    let ranks = RankTable::of(&report.ranks);
+    let mut sources = Sources::below(folders);
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
     let long = report.findings.iter().filter(|it| !is_brief(it));
     let mut long = long.peekable();
     while let Some(it) = long.next() {
         writeln!(out)?;
-        calls(out, it, &report.ranks, style, folders)?;
+        calls(out, it, &ranks, style, &mut sources)?;
         if !long.peek().is_some_and(|next| is_explained_alike(it, next)) {
             explanation(out, it, style)?;
         }
@@ -187,7 +189,7 @@ pub fn finding(
     style: Style,
     folders: &SourceFolders,
 ) -> io::Result<()> {
-    calls(out, finding, ranks, style, folders)?;
+    calls(out, finding, &RankTable::of(ranks), style, &mut Sources::below(folders))?;
     explanation(out, finding, style)
 }
 
@@ -195,9 +197,9 @@ pub fn finding(
 fn calls(
     out: &mut dyn Write,
     finding: &Finding,
-    ranks: &[Rank],
+    ranks: &RankTable<'_>,
     style: Style,
-    folders: &SourceFolders,
+    sources: &mut Sources,
 ) -> io::Result<()> {
     let (on, off) = style.severity(finding.severity);
     let word = match finding.severity {
@@ -212,7 +214,7 @@ fn calls(
     if !context.is_empty() {
         writeln!(out, "    {}", style.headline(0, &context))?;
     }
-    let mut rows = rows(finding, ranks, folders);
+    let mut rows = rows(finding, ranks, sources);
     if !rows.is_empty() {
         writeln!(out)?;
         let omitted = omit(&mut rows);
@@ -257,18 +259,38 @@ fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Resu
     Ok(())
 }
 
-/// "attempt 1" for a finding of a job whose ranks were restarted; `None` for other jobs.
-pub(super) fn attempt(finding: &Finding, report: &Report) -> Option<String> {
-    let was_restarted = report.ranks.iter().any(|rank| rank.attempt > 0);
-    (was_restarted || finding.attempt > 0).then(|| format!("attempt {}", finding.attempt))
+/// The ranks of a report, and what every finding needs to know of all of them.
+pub(super) struct RankTable<'a> {
+    by_number: HashMap<u32, &'a Rank>,
+    on_several_hosts: bool,
+    were_restarted: bool,
+}
+
+impl<'a> RankTable<'a> {
+    pub(super) fn of(ranks: &'a [Rank]) -> Self {
+        Self {
+            // The first of equal numbers counts.
+            by_number: ranks.iter().rev().map(|rank| (rank.rank, rank)).collect(),
+            on_several_hosts: has_several_hosts(ranks),
+            were_restarted: ranks.iter().any(|rank| rank.attempt > 0),
+        }
+    }
+
+    /// "attempt 1" for a finding of a job whose ranks were restarted; `None` for other jobs.
+    pub(super) fn attempt(&self, finding: &Finding) -> Option<String> {
+        let is_one_of_several = self.were_restarted || finding.attempt > 0;
+        is_one_of_several.then(|| format!("attempt {}", finding.attempt))
+    }
 }
 
 /// Rows of a finding: ranks, state, place, source text, call.
-pub(super) fn rows(finding: &Finding, ranks: &[Rank], folders: &SourceFolders) -> Vec<[String; 5]> {
-    let mut sources = Sources::below(folders);
-    let rank = |number| ranks.iter().find(|rank| rank.rank == number);
-    let has_hosts = has_several_hosts(ranks);
-    sides(finding, has_hosts, rank, short_path, |place| sources.line(place))
+pub(super) fn rows(
+    finding: &Finding,
+    ranks: &RankTable<'_>,
+    sources: &mut Sources,
+) -> Vec<[String; 5]> {
+    let rank = |number| ranks.by_number.get(&number).copied();
+    sides(finding, ranks.on_several_hosts, rank, short_path, |place| sources.line(place))
 }
 
 /// Shortens a long table to the rows of culprits and the first of the others. Returns how many rows it
@@ -310,7 +332,8 @@ pub(super) fn short_path(place: &Where) -> String {
 /// Lines of source files; each file is read once.
 pub(super) struct Sources {
     folders: SourceFolders,
-    files: HashMap<String, Option<String>>,
+    /// The lines of a file; none if it may not be read.
+    files: HashMap<String, Vec<Box<str>>>,
 }
 
 impl Sources {
@@ -319,26 +342,27 @@ impl Sources {
     }
 
     pub(super) fn line(&mut self, place: &Where) -> Option<String> {
-        source_line(self.text(place)?, place.line)
+        let at = (place.line as usize).checked_sub(1)?;
+        source_line(self.lines(place).get(at)?, 1)
     }
 
     /// The lines of a source file around a place, with their numbers.
     pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
-        let Some(text) = self.text(place) else {
-            return Vec::new();
-        };
         let first = place.line.saturating_sub(lines).max(1);
-        let shown = text.lines().enumerate().skip(first as usize - 1);
-        let count = place.line.saturating_sub(first).saturating_add(lines);
-        shown
-            .take((count as usize).saturating_add(1))
-            .map(|(index, line)| (index as u32 + 1, plain(&line.replace('\t', "    "))))
+        let numbers = first..=place.line.saturating_add(lines);
+        let all = self.lines(place).iter().skip(first as usize - 1);
+        numbers
+            .zip(all)
+            .map(|(number, line)| (number, plain(&line.replace('\t', "    "))))
             .collect()
     }
 
-    fn text(&mut self, place: &Where) -> Option<&str> {
+    fn lines(&mut self, place: &Where) -> &[Box<str>] {
         let (file, folders) = (&place.file, &self.folders);
-        self.files.entry(file.clone()).or_insert_with(|| folders.read(file)).as_deref()
+        self.files.entry(file.clone()).or_insert_with(|| {
+            let text = folders.read(file).unwrap_or_default();
+            text.lines().map(Box::from).collect()
+        })
     }
 }
 
@@ -356,6 +380,10 @@ pub fn withholds_sources(reports: &[Report], folders: &SourceFolders) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use ddp_doctor_proto::report::RankCall;
+
     use super::*;
     use crate::report::testing::{early_exit, ranks, report as sample};
 
@@ -374,6 +402,8 @@ mod tests {
     fn attempt_is_stated_once_ranks_were_restarted() {
         let mut report = sample();
         let mut finding = early_exit();
+        let attempt =
+            |finding: &Finding, report: &Report| RankTable::of(&report.ranks).attempt(finding);
         assert_eq!(attempt(&finding, &report), None);
         report.ranks[0].attempt = 2;
         assert_eq!(attempt(&finding, &report).unwrap(), "attempt 0");
@@ -414,6 +444,28 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         assert_eq!(text.matches("    fix ").count(), 1, "{text}");
         report.findings[1].next = vec!["another fix".into()];
         assert_eq!(written(&report).matches("    fix ").count(), 2);
+    }
+
+    #[test]
+    fn each_place_of_a_finding_is_formatted_once() {
+        let mut finding = early_exit();
+        let call = finding.per_rank[0].clone();
+        let place = |line| Some(Where { line, ..call.place.clone().unwrap() });
+        let calls =
+            (0..1000).map(|rank| RankCall { rank, place: place(rank % 10), ..call.clone() });
+        finding.per_rank = calls.collect();
+        let (shown, read) = (Cell::new(0), Cell::new(0));
+        let count = |counter: &Cell<u32>| counter.set(counter.get() + 1);
+        let show = |place: &Where| {
+            count(&shown);
+            place.line.to_string()
+        };
+        let source = |_: &Where| {
+            count(&read);
+            None
+        };
+        assert_eq!(sides(&finding, false, |_| None, show, source).len(), 11);
+        assert_eq!((shown.get(), read.get()), (10, 10));
     }
 
     #[test]

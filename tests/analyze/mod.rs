@@ -5,11 +5,13 @@
 //! * `logs`: plain logs, and stacks as text; `wrapped_logs`: the same as terminals break them.
 //! * `log_dialects`: the pages on logs of other stacks.
 //! * `combined_evidence`: dumps, logs and recordings of one job.
+//! * `growth`: what large evidence costs.
 //! * `fuzz`: mutated evidence of every kind.
 
 mod combined_evidence;
 mod damage;
 mod fuzz;
+mod growth;
 mod killed_jobs;
 mod log_dialects;
 mod logs;

@@ -5,6 +5,7 @@
 //! * `healthy_job`, `job_without_run`: jobs in the background of a test.
 //! * `scenario`, `evidence`, `dumps`: evidence without a job.
 //! * `report`: checks on reports.
+//! * `heap`: counts allocations.
 //!
 //! `simulated_node.rs` is included by tests of the library and by a benchmark instead.
 
@@ -13,6 +14,7 @@ pub(crate) mod coordinator;
 pub(crate) mod dumps;
 pub(crate) mod evidence;
 pub(crate) mod healthy_job;
+pub(crate) mod heap;
 pub(crate) mod hosts;
 pub(crate) mod job_without_run;
 pub(crate) mod process;

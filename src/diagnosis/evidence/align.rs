@@ -4,6 +4,7 @@
 //! here, by the rules of each operation. Unknown attributes match everything.
 
 use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ddp_doctor_proto::report::Confidence;
 use ddp_doctor_proto::vocabulary::Direction;
@@ -30,7 +31,7 @@ pub enum Mismatch {
 }
 
 /// The part of a call that its peers must agree on. Unknown attributes are `None` or unspecified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Signature {
     op: Op,
     size: Option<u64>,
@@ -111,6 +112,32 @@ impl Signature {
     }
 }
 
+/// All disagreements among these signatures.
+pub fn all_differences<'a>(
+    signatures: impl Iterator<Item = &'a Signature> + Clone,
+) -> BTreeSet<Mismatch> {
+    let all = || signatures.clone();
+    let reduce_ops: HashSet<_> = all().map(|it| (it.reduce_op, it.lower_reduce_op)).collect();
+    let reduce = |(reduce_op, lower_reduce_op)| Signature {
+        op: Op::Unspecified,
+        size: None,
+        dtype: DType::Unspecified,
+        reduce_op,
+        lower_reduce_op,
+        root: None,
+    };
+    let reduce_ops: Vec<Signature> = reduce_ops.into_iter().map(reduce).collect();
+    let reduces_otherwise = |a: &Signature| reduce_ops.iter().any(|b| a.reduces_otherwise(b));
+    let pairs = [
+        (Mismatch::Op, are_different(all().map(|it| it.op.name()))),
+        (Mismatch::Size, are_different(all().map(|it| it.size))),
+        (Mismatch::DType, are_different(all().map(|it| it.dtype.name()))),
+        (Mismatch::ReduceOp, reduce_ops.iter().any(reduces_otherwise)),
+        (Mismatch::Root, are_different(all().map(|it| it.root))),
+    ];
+    pairs.into_iter().filter(|(_, differ)| *differ).map(|(mismatch, _)| mismatch).collect()
+}
+
 /// The first disagreement of two calls that met at one sequence number of a group.
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     Signature::of(a).compare(&Signature::of(b))
@@ -164,13 +191,57 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
+/// Whether two of the known values differ.
+fn are_different<T: PartialEq>(values: impl Iterator<Item = Option<T>>) -> bool {
+    let mut known = values.flatten();
+    let first = known.next();
+    known.any(|value| first.as_ref() != Some(&value))
+}
+
 /// Groups ranks by what agrees with the first of its class: largest class first, ties by lowest rank.
 pub fn classes<T: Copy>(
     of_ranks: impl Iterator<Item = (u32, T)>,
     agree: impl Fn(T, T) -> bool,
 ) -> Vec<Vec<u32>> {
     let classes = by_likeness(of_ranks, |&a, &b| agree(a, b));
-    let mut classes: Vec<Vec<u32>> = classes.into_iter().map(|(_, ranks)| ranks).collect();
+    by_size(classes.into_iter().map(|(_, ranks)| ranks).collect())
+}
+
+/// Maximum number of different signatures of one collective that are compared with every other one: a mistake
+/// makes few, and hostile evidence as many as ranks.
+pub const MAX_SIGNATURES: usize = 256;
+
+/// Groups ranks by agreeing calls: largest class first, ties by lowest rank. Beyond [`MAX_SIGNATURES`]
+/// classes, calls agree only if their signatures are equal.
+pub fn classes_of_calls<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
+    let signatures = calls.map(|(rank, call)| (rank, Signature::of(call)));
+    classes_of_signatures(signatures, |a, b| a.compare(b).is_none())
+}
+
+fn classes_of_signatures(
+    of_ranks: impl Iterator<Item = (u32, Signature)>,
+    mut agree: impl FnMut(&Signature, &Signature) -> bool,
+) -> Vec<Vec<u32>> {
+    let mut classes: Vec<(Signature, Vec<u32>)> = Vec::new();
+    let mut known: HashMap<Signature, usize> = HashMap::new();
+    for (rank, signature) in of_ranks {
+        // An equal signature agrees with the same class.
+        let at = *known.entry(signature).or_insert_with(|| {
+            let mut compared = classes.iter().take(MAX_SIGNATURES);
+            let found = compared.position(|(first, _)| agree(first, &signature));
+            found.unwrap_or(classes.len())
+        });
+        match classes.get_mut(at) {
+            Some((_, ranks)) => ranks.push(rank),
+            None => classes.push((signature, vec![rank])),
+        }
+    }
+    let classes = classes.into_iter().map(|(_, ranks)| ranks).collect();
+    by_size(classes)
+}
+
+/// Classes, largest first, ties by lowest rank.
+fn by_size(mut classes: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     classes.sort_by_key(|ranks| (Reverse(ranks.len()), ranks[0]));
     classes
 }
@@ -317,6 +388,45 @@ mod tests {
         assert_eq!(compare(&piece(1, 3), &piece(2, 3)), None);
         let smaller = compare(&piece(1, 2), &piece(2, 4));
         assert_eq!(smaller, Some(Mismatch::Size), "the wholes differ");
+    }
+
+    #[test]
+    fn calls_are_compared_with_a_limited_number_of_classes() {
+        let of_size = |size: u64| Signature::of(&Call { numel: Some(size), ..call(Op::AllReduce) });
+        let classes = |sizes: &mut dyn Iterator<Item = u64>| {
+            let mut compared = 0;
+            let classes = classes_of_signatures((0..).zip(sizes.map(of_size)), |a, b| {
+                compared += 1;
+                a.compare(b).is_none()
+            });
+            (classes, compared)
+        };
+        let (same, compared) = classes(&mut (0..4000).map(|_| 8));
+        assert_eq!((same.len(), compared), (1, 0));
+        let (different, compared) = classes(&mut (0..4000));
+        assert_eq!(different.len(), 4000);
+        assert!(compared <= 4000 * MAX_SIGNATURES, "{compared}");
+        let (pairs, _) = classes(&mut (0..4000).map(|it| it % 2000));
+        assert_eq!((pairs.len(), &pairs[1999]), (2000, &vec![1999, 3999]));
+    }
+
+    #[test]
+    fn all_differences_are_those_of_any_pair() {
+        let known = Call { numel: Some(8), ..call(Op::AllReduce) };
+        let sum = |of: &Call| Call { reduce_op: ReduceOp::Sum, ..of.clone() };
+        let calls = [
+            sum(&known),
+            Call { dtype: DType::Int32, ..known.clone() },
+            sum(&Call { numel: Some(9), ..known.clone() }),
+            Call { reduce_op: ReduceOp::Max, root: Some(1), ..known },
+            Call { dtype: DType::Float32, ..call(Op::Broadcast) },
+        ];
+        let signatures: Vec<Signature> = calls.iter().map(Signature::of).collect();
+        for from in 0..calls.len() {
+            let some = &signatures[from..];
+            let pairs = some.iter().flat_map(|a| some.iter().flat_map(|b| a.differences(b)));
+            assert_eq!(all_differences(some.iter()), pairs.collect());
+        }
     }
 
     #[test]

@@ -205,8 +205,9 @@ impl Draft {
 
     /// Makes these ranks the victims, except for the root cause, which must be set before.
     pub(crate) fn set_victims(&mut self, ranks: impl IntoIterator<Item = u32>) {
-        let ranks: BTreeSet<u32> = ranks.into_iter().collect();
-        self.victims = ranks.into_iter().filter(|rank| !self.root.contains(rank)).collect();
+        let mut ranks: BTreeSet<u32> = ranks.into_iter().collect();
+        self.root.iter().for_each(|rank| _ = ranks.remove(rank));
+        self.victims = ranks.into_iter().collect();
     }
 
     /// Adds these ranks to the victims, except for the root cause, which must be set before.

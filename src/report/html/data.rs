@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::super::dump;
 use super::super::explain::Page as Explanation;
-use super::super::text::{self, Sources, short_path};
+use super::super::text::{self, RankTable, Sources, short_path};
 use super::super::timeline::{Blocked, Event, Mark, Spent, TimedCall, Timeline, Track};
 use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::{findings, source::cause};
@@ -200,6 +200,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
         let clock = Clock(started.min(timeline.begins()));
         let mut sources = Sources::below(folders);
         let span = Span::of(report, timeline);
+        let ranks = RankTable::of(&report.ranks);
         let (kinds, tracks) = lanes(timeline, span, clock);
         Job {
             id: report.job.id.clone(),
@@ -212,7 +213,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
             findings: report
                 .findings
                 .iter()
-                .map(|finding| entry(finding, report, clock, folders, &mut sources))
+                .map(|finding| entry(finding, &ranks, clock, &mut sources))
                 .collect(),
             ranks: report.ranks.iter().map(rank_row).collect(),
             kinds,
@@ -235,13 +236,7 @@ impl Clock {
     }
 }
 
-fn entry(
-    finding: &Finding,
-    report: &Report,
-    clock: Clock,
-    folders: &SourceFolders,
-    sources: &mut Sources,
-) -> Entry {
+fn entry(finding: &Finding, ranks: &RankTable<'_>, clock: Clock, sources: &mut Sources) -> Entry {
     let side = |[who, state, place, source, call]: [String; 5]| Side {
         root: who.starts_with('▸'),
         ranks: who.trim_start_matches(['▸', ' ']).replacen("rank ", "", 1),
@@ -263,13 +258,13 @@ fn entry(
         caused_by: finding.caused_by.clone(),
         summary: finding.title().to_owned(),
         context: text::context(finding, true),
-        attempt: text::attempt(finding, report).unwrap_or_default(),
+        attempt: ranks.attempt(finding).unwrap_or_default(),
         cause,
         root: finding.ranks.root.clone(),
         root_text: rank_list(&finding.ranks.root),
         root_confidence: finding.ranks.root_confidence.to_string(),
         victims: finding.ranks.victims.clone(),
-        sides: text::rows(finding, &report.ranks, folders).into_iter().map(side).collect(),
+        sides: text::rows(finding, ranks, sources).into_iter().map(side).collect(),
         excerpts: excerpts(finding, sources),
         parameters: finding.parameters.clone(),
         why: finding.reasons(),

@@ -1,6 +1,6 @@
 //! DD901 evidence-incomplete: evidence about ranks is missing, so findings about them are too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, Exit, Fact, RankCall, Severity};
@@ -11,7 +11,7 @@ use crate::evidence::event::StartedRank;
 use crate::evidence::provenance::{Dumps, Provenance};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
-use crate::model::{Exception, Note, Process, Target, libc_signal};
+use crate::model::{Exception, GroupId, Note, Process, Target, libc_signal};
 use crate::situation::Situation;
 use crate::words::{NEXT_FOR_DUMPS, Ranks, WHY_FOR_DUMPS, number};
 
@@ -366,6 +366,8 @@ pub(crate) fn is_about_ends(draft: &Draft) -> bool {
 
 /// Rows of the last calls of these ranks.
 fn last_rows(situation: &Situation<'_>, names: &[u32]) -> Vec<RankCall> {
+    // Thousands of ranks may be inside one collective.
+    let mut of_joins: BTreeMap<(GroupId, u64), BTreeMap<u32, RankCall>> = BTreeMap::new();
     let rows = names.iter().filter_map(|&rank| {
         let process = situation.model.process_of(rank)?;
         let last = process.last_call.as_ref();
@@ -374,8 +376,11 @@ fn last_rows(situation: &Situation<'_>, names: &[u32]) -> Vec<RankCall> {
         }
         let inside = last.and_then(|call| match process.target(call.id) {
             Some(Target::Join(group, seq)) => {
-                let calls = rank_calls(situation, group, seq);
-                calls.into_iter().find(|call| call.rank == rank)
+                let of_join = of_joins.entry((group, seq)).or_insert_with(|| {
+                    let calls = rank_calls(situation, group, seq).into_iter().rev();
+                    calls.map(|call| (call.rank, call)).collect()
+                });
+                of_join.get(&rank).cloned()
             }
             Some(Target::Message(..)) => Some(made_call(situation, rank, process, call)),
             None => process.is_inside_a_call().then(|| made_call(situation, rank, process, call)),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::ReduceOp;
 use ddp_doctor_proto::catalogue::Code;
 
-use crate::evidence::align::Mismatch;
+use crate::evidence::align::{self, Mismatch};
 use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
@@ -176,13 +176,6 @@ fn on_bytes(join: &Join) -> &'static str {
 }
 
 fn all_differences(join: &Join) -> Vec<&'static str> {
-    let mut found = BTreeSet::new();
-    let mut signatures = join.signatures();
-    while let Some(first) = signatures.next() {
-        for second in signatures.clone() {
-            found.extend(first.differences(second));
-        }
-    }
     let name = |mismatch: &Mismatch| match mismatch {
         Mismatch::Op => "operation",
         Mismatch::Size => "size",
@@ -191,5 +184,5 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
         Mismatch::ReduceOp => "reduce op",
         Mismatch::Root => "root",
     };
-    found.iter().map(name).collect()
+    align::all_differences(join.signatures()).iter().map(name).collect()
 }

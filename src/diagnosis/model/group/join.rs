@@ -6,7 +6,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::{self, Mismatch, OddOnes, Signature};
+use crate::evidence::align::{self, MAX_SIGNATURES, Mismatch, OddOnes, Signature};
 use crate::evidence::event::Call;
 use crate::evidence::splits::{self, Misfit};
 use crate::model::history::Position;
@@ -22,7 +22,7 @@ pub struct Join {
     pub mismatch: Option<(Mismatch, Timestamp)>,
     /// Time and rank of the last arrival.
     pub last: (Timestamp, u32),
-    /// Different signatures of the calls, each with the time of its first call.
+    /// Different signatures of the calls, at most [`MAX_SIGNATURES`], each with the time of its first call.
     signatures: Vec<(Signature, Timestamp)>,
     /// Once every member has entered it: place of a rank whose call is still expected to change.
     pub(super) pending: Option<usize>,
@@ -82,10 +82,12 @@ pub enum Wait {
     Over(Timestamp),
 }
 
-/// Adds a signature of a call at this time.
+/// Adds a signature of a call at this time. Of too many, the first are kept.
 fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: Timestamp) {
+    let is_full = signatures.len() >= MAX_SIGNATURES;
     match signatures.iter_mut().find(|(known, _)| *known == signature) {
         Some((_, first_at)) => *first_at = at.min(*first_at),
+        None if is_full => {}
         None => signatures.push((signature, at)),
     }
 }
@@ -196,14 +198,14 @@ impl Join {
     /// is a class of its own.
     pub fn classes(&self) -> Vec<Vec<u32>> {
         if let Some(OddOnes { ranks: odd, .. }) = self.odd_splits() {
-            let fitting = self.calls.keys().copied().filter(|it| !odd.contains(it));
+            let fitting = self.calls.keys().copied().filter(|it| odd.binary_search(it).is_err());
             let mut classes = vec![fitting.collect::<Vec<u32>>()];
             classes.retain(|class| !class.is_empty());
             classes.extend(odd.into_iter().map(|rank| vec![rank]));
             return classes;
         }
         let calls = self.calls.iter().map(|(&rank, joined)| (rank, &*joined.call));
-        align::classes(calls, |a, b| align::compare(a, b).is_none())
+        align::classes_of_calls(calls)
     }
 }
 

@@ -1,0 +1,60 @@
+//! The cost of an analysis is proportional to the evidence, however many of its ranks differ.
+
+use std::fs;
+
+use ddp_doctor::postmortem;
+
+use crate::support::heap::allocated_by;
+
+/// Bytes allocated in the analysis of a log with these lines of each rank.
+fn work(ranks: u32, lines: fn(u32) -> String) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("job.log");
+    fs::write(&log, (0..ranks).map(lines).collect::<String>()).unwrap();
+    allocated_by(|| {
+        let reports = postmortem::analyze(&[log]).reports;
+        assert_eq!(reports[0].ranks.len(), ranks as usize);
+        assert!(!reports[0].findings.is_empty());
+    })
+}
+
+fn assert_proportional(lines: fn(u32) -> String) {
+    let (few, many) = (work(200, lines), work(1600, lines));
+    assert!(many < 12 * few, "{few} bytes for 200 ranks, {many} for 1600");
+}
+
+fn traceback(rank: u32, file: &str, error: &str) -> String {
+    let lines =
+        ["Traceback (most recent call last):", &format!("  File \"{file}\", line 3, in f"), error];
+    lines.map(|line| format!("[rank{rank}]: {line}\n")).concat()
+}
+
+fn watchdog(rank: u32, seq: u32, numel: u32) -> String {
+    format!(
+        "[rank{rank}]:[E1128 05:00:00.000000000 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective \
+         operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn={numel}, NumelOut={numel}, \
+         Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+}
+
+#[test]
+fn different_exceptions_of_all_ranks_cost_what_they_are_long() {
+    assert_proportional(|rank| {
+        traceback(rank, &format!("a{rank}.py"), &format!("ValueError: x{rank}"))
+    });
+}
+
+#[test]
+fn one_exception_of_all_ranks_costs_what_it_is_long() {
+    assert_proportional(|rank| traceback(rank, "a.py", &format!("ValueError: port {rank}")));
+}
+
+#[test]
+fn timeouts_of_different_calls_cost_what_they_are_long() {
+    assert_proportional(|rank| watchdog(rank, rank + 1, 100));
+}
+
+#[test]
+fn timeouts_of_calls_of_different_sizes_cost_what_they_are_long() {
+    assert_proportional(|rank| watchdog(rank, 7, 100 + rank));
+}
