@@ -5,12 +5,16 @@
 //! The folders of a job that runs here, or ran here in a run directory of this user, are the working
 //! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::words::{plain, source_line};
 
 use crate::files;
 
@@ -94,6 +98,43 @@ impl SourceFolders {
             let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
             let mut ends = ends.filter(|end| end.is_relative());
             ends.find_map(|end| self.given.iter().find_map(|it| open_below(&it.join(&end), [it])))
+        })
+    }
+}
+
+/// Lines of source files; each file is read once.
+pub(crate) struct SourceLines {
+    folders: SourceFolders,
+    /// The lines of a file; none if it may not be read.
+    files: HashMap<String, Vec<Box<str>>>,
+}
+
+impl SourceLines {
+    pub(crate) fn below(folders: &SourceFolders) -> Self {
+        Self { folders: folders.clone(), files: HashMap::new() }
+    }
+
+    pub(crate) fn line(&mut self, place: &Where) -> Option<String> {
+        let at = (place.line as usize).checked_sub(1)?;
+        source_line(self.lines(place).get(at)?, 1)
+    }
+
+    /// The lines of a source file around a place, with their numbers.
+    pub(crate) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
+        let first = place.line.saturating_sub(lines).max(1);
+        let numbers = first..=place.line.saturating_add(lines);
+        let all = self.lines(place).iter().skip(first as usize - 1);
+        numbers
+            .zip(all)
+            .map(|(number, line)| (number, plain(&line.replace('\t', "    "))))
+            .collect()
+    }
+
+    fn lines(&mut self, place: &Where) -> &[Box<str>] {
+        let (file, folders) = (&place.file, &self.folders);
+        self.files.entry(file.clone()).or_insert_with(|| {
+            let text = folders.read(file).unwrap_or_default();
+            text.lines().map(Box::from).collect()
         })
     }
 }

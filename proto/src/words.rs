@@ -392,32 +392,37 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
     })
 }
 
-/// Replaces control characters and invisible ones. Text from a rank may contain them, and must neither
-/// control a terminal nor hide anything from a reader.
+/// Text of a rank for a reader: control characters and invisible ones are replaced, because they could control a
+/// terminal or hide something, and addresses are not recognizable as links, because a word joiner, which is
+/// invisible, separates their parts. Text that is already so does not change.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if is_hidden(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// Like [`plain`], and a viewer that turns addresses into links does not recognize any: a word joiner, which
-/// is invisible, separates their parts.
-#[must_use]
-pub fn inert(text: &str) -> String {
-    /// What an address begins with, in lower case: before and after the joiner.
-    const STARTS: [(&str, &str); 4] = [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
-    let text = plain(text);
-    let lower = text.to_ascii_lowercase();
     let mut out = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
-        let joins = |(before, after): &(&str, &str)| {
-            lower[at..].starts_with(after) && lower[..at].ends_with(before)
-        };
-        if STARTS.iter().any(joins) {
-            out.push('\u{2060}');
+        let joins_next = || is_in_address(&out, &text[at + c.len_utf8()..]);
+        if c == JOINER && joins_next() {
+            continue;
         }
-        out.push(c);
+        if is_in_address(&out, &text[at..]) {
+            out.push(JOINER);
+        }
+        out.push(if is_hidden(c) { '\u{fffd}' } else { c });
     }
     out
+}
+
+/// An invisible character that separates nothing.
+const JOINER: char = '\u{2060}';
+
+/// Whether a text between these two could be one address.
+fn is_in_address(before: &str, after: &str) -> bool {
+    /// What an address begins with, in lower case, before and after the joiner.
+    const STARTS: [(&str, &str); 4] = [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
+    let ends_with = |start: &str| {
+        let from = before.len().checked_sub(start.len());
+        from.and_then(|from| before.get(from..)).is_some_and(|end| end.eq_ignore_ascii_case(start))
+    };
+    STARTS.iter().any(|(start, rest)| after.starts_with(rest) && ends_with(start))
 }
 
 /// Whether a character is a control character or an invisible one.
@@ -464,7 +469,8 @@ mod tests {
             ("mailto:a", "mailto\u{2060}:a"),
             ("train.py:9 :: a/b", "train.py:9 :: a/b"),
         ] {
-            assert_eq!(inert(text), expected);
+            assert_eq!(plain(text), expected);
+            assert_eq!(plain(expected), expected);
         }
     }
 

@@ -4,6 +4,7 @@ use ddp_doctor_proto::catalogue::is_gap;
 use ddp_doctor_proto::report::{
     Confidence, Effect, Finding, Role, Severity, Timestamp, Verdict, Where,
 };
+use ddp_doctor_proto::words::{is_hidden, plain};
 use serde::Serialize;
 
 /// Maximum number of ranks that a message lists.
@@ -77,7 +78,7 @@ impl From<&Finding> for Excerpt {
         let call = calls().find(|call| is_root(call.rank)).or(calls().next());
         Self {
             code: finding.code.clone(),
-            name: finding.name.clone(),
+            name: cut(&finding.name),
             severity: finding.severity,
             effect: finding.effect,
             confidence: finding.confidence,
@@ -102,16 +103,37 @@ impl From<&Finding> for Excerpt {
     }
 }
 
-/// Text of limited length without control characters.
+/// Text of limited length without control characters and invisible ones.
 fn cut(text: &str) -> String {
-    let plain = text.chars().filter(|c| !c.is_control());
-    plain.take(MAX_TEXT).collect()
+    let shown = text.chars().filter(|c| !is_hidden(*c));
+    shown.take(MAX_TEXT).collect()
+}
+
+/// Text for a chat, which evaluates markup: Slack's characters are escaped by its rule, and joiners, which are
+/// invisible, keep names from being mentions and addresses from being links.
+fn for_chat(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '@' => out.push_str("@\u{2060}"),
+            '(' if out.ends_with(']') => out.push_str("\u{2060}("),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 impl Event {
-    /// The message as one sentence.
+    /// The message as one sentence for a chat, without markup.
     #[must_use]
     pub fn text(&self) -> String {
+        for_chat(&self.sentence())
+    }
+
+    fn sentence(&self) -> String {
         match self {
             Self::Finding { job, finding, .. } => {
                 let (code, name) = (&finding.code, &finding.name);
@@ -195,7 +217,7 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::report;
+    use crate::report::testing::{INVISIBLE, assert_inert, hostile_report, report};
 
     fn kinds(events: &[Event]) -> Vec<String> {
         let kind = |event: &Event| match event {
@@ -218,6 +240,28 @@ mod tests {
         assert_eq!(kinds(&tracker.observe(Verdict::Hang, &findings)), ["DD102"]);
         findings[0].role = Role::Cascade;
         assert!(tracker.observe(Verdict::Hang, &findings).is_empty());
+    }
+
+    #[test]
+    fn text_of_a_job_is_not_markup_in_a_chat() {
+        let markup = "<!channel> <http://evil.example|here> @everyone [x](//evil.example) & &lt;";
+        let mut report = hostile_report();
+        report.findings[0].summary.push_str(markup);
+        let events = Tracker::new(&format!("{}{markup}", report.job.id))
+            .finish(Verdict::Hang, &report.findings);
+        assert_eq!(events.len(), 2);
+        for event in events {
+            let text = event.text();
+            assert_inert(&text);
+            assert!(
+                !text.contains(['<', '>']) && !text.contains("](") && !text.contains("& "),
+                "{text}"
+            );
+            assert!(text.contains("&lt;!channel&gt;") && text.contains("&amp;lt;"), "{text}");
+            assert_eq!(text.matches('@').count(), text.matches("@\u{2060}").count(), "{text}");
+            let data = serde_json::to_string(&event).unwrap();
+            assert!(!data.contains(INVISIBLE), "{data}");
+        }
     }
 
     #[test]

@@ -7,10 +7,10 @@ use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Threa
 use ddp_doctor_proto::report::{BlockedOn, Job, Rank, RankState, Timestamp, Tool, Where};
 
 use super::markdown::escaped;
-use super::text::{Sources, Style, duration, ended, plain, short_path};
+use super::text::{Style, duration, ended, plain, short_path};
 use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::diagnosis::{evidence::place, words};
-use crate::source_files::SourceFolders;
+use crate::source_files::{SourceFolders, SourceLines};
 
 /// Maximum length of a native function's name shown, in characters.
 const MAX_FUNCTION_CHARS: usize = 60;
@@ -126,7 +126,7 @@ pub fn text(
     if let Some(head) = head(dump) {
         writeln!(out, "{head}")?;
     }
-    let mut sources = Sources::below(folders);
+    let mut sources = SourceLines::below(folders);
     for group in &dump.groups {
         let members = members(dump, group);
         writeln!(out, "\n{on}{}{off}", who(&members))?;
@@ -177,7 +177,7 @@ pub fn markdown(
     if let Some(head) = head(dump) {
         writeln!(out, "{}", escaped(&head))?;
     }
-    let mut sources = Sources::below(folders);
+    let mut sources = SourceLines::below(folders);
     for group in &dump.groups {
         let members = members(dump, group);
         writeln!(out, "\n## {}\n", escaped(&who(&members)))?;
@@ -236,7 +236,11 @@ fn who(processes: &[&Process]) -> String {
 
 /// Rows of the main threads' stack. Native frames are those of the first member: the group has only
 /// its Python frames in common.
-fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
+fn stack_rows(
+    members: &[&Process],
+    frames: &[Where],
+    sources: &mut SourceLines,
+) -> Vec<[String; 3]> {
     let first = members.first().and_then(|process| process.threads.first());
     match first {
         Some(main) => thread_rows(main, sources),
@@ -245,7 +249,7 @@ fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> 
 }
 
 /// The native frames called from Python, then the Python frames; without Python, all native frames.
-pub(super) fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
+pub(super) fn thread_rows(thread: &Thread, sources: &mut SourceLines) -> Vec<[String; 3]> {
     let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
     let called = if thread.python.is_empty() {
         thread.native.len()
@@ -274,7 +278,7 @@ fn file_name(path: &str) -> &str {
 }
 
 /// Function, place, and the source line if it is the user's code.
-fn frame_rows(frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
+fn frame_rows(frames: &[Where], sources: &mut SourceLines) -> Vec<[String; 3]> {
     let row = |frame: &Where| {
         let source = place::is_users(&frame.file).then(|| sources.line(frame)).flatten();
         [

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Finding, Report, Role};
 
-use super::text::{RankTable, Sources, about, context, inert, rows};
+use super::text::{RankTable, about, context, plain, rows};
 use crate::diagnosis::source::cause;
-use crate::source_files::SourceFolders;
+use crate::source_files::{SourceFolders, SourceLines};
 
 /// Writes a whole report. Source lines are read below `folders`.
 ///
@@ -21,21 +21,22 @@ pub fn report(out: &mut dyn Write, report: &Report, folders: &SourceFolders) -> 
         writeln!(out, "\nNo problems found.")?;
     }
     let ranks = RankTable::of(&report.ranks);
-    let mut sources = Sources::below(folders);
+    let mut sources = SourceLines::below(folders);
     for finding in &report.findings {
         one(out, finding, &ranks, &mut sources)?;
     }
     let tool = &report.tool;
-    writeln!(out, "\n<sub>{} {}</sub>", tool.name, tool.version)
+    writeln!(out, "\n<sub>{} {}</sub>", escaped(&tool.name), escaped(&tool.version))
 }
 
 fn one(
     out: &mut dyn Write,
     finding: &Finding,
     ranks: &RankTable<'_>,
-    sources: &mut Sources,
+    sources: &mut SourceLines,
 ) -> io::Result<()> {
-    writeln!(out, "\n## {} {}: {}\n", finding.code, finding.name, escaped(finding.title()))?;
+    let [name, title] = [finding.name.as_str(), finding.title()].map(escaped);
+    writeln!(out, "\n## {} {name}: {title}\n", finding.code)?;
     let role = match finding.role {
         Role::Initiating => "",
         Role::Cascade => ", a consequence",
@@ -79,7 +80,7 @@ fn one(
 /// Escapes text: text from a job must not act as markup.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
-    let text = inert(text);
+    let text = plain(text);
     let mut letters = text.chars().peekable();
     while let Some(c) = letters.next() {
         let in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -168,11 +169,7 @@ all_reduce #\u{2060}23 needs all three ranks.
 
     #[test]
     fn hidden_characters_and_links_of_a_job_are_inert() {
-        let mut report = testing::report();
-        report.job.id = testing::HIDDEN.into();
-        report.findings[0].summary = testing::HIDDEN.into();
-        report.findings[0].why = vec![testing::HIDDEN.into()];
-        testing::assert_inert(&written(&report));
+        testing::assert_inert(&written(&testing::hostile_report()));
     }
 
     #[test]

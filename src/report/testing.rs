@@ -9,6 +9,8 @@ use ddp_doctor_proto::report::{
 };
 use ddp_doctor_proto::{DType, Op};
 
+use serde_json::Value;
+
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
@@ -120,15 +122,49 @@ pub(crate) fn report() -> Report {
 pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
 
 /// Characters that take no room, or change the direction or the lines of a text.
-pub(super) const INVISIBLE: [char; 7] =
+pub(crate) const INVISIBLE: [char; 7] =
     ['\u{200b}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{e0041}', '\u{202e}', '\u{2066}'];
 /// A name with all of them, and with addresses that viewers show as links.
 pub(super) const HIDDEN: &str = "a\u{200b}\u{feff}\u{2028}\u{2029}\u{e0041}\u{202e}\u{2066} [link](3) \
                                  https://evil.example/x www.evil.example mailto:a.evil";
 
+/// [`report`] with [`HIDDEN`] in all texts that may be a rank's, also those which no rank can choose today.
+pub(crate) fn hostile_report() -> Report {
+    /// Fields with words of the report's own, and codes.
+    const WORDS: [&str; 14] = [
+        "schema",
+        "schema_version",
+        "code",
+        "severity",
+        "effect",
+        "confidence",
+        "role",
+        "state",
+        "verdict",
+        "kind",
+        "root_confidence",
+        "started_at",
+        "ended_at",
+        "layer",
+    ];
+    fn spoil(key: &str, value: &mut Value) {
+        match value {
+            Value::String(text) if !WORDS.contains(&key) && !key.ends_with("_at") => {
+                text.push_str(HIDDEN);
+            }
+            Value::Array(items) => items.iter_mut().for_each(|it| spoil(key, it)),
+            Value::Object(fields) => fields.iter_mut().for_each(|(key, it)| spoil(key, it)),
+            _ => {}
+        }
+    }
+    let mut value = serde_json::to_value(report()).unwrap();
+    spoil("", &mut value);
+    serde_json::from_value(value).unwrap()
+}
+
 /// Asserts that a text made from [`HIDDEN`] hides nothing and has no link.
 #[track_caller]
-pub(super) fn assert_inert(text: &str) {
+pub(crate) fn assert_inert(text: &str) {
     assert!(!text.contains(INVISIBLE), "{text:?}");
     assert!(text.contains("evil.example/x"), "{text:?}");
     for link in ["://", "www.", "mailto:", "\n[link]"] {

@@ -8,11 +8,11 @@ use std::path::Path;
 use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
-use ddp_doctor_proto::words::{has_several_hosts, sides, source_line};
-pub use ddp_doctor_proto::words::{inert, plain, wrapped};
+use ddp_doctor_proto::words::{has_several_hosts, sides};
+pub use ddp_doctor_proto::words::{plain, wrapped};
 
 use crate::diagnosis::{findings, source::cause};
-use crate::source_files::{self, SourceFolders};
+use crate::source_files::{self, SourceFolders, SourceLines};
 
 /// Width at which text is wrapped, in columns, unless a terminal has less.
 pub(super) const WIDTH: usize = 100;
@@ -105,7 +105,7 @@ pub fn findings(
     folders: &SourceFolders,
 ) -> io::Result<()> {
     let ranks = RankTable::of(&report.ranks);
-    let mut sources = Sources::below(folders);
+    let mut sources = SourceLines::below(folders);
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
     let long = report.findings.iter().filter(|it| !is_brief(it));
     let mut long = long.peekable();
@@ -189,7 +189,7 @@ pub fn finding(
     style: Style,
     folders: &SourceFolders,
 ) -> io::Result<()> {
-    calls(out, finding, &RankTable::of(ranks), style, &mut Sources::below(folders))?;
+    calls(out, finding, &RankTable::of(ranks), style, &mut SourceLines::below(folders))?;
     explanation(out, finding, style)
 }
 
@@ -199,7 +199,7 @@ fn calls(
     finding: &Finding,
     ranks: &RankTable<'_>,
     style: Style,
-    sources: &mut Sources,
+    sources: &mut SourceLines,
 ) -> io::Result<()> {
     let (on, off) = style.severity(finding.severity);
     let word = match finding.severity {
@@ -207,9 +207,10 @@ fn calls(
         Severity::Warning => "warning",
         Severity::Error | Severity::Critical => "error",
     };
-    let label = format!("{word}[{}] {}: ", finding.code, finding.name);
-    let summary = style.headline(label.len(), finding.title());
-    writeln!(out, "{on}{word}[{}]{off} {}: {summary}", finding.code, finding.name,)?;
+    let name = plain(&finding.name);
+    let label = format!("{word}[{}] {name}: ", finding.code);
+    let title = style.headline(label.len(), finding.title());
+    writeln!(out, "{on}{word}[{}]{off} {name}: {title}", finding.code)?;
     let context = context(finding, style.past);
     if !context.is_empty() {
         writeln!(out, "    {}", style.headline(0, &context))?;
@@ -287,7 +288,7 @@ impl<'a> RankTable<'a> {
 pub(super) fn rows(
     finding: &Finding,
     ranks: &RankTable<'_>,
-    sources: &mut Sources,
+    sources: &mut SourceLines,
 ) -> Vec<[String; 5]> {
     let rank = |number| ranks.by_number.get(&number).copied();
     sides(finding, ranks.on_several_hosts, rank, short_path, |place| sources.line(place))
@@ -329,43 +330,6 @@ pub(super) fn short_path(place: &Where) -> String {
     format!("{}:{}", below.unwrap_or_else(|| place.file.clone()), place.line)
 }
 
-/// Lines of source files; each file is read once.
-pub(super) struct Sources {
-    folders: SourceFolders,
-    /// The lines of a file; none if it may not be read.
-    files: HashMap<String, Vec<Box<str>>>,
-}
-
-impl Sources {
-    pub(super) fn below(folders: &SourceFolders) -> Self {
-        Self { folders: folders.clone(), files: HashMap::new() }
-    }
-
-    pub(super) fn line(&mut self, place: &Where) -> Option<String> {
-        let at = (place.line as usize).checked_sub(1)?;
-        source_line(self.lines(place).get(at)?, 1)
-    }
-
-    /// The lines of a source file around a place, with their numbers.
-    pub(super) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
-        let first = place.line.saturating_sub(lines).max(1);
-        let numbers = first..=place.line.saturating_add(lines);
-        let all = self.lines(place).iter().skip(first as usize - 1);
-        numbers
-            .zip(all)
-            .map(|(number, line)| (number, plain(&line.replace('\t', "    "))))
-            .collect()
-    }
-
-    fn lines(&mut self, place: &Where) -> &[Box<str>] {
-        let (file, folders) = (&place.file, &self.folders);
-        self.files.entry(file.clone()).or_insert_with(|| {
-            let text = folders.read(file).unwrap_or_default();
-            text.lines().map(Box::from).collect()
-        })
-    }
-}
-
 /// Whether findings name source files that exist here, and none may be read.
 #[must_use]
 pub fn withholds_sources(reports: &[Report], folders: &SourceFolders) -> bool {
@@ -385,7 +349,9 @@ mod tests {
     use ddp_doctor_proto::report::RankCall;
 
     use super::*;
-    use crate::report::testing::{early_exit, ranks, report as sample};
+    use crate::report::testing::{
+        assert_inert, early_exit, hostile_report, ranks, report as sample,
+    };
 
     /// The folder of this repository.
     fn here() -> SourceFolders {
@@ -444,6 +410,13 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         assert_eq!(text.matches("    fix ").count(), 1, "{text}");
         report.findings[1].next = vec!["another fix".into()];
         assert_eq!(written(&report).matches("    fix ").count(), 2);
+    }
+
+    #[test]
+    fn hidden_characters_and_links_of_a_job_are_inert() {
+        let mut out = Vec::new();
+        report(&mut out, &hostile_report(), Style::default(), true, &here()).unwrap();
+        assert_inert(&String::from_utf8(out).unwrap());
     }
 
     #[test]

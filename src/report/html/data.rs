@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::super::dump;
 use super::super::explain::Page as Explanation;
-use super::super::text::{self, RankTable, Sources, short_path};
+use super::super::text::{self, RankTable, short_path};
 use super::super::timeline::{Blocked, Event, Mark, Spent, TimedCall, Timeline, Track};
 use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::{findings, source::cause};
-use crate::source_files::SourceFolders;
+use crate::source_files::{SourceFolders, SourceLines};
 
 use super::shares::Span;
 
@@ -198,7 +198,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
     let job = |&(report, timeline): &(&Report, &Timeline)| {
         let started = report.job.started_at.unwrap_or(timeline.begins());
         let clock = Clock(started.min(timeline.begins()));
-        let mut sources = Sources::below(folders);
+        let mut sources = SourceLines::below(folders);
         let span = Span::of(report, timeline);
         let ranks = RankTable::of(&report.ranks);
         let (kinds, tracks) = lanes(timeline, span, clock);
@@ -236,7 +236,12 @@ impl Clock {
     }
 }
 
-fn entry(finding: &Finding, ranks: &RankTable<'_>, clock: Clock, sources: &mut Sources) -> Entry {
+fn entry(
+    finding: &Finding,
+    ranks: &RankTable<'_>,
+    clock: Clock,
+    sources: &mut SourceLines,
+) -> Entry {
     let side = |[who, state, place, source, call]: [String; 5]| Side {
         root: who.starts_with('▸'),
         ranks: who.trim_start_matches(['▸', ' ']).replacen("rank ", "", 1),
@@ -277,7 +282,7 @@ fn entry(finding: &Finding, ranks: &RankTable<'_>, clock: Clock, sources: &mut S
 }
 
 /// The source around the lines of a finding, those of root cause ranks first.
-fn excerpts(finding: &Finding, sources: &mut Sources) -> Vec<Excerpt> {
+fn excerpts(finding: &Finding, sources: &mut SourceLines) -> Vec<Excerpt> {
     let mut places: Vec<(bool, &Where, Vec<u32>)> = Vec::new();
     for call in &finding.per_rank {
         let Some(place) = &call.place else { continue };
@@ -536,7 +541,7 @@ fn nodes(waits: &[Blocked], clock: Clock) -> Vec<Node> {
     nodes
 }
 
-fn stacks(timeline: &Timeline, sources: &mut Sources) -> Vec<Stack> {
+fn stacks(timeline: &Timeline, sources: &mut SourceLines) -> Vec<Stack> {
     let mut groups: BTreeMap<Vec<[String; 3]>, Stack> = BTreeMap::new();
     for track in &timeline.tracks {
         let Some(stacks) = &track.stacks else {

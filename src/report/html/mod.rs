@@ -85,7 +85,7 @@ impl Formatter for InertFormatter {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        let fragment = super::text::inert(fragment);
+        let fragment = super::text::plain(fragment);
         let mut rest = fragment.as_str();
         while let Some(at) = rest.find(['<', '>', '&']) {
             let (before, after) = rest.split_at(at);
@@ -114,7 +114,7 @@ impl Formatter for InertFormatter {
 
 /// Escapes text for HTML.
 fn escaped(text: &str) -> String {
-    let text = super::text::inert(text);
+    let text = super::text::plain(text);
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -187,13 +187,8 @@ mod tests {
 
     #[test]
     fn hidden_characters_and_links_of_a_job_are_inert() {
-        let mut report = testing::report();
-        report.job.id = testing::HIDDEN.into();
-        report.findings[0].summary = testing::HIDDEN.into();
-        let page = written(&report, &testing::timeline());
-        testing::assert_inert(
-            data_of(&page)["jobs"][0]["findings"][0]["summary"].as_str().unwrap(),
-        );
+        let page = written(&testing::hostile_report(), &testing::timeline());
+        testing::assert_inert(&data_of(&page)["jobs"].to_string());
         let (title, _) = page.split_once("<title>").unwrap().1.split_once("</title>").unwrap();
         testing::assert_inert(title);
     }
