@@ -87,6 +87,41 @@ fn torchrun_hang_on_two_hosts_is_diagnosed_by_token_alone() {
     }
 }
 
+/// A program that keeps the environment that its rank started with, and goes on as another program.
+const KEEPS_ENVIRONMENT: &str = "\
+import os, runpy, sys
+with open('/proc/self/environ') as mine, open('environment', 'w') as kept:
+    kept.write(mine.read())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+";
+
+#[test]
+#[ignore = "live: part of make test-all"]
+fn token_file_of_torchrun_on_two_hosts_stays_out_of_the_ranks_environment() {
+    let (Some(venv), Some(hosts)) = (venv(), Hosts::new(2)) else {
+        return;
+    };
+    let job = jobs().join("../../agent/python/examples/uneven_batches.py");
+    let mut runs = [0, 1].map(|host| {
+        let [file, program] = ["token", "keep.py"].map(|name| hosts.dir(host).join(name));
+        fs::write(&file, format!("{TOKEN}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&program, KEEPS_ENVIRONMENT).unwrap();
+        let mut command = torchrun_command(&hosts, &venv, host, "2", &program);
+        command.env_remove("DDP_DOCTOR_TOKEN").env("DDP_DOCTOR_TOKEN_FILE", file).arg(&job);
+        hosts.start(host, "run", command)
+    });
+    let statuses = runs.each_mut().map(Process::end);
+    assert_killed(statuses, &runs);
+    for (host, run) in (0..).zip(&runs) {
+        let environment = fs::read_to_string(hosts.dir(host).join("environment")).unwrap();
+        assert!(environment.contains("RANK="), "{environment}");
+        assert!(!environment.contains(TOKEN) && !run.stderr().contains(TOKEN), "{environment}");
+        assert_hang(&report_in(&hosts.dir(host).join("report.json")).unwrap());
+    }
+}
+
 #[test]
 #[ignore = "live: part of make test-all"]
 fn healthy_torchrun_on_two_hosts_is_silent() {
