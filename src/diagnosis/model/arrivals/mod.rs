@@ -219,6 +219,14 @@ impl Arrivals {
         self.encounters.iter().rev()
     }
 
+    /// The latest encounters, back to this time. They are in the order of completion, which is nearly that of time:
+    /// by at most `slack`.
+    pub fn back_to(&self, from: Timestamp, slack: Duration) -> impl Iterator<Item = &Encounter> {
+        let is_later =
+            move |it: &&Encounter| it.last().is_some_and(|last| last.at.plus(slack) >= from);
+        self.latest().take_while(is_later)
+    }
+
     /// Time between the oldest encounter that is kept and the latest.
     pub fn covered(&self) -> Duration {
         let at = |encounter: Option<&Encounter>| encounter.and_then(Encounter::first_at);
@@ -473,6 +481,19 @@ mod tests {
         let until = |place| latest.came.get(place).unwrap().until;
         assert_eq!(until(1000), Some(Timestamp(77)));
         assert_eq!(until(999), None);
+    }
+
+    #[test]
+    fn encounters_before_a_time_are_not_visited() {
+        let mut arrivals = Arrivals::default();
+        (1..=1000).for_each(|seq| arrivals.met(met(seq, &[seq * 10, seq * 10 + 1])));
+        let seqs = |from, slack| {
+            let recent = arrivals.back_to(Timestamp(from), Duration::from_nanos(slack));
+            recent.map(|it| it.seq).collect::<Vec<u64>>()
+        };
+        assert_eq!(seqs(9991, 0), [1000, 999]);
+        assert_eq!(seqs(9991, 10), [1000, 999, 998]);
+        assert_eq!(seqs(0, 0).len(), 1000);
     }
 
     #[test]

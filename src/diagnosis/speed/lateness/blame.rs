@@ -105,7 +105,7 @@ fn follow<'a>(
 fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     let encounters: Vec<&Encounter> = model
         .arrivals
-        .latest()
+        .back_to(since, model.timing.straggler)
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
         .collect();
     let ranks = encounters.iter().filter_map(|it| it.came.ranks().iter().max());

@@ -61,10 +61,7 @@ impl<'a> Losses<'a> {
         (from, to): (Timestamp, Timestamp),
         slice: Slice,
     ) -> Self {
-        let recent = model.arrivals.latest().take_while(|encounter| {
-            // Encounters are in the order of completion, which is nearly that of time.
-            encounter.last().is_some_and(|last| last.at.plus(model.timing.straggler) >= from)
-        });
+        let recent = model.arrivals.back_to(from, model.timing.straggler);
         // Encounters of a group share the list of their ranks.
         let mut latest: &[u32] = &[];
         let mut ranks = BTreeSet::new();

@@ -164,7 +164,7 @@ fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Slic
     let (first, last) = (started_in(from), started_in(to));
     let mut lost = vec![Duration::ZERO; (last - first + 1) as usize];
     let mut fewest_ranks = 1;
-    for encounter in model.arrivals.latest() {
+    for encounter in model.arrivals.back_to(from, model.timing.straggler) {
         let Some(end) = encounter.last().filter(|end| end.at >= from) else { continue };
         fewest_ranks = fewest_ranks.max(encounter.came.len());
         let waits = encounter.waited();
