@@ -105,7 +105,7 @@ impl Options {
             match listening {
                 Ok((token, (listener, address))) => {
                     let source = Arc::new(Source::new(Arc::clone(hub), notifier, token));
-                    log.print(&format!("metrics at http://{address}{}", server::PATH));
+                    log.print(&format!("metrics at {address}{} (HTTP)", server::PATH));
                     let log = log.clone();
                     tokio::spawn(async move {
                         let Err(error) = server::serve(listener, source).await;

@@ -28,8 +28,8 @@ fn root() -> &'static Path {
 
 /// Address of the metrics in a text on standard error; `None`: not printed yet.
 fn metrics_address(stderr: &str) -> Option<String> {
-    let line = stderr.lines().find_map(|it| it.split_once("metrics at http://"))?;
-    Some(line.1.strip_suffix("/metrics")?.to_owned())
+    let line = stderr.lines().find_map(|it| it.split_once("ddp-doctor: metrics at "))?;
+    Some(line.1.strip_suffix("/metrics (HTTP)")?.to_owned())
 }
 
 pub(super) fn coordinator(options: &[&str]) -> (Coordinator, String) {
@@ -486,6 +486,6 @@ fn run_serves_the_metrics_of_its_job() {
     assert_eq!(finished.status, Some(0), "{finished}");
     let line = "ddp_doctor_job_running{training_job=\"own\"} 1\n";
     assert!(finished.stdout.contains(line), "{finished}");
-    let notice = format!("metrics at http://{address}/metrics");
+    let notice = format!("metrics at {address}/metrics (HTTP)");
     assert!(finished.stderr.contains(&notice), "{finished}");
 }

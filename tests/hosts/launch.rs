@@ -108,7 +108,7 @@ fn token_file_of_torchrun_on_two_hosts_stays_out_of_the_ranks_environment() {
         fs::write(&file, format!("{TOKEN}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&program, KEEPS_ENVIRONMENT).unwrap();
-        let mut command = torchrun_command(&hosts, &venv, host, "2", &program);
+        let mut command = torchrun_command(&hosts, venv, host, "2", &program);
         command.env_remove("DDP_DOCTOR_TOKEN").env("DDP_DOCTOR_TOKEN_FILE", file).arg(&job);
         hosts.start(host, "run", command)
     });

@@ -161,16 +161,20 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The sentence to show first: the headline, or else the summary.
+    /// The sentence to show first: the headline, unless it is only the start of the summary.
     #[must_use]
     pub fn title(&self) -> &str {
-        self.headline.as_deref().unwrap_or(&self.summary)
+        let is_start =
+            |it: &&str| it.strip_suffix('…').is_some_and(|it| self.summary.starts_with(it));
+        self.headline.as_deref().filter(|it| !is_start(it)).unwrap_or(&self.summary)
     }
 
-    /// The reasoning as shown to users: the summary, unless it is the title, and then `why`.
+    /// The reasoning as shown to users: the summary, unless it begins with the mistake that the title states, and
+    /// then `why`.
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
-        let summary = Some(&self.summary).filter(|it| *it != self.title());
+        let mistake = |text: &'_ str| text.split(';').next().unwrap_or_default().to_owned();
+        let summary = Some(&self.summary).filter(|it| mistake(it) != mistake(self.title()));
         let summary = summary.map(|it| crate::words::sentence(it));
         summary.into_iter().chain(self.why.iter().cloned()).collect()
     }

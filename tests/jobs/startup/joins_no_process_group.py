@@ -3,13 +3,13 @@
 # launcher = "torchrun"
 #
 # [scenario.own_group]
-# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "ranks 0 and 1 started and joined no process group" }
+# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "ranks 0 and 1 started and were not seen to join a process group" }
 # healthy = {}
 # [scenario.remote_calls]
-# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "ranks 0 and 1 started and joined no process group" }
+# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "ranks 0 and 1 started and were not seen to join a process group" }
 # [scenario.one_process]
 # nproc = 1
-# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "it has nothing to synchronise" }
+# faulty = { code = "DD901", verdict = "insufficient", severity = "note", ranks = { root = [] }, says = "the job is one process, which was not seen to join a process group" }
 # healthy = {}
 # ///
 """Ranks that never call init_process_group, so that nothing is recorded: joins_no_process_group.py SCENARIO faulty|healthy
