@@ -1,6 +1,6 @@
 """Installs the wheel in dist/ where its users have it, and uses it there: `make test-install`, as root.
 
-Systems are releases of Debian, with the oldest and the newest C library that Debian's servers have. debootstrap
+Systems are releases of Debian, with the oldest and the newest C library that debootstrap's default mirror has. debootstrap
 (Debian's package of that name) stores each in $DDP_DOCTOR_CACHE, else $XDG_CACHE_HOME/ddp-doctor, else
 ~/.cache/ddp-doctor (0.3 GB each, once); a test changes a copy in memory. On this machine, pip, uv and pipx install the
 wheel, and torchrun runs a job with it.
@@ -22,7 +22,6 @@ CACHE = pathlib.Path(
     os.environ.get("DDP_DOCTOR_CACHE")
     or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "ddp-doctor")
 )
-MIRROR = "http://deb.debian.org/debian"
 SYSTEMS = ("bullseye", "trixie")
 INSTALLERS = ("uv==0.9.9", "pipx==1.8.0")
 SECONDS = 600
@@ -77,7 +76,7 @@ class System:
         shutil.rmtree(stored, ignore_errors=True)
         stored.parent.mkdir(parents=True, exist_ok=True)
         packages = "--include=python3,python3-venv,python3-pip"
-        subprocess.run(["debootstrap", "--variant=minbase", packages, release, stored, MIRROR], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["debootstrap", "--variant=minbase", packages, release, stored], check=True, stdout=subprocess.DEVNULL)
         (stored / "complete").touch()
 
     @staticmethod
