@@ -36,8 +36,9 @@ pub(super) struct Gathering {
     engine: Option<Engine>,
 }
 
-/// A process on a host: boot id, pid and start time.
-type ProcessKey = (String, u32, u64);
+/// A process of a rank: boot id of its host, pid, start time and rank. In containers on one host, two ranks can have
+/// the same pid and start within one tick.
+type ProcessKey = (String, u32, u64, Option<u32>);
 
 #[derive(Debug)]
 struct Node {
@@ -201,10 +202,10 @@ fn processes(round: &[v1::Report]) -> BTreeSet<ProcessKey> {
         match &event.kind {
             Some(Kind::Hello(hello)) => boot.clone_from(&hello.boot_id),
             Some(Kind::ProcessJoined(it)) if it.pid != 0 => {
-                found.insert((boot.clone(), it.pid, it.start_ticks));
+                found.insert((boot.clone(), it.pid, it.start_ticks, it.rank));
             }
             Some(Kind::RankStarted(it)) => {
-                found.insert((boot.clone(), it.pid, it.start_ticks));
+                found.insert((boot.clone(), it.pid, it.start_ticks, Some(it.rank)));
             }
             _ => {}
         }
@@ -215,4 +216,50 @@ fn processes(round: &[v1::Report]) -> BTreeSet<ProcessKey> {
 /// Sends a request to a node without waiting.
 fn send(requests: &mpsc::Sender<v1::Request>, kind: v1::request::Kind) {
     requests.try_send(v1::Request { kind: Some(kind) }).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(rank: u32, pid: u32) -> Vec<v1::Report> {
+        let hello = v1::Hello { boot_id: "boot".into(), ..v1::Hello::default() };
+        let joined =
+            v1::ProcessJoined { pid, start_ticks: 7, rank: Some(rank), ..Default::default() };
+        let events = [Kind::Hello(hello), Kind::ProcessJoined(joined)];
+        let events = events.map(|kind| v1::Event { kind: Some(kind) }).into();
+        vec![v1::Report { events, ..v1::Report::default() }]
+    }
+
+    /// The nodes that have a round after these were received, one from each node.
+    fn kept(rounds: impl IntoIterator<Item = Vec<v1::Report>>) -> Vec<usize> {
+        let (publisher, _viewers) = watch::channel(Arc::default());
+        let mut gathering = Gathering::new(publisher);
+        for (index, round) in rounds.into_iter().enumerate() {
+            let (requests, _node) = mpsc::channel(1);
+            gathering.nodes.push(Node {
+                requests,
+                round: Vec::new(),
+                next: Vec::new(),
+                bytes: 0,
+                is_attached: true,
+                ended: false,
+            });
+            for report in round.into_iter().chain([v1::Report::default()]) {
+                gathering.receive(index, report);
+            }
+        }
+        (0..gathering.nodes.len()).filter(|&it| !gathering.nodes[it].round.is_empty()).collect()
+    }
+
+    #[test]
+    fn task_that_reads_the_same_rank_replaces_the_round_of_another() {
+        assert_eq!(kept([round(0, 5), round(0, 5)]), [1]);
+        assert_eq!(kept([round(0, 5), round(0, 6)]), [0, 1]);
+    }
+
+    #[test]
+    fn ranks_in_containers_may_have_one_pid_and_start_in_one_tick() {
+        assert_eq!(kept([round(0, 5), round(1, 5)]), [0, 1]);
+    }
 }

@@ -81,6 +81,8 @@ fn attaches_on_two_hosts_give_one_report() {
     for process in &mut processes {
         process.end();
     }
+    // Printed if the test fails.
+    processes.iter().for_each(|it| println!("{}{}", it.stdout(), it.stderr()));
     for (host, process) in (0..).zip(&processes) {
         assert_whole(&report_in(&hosts.dir(host).join("together.json")).unwrap());
         let text = process.stdout();
