@@ -12,15 +12,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use v1::event::Kind;
 
 use super::find::RankProcess;
-use crate::coordinator::serve;
 use crate::node::UserLog;
 use crate::node::follow::{Command, Commander, Commands};
-use crate::node::launch::coordinator::Chosen;
-use crate::node::launch::monitor::access;
+use crate::node::launch::coordinator::{Chosen, serve_here};
 use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::ship::attach::{CONCLUSION, Concluded, Coordinator, Diagnosis};
+use crate::node::ship::attach::{CONCLUSION, Concluded, Diagnosis};
 use crate::node::timing::Timing;
-use crate::transport::socket;
 
 /// Time limit for the last update to viewers of a coordinator in this process.
 const VIEWER_SHUTDOWN: Duration = Duration::from_millis(100);
@@ -80,19 +77,7 @@ impl Connection {
         let runtime =
             builder.worker_threads(1).thread_name("ddp-coordinator").enable_all().build()?;
         let (stop_serving, stop) = oneshot::channel();
-        if let (Some((socket, listeners)), Coordinator::Here(hub)) =
-            (chosen.listening, &chosen.coordinator)
-        {
-            let (hub, log) = (Arc::clone(hub), log.clone());
-            runtime.spawn(socket::sweep());
-            runtime.spawn(async move {
-                let _removed_at_the_end = socket;
-                let stop = async { drop(stop.await) };
-                if let Err(error) = serve(listeners, access(), hub, stop).await {
-                    log.print(&error.to_string());
-                }
-            });
-        }
+        serve_here(&runtime, chosen.listening, &chosen.coordinator, &log, stop);
         let (ending, has_ended) = watch::channel(false);
         let diagnosis = Diagnosis {
             follower: commander.clone(),

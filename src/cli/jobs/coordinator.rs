@@ -18,7 +18,7 @@ use crate::host::files::Dir;
 use crate::monitoring::Options;
 use crate::node::UserLog;
 use crate::node::follow::orphans;
-use crate::node::launch::monitor;
+use crate::node::launch::coordinator::access;
 use crate::node::sys;
 use crate::private;
 use crate::transport::Keys;
@@ -125,7 +125,7 @@ impl Coordinator {
             return Err(error.into());
         }
         runtime.spawn(socket::sweep());
-        let serving = runtime.spawn(serve(listeners, monitor::access(), hub, async {
+        let serving = runtime.spawn(serve(listeners, access(), hub, async {
             stopped_serving.await.ok();
         }));
         let _attached = match &self.attach {

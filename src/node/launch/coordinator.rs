@@ -6,11 +6,18 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
 use super::rendezvous::Rendezvous;
-use crate::coordinator::{Hub, Listeners};
+use crate::coordinator::{Access, Hub, Listeners, serve};
 use crate::node::ship::attach::Coordinator;
-use crate::transport::socket::Socket;
+use crate::node::{UserLog, sys};
+use crate::transport::socket::{self, Socket};
 use crate::transport::{Address, Credentials, Keys, TokenError, loopback};
+
+/// Where a coordinator accepts connections, and the socket among them, which is removed at the end.
+pub type Listening = (Option<Socket>, Listeners);
 
 /// The coordinator of a run.
 #[derive(Debug)]
@@ -22,7 +29,7 @@ pub struct Chosen {
     /// Address for other machines, if it differs.
     pub remote_address: Option<String>,
     /// Where a coordinator in this process accepts connections, with its socket.
-    pub listening: Option<(Option<Socket>, Listeners)>,
+    pub listening: Option<Listening>,
     /// Id of the job on all its nodes; `None`: nodes do not share a coordinator.
     pub job: Option<String>,
     /// Lines for the user.
@@ -156,6 +163,34 @@ fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
         }
         both => both,
     }
+}
+
+/// Serves the nodes and viewers of a coordinator, if it is in this process, until `stop`.
+pub fn serve_here(
+    runtime: &Runtime,
+    listening: Option<Listening>,
+    coordinator: &Coordinator,
+    log: &UserLog,
+    stop: oneshot::Receiver<()>,
+) {
+    let (Some((socket, listeners)), Coordinator::Here(hub)) = (listening, coordinator) else {
+        return;
+    };
+    let (hub, log) = (Arc::clone(hub), log.clone());
+    runtime.spawn(socket::sweep());
+    runtime.spawn(async move {
+        let _removed_at_the_end = socket;
+        let stop = async { drop(stop.await) };
+        if let Err(error) = serve(listeners, access(), hub, stop).await {
+            log.print(&error.to_string());
+        }
+    });
+}
+
+/// Limits of connections to a coordinator in this process.
+#[must_use]
+pub fn access() -> Access {
+    Access { user: sys::user_id(), descriptors: sys::descriptor_limit() }
 }
 
 #[cfg(test)]

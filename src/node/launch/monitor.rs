@@ -12,12 +12,12 @@ use ddp_doctor_proto::v1;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
-use crate::coordinator::{Access, Listeners, serve};
 use crate::host::files::Dir;
 use crate::monitoring::{self, Monitoring};
 use crate::node::UserLog;
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::{self, Commander, Follower, names};
+use crate::node::launch::coordinator::{Listening, serve_here};
 use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::screen::{self, Message, Screen};
@@ -30,7 +30,6 @@ use crate::node::sys;
 use crate::node::timing::Timing;
 use crate::report::live::Live;
 use crate::source_files::SourceFolders;
-use crate::transport::socket::{self, Socket};
 
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
@@ -47,7 +46,7 @@ pub(super) struct MonitorParts<'a> {
     pub(super) activation: Option<PathBuf>,
     pub(super) coordinator: Coordinator,
     pub(super) monitoring: monitoring::Options,
-    pub(super) listening: Option<(Option<Socket>, Listeners)>,
+    pub(super) listening: Option<Listening>,
     pub(super) live: Live,
     pub(super) kill: Option<KillAfter>,
     pub(super) stacks: When,
@@ -119,19 +118,7 @@ impl Monitor {
         let mut diagnosis = None;
         if let Some(runtime) = &runtime {
             let coordinator = parts.coordinator;
-            if let (Some((socket, listeners)), Coordinator::Here(hub)) =
-                (parts.listening, &coordinator)
-            {
-                let (hub, log) = (hub.clone(), log.clone());
-                runtime.spawn(socket::sweep());
-                runtime.spawn(async move {
-                    let _removed_at_the_end = socket;
-                    let stop = async { drop(stop.await) };
-                    if let Err(error) = serve(listeners, access(), hub, stop).await {
-                        log.print(&error.to_string());
-                    }
-                });
-            }
+            serve_here(runtime, parts.listening, &coordinator, &log, stop);
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
             let it = Diagnosis {
@@ -207,12 +194,6 @@ fn monitor(options: monitoring::Options, coordinator: &Coordinator, log: &UserLo
             Monitoring::default()
         }
     }
-}
-
-/// Limits of connections to a coordinator in this process.
-#[must_use]
-pub fn access() -> Access {
-    Access { user: sys::user_id(), descriptors: sys::descriptor_limit() }
 }
 
 fn spawn<T: Send + 'static>(
