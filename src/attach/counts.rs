@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_launched_more_than_a_sleeping_one_are_inside_that_call() {
+    fn call_that_a_sleeping_rank_did_not_launch_is_under_way() {
         let ranks = || vec![waits(0, 9), placed(1, Position::Outside, Some(60)), waits(2, 30)];
         let found = settled(ranks(), Some(&answer(&[(21, 2), (20, 2), (21, 2)])));
         assert_eq!(

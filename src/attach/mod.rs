@@ -1,10 +1,10 @@
 //! Diagnosis of a job that was started without ddp-doctor, while it runs.
 //!
-//! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or again and again: `sample`
-//! captures the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts`
-//! and `ras` do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks would have done. The journal then leads to a
-//! report in the way of every other one ([`crate::postmortem`]), so that `analyze` gives the same report later, and one
-//! report for several hosts. `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
+//! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or repeatedly: `sample` captures
+//! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
+//! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
+//! would have done. The report is made from that journal as from every other one ([`crate::postmortem`]), so that
+//! `analyze` gives the same report later, and one report for several hosts. `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
 //!
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported*

@@ -114,6 +114,19 @@ fn test_source(name: &str) -> String {
 }
 
 #[test]
+fn versions_agree() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        ("agent/python/pyproject.toml", format!("version = \"{version}\"")),
+        ("agent/python/ddp_doctor/__init__.py", format!("__version__ = \"{version}\"")),
+        ("CITATION.cff", format!("version: {version}")),
+    ] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        assert!(text.lines().any(|it| it == line), "{file} has no line {line:?}");
+    }
+}
+
+#[test]
 fn first_tests_of_unaffected_jobs_compare_their_results() {
     let page = fs::read_to_string(root().join("docs/operations/faults.md")).unwrap();
     let mut count = 0;

@@ -46,7 +46,7 @@ def why_not(program):
 
 
 def start(arguments, reason):
-    """Becomes the job of the command line, with one line about `reason`. Returns if there is no job."""
+    """Replaces this process with the job of the command line, and prints `reason`. Returns if there is no job."""
     job = _job(arguments)
     if not job:
         return

@@ -241,7 +241,7 @@ pub struct UnplacedFailure {
     pub raised: Option<(Arc<str>, Option<Arc<Where>>)>,
     /// How it ended, as far as known.
     pub exit: Exit,
-    /// When.
+    /// Time of the failure, as the evidence states it.
     pub at: Timestamp,
 }
 
