@@ -43,6 +43,8 @@ pub struct Launch {
     job: String,
     world: String,
     since: Timestamp,
+    /// The rank whose box was given, by pid and start time.
+    first: (u32, u64),
     /// Processes that started ranks, with their start times.
     starters: Vec<(u32, u64)>,
     /// Time when all ranks were first seen to have ended; `None` while one is running.
@@ -68,6 +70,7 @@ impl Launch {
             job: identity.job.clone(),
             world: identity.world.clone(),
             since: Timestamp::now(),
+            first: (identity.pid, identity.start_ticks),
             starters: Vec::new(),
             over_since: None,
             over,
@@ -108,13 +111,19 @@ impl Launch {
 
     /// Exit status of the launch once it is over: the first that is not 0, in the order of `ranks`.
     pub fn status(&mut self, ranks: &[Rank], now: Instant) -> Option<i32> {
-        if ranks.is_empty() || !ranks.iter().all(Rank::has_ended) {
+        // If all boxes are gone, as with their directory, only one rank is known.
+        let have_ended = match ranks {
+            [] => !proc::is_alive(self.first.0, self.first.1),
+            ranks => ranks.iter().all(Rank::has_ended),
+        };
+        if !have_ended {
             self.over_since = None;
             return None;
         }
         let since = *self.over_since.get_or_insert(now);
         let may_restart = self.starters.iter().any(|&(pid, start)| proc::is_alive(pid, start));
-        let patience = if may_restart { self.restart_window } else { LATECOMER };
+        let patience =
+            if may_restart || ranks.is_empty() { self.restart_window } else { LATECOMER };
         if now.duration_since(since) < patience {
             return None;
         }
@@ -133,4 +142,36 @@ impl Launch {
 /// Exit status as a shell reports it; `None`: unknown.
 fn shell_status(exit: Exit) -> Option<i32> {
     exit.code.or_else(|| exit.signal.map(|signal| 128 + signal))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn launch_whose_boxes_are_gone_ends_with_the_rank_that_is_known() {
+        let mut rank = Command::new("sleep").arg("600").spawn().unwrap();
+        let window = Duration::from_secs(20);
+        let mut launch = Launch {
+            job: "job".into(),
+            world: "world".into(),
+            since: Timestamp::now(),
+            first: (rank.id(), proc::Stat::of(rank.id()).unwrap().start_ticks),
+            starters: Vec::new(),
+            over_since: None,
+            over: channel().0,
+            restart_window: window,
+            includes_dead: false,
+        };
+        let now = Instant::now();
+        assert_eq!(launch.status(&[], now), None);
+        assert_eq!(launch.status(&[], now + 2 * window), None, "the rank is alive");
+        rank.kill().unwrap();
+        rank.wait().unwrap();
+        assert_eq!(launch.status(&[], now + 3 * window), None);
+        assert_eq!(launch.status(&[], now + 4 * window), Some(0));
+    }
 }
