@@ -146,7 +146,8 @@ impl Theme {
 /// ASCII replacement of a character.
 fn ascii(symbol: &str) -> &'static str {
     match symbol {
-        "▪" | "·" | "•" => ".",
+        "▪" => "o",
+        "·" | "•" => ".",
         "▸" | "→" => ">",
         "←" => "<",
         "▴" | "↑" => "^",

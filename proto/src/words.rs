@@ -19,30 +19,65 @@ pub fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
     if let Some(group) = &finding.group {
         let name = match group.description.as_str() {
-            "" | "undefined" => &group.name,
-            description => description,
+            "default_pg" => "default group".to_owned(),
+            "" | "undefined" => format!("group {}", plain(&group.name)),
+            description => format!("group {}", plain(description)),
         };
         let size = match group.ranks.len() {
             0 => String::new(),
             size => format!(", {size} ranks"),
         };
-        parts.push(format!("group {}{size}", plain(name)));
+        parts.push(name + &size);
     }
     let step = finding.per_rank.iter().filter_map(|call| call.step).max();
     parts.extend(step.map(|step| format!("step {step}")));
     if finding.attempt > 0 {
         parts.push(format!("attempt {}", finding.attempt));
     }
-    parts.push(match finding.confidence {
-        Confidence::Proved if !past => {
-            format!("proved {} after the deciding event", duration(finding.latency_ms))
-        }
-        confidence => confidence.to_string(),
-    });
+    parts.push(format!("fault: {}", certainty(finding.confidence)));
+    if !finding.ranks.root.is_empty() {
+        parts.push(format!("which rank: {}", certainty(finding.ranks.root_confidence)));
+    }
+    if finding.confidence == Confidence::Proved && !past {
+        parts.push(format!("detected after {}", duration(finding.latency_ms)));
+    }
     if finding.role == Role::Cascade {
         parts.push("follows from the finding above".into());
     }
     parts.join(" · ")
+}
+
+/// A confidence in the words of a reader: "proved", "likely", "suspected".
+#[must_use]
+pub const fn certainty(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Proved => "proved",
+        Confidence::Supported => "likely",
+        Confidence::Suspected => "suspected",
+    }
+}
+
+/// " of the default group", after a call; empty if the group is unknown. PyTorch names its default group "0".
+#[must_use]
+pub fn of_group(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        "0" => " of the default group".into(),
+        name => format!(" of group {}", plain(name)),
+    }
+}
+
+/// Where calls were captured, by the names of layers: "PyTorch and NCCL".
+#[must_use]
+pub fn captured_in(layers: &[String]) -> String {
+    let name = |layer: &String| match layer.as_str() {
+        "c10d" => "PyTorch".to_owned(),
+        "nccl" => "NCCL".into(),
+        "rust" => "the Rust API".into(),
+        "c" => "the C API".into(),
+        layer => plain(layer),
+    };
+    layers.iter().map(name).collect::<Vec<_>>().join(" and ")
 }
 
 /// The rows of a finding: ranks, state, place, source text, call. Ranks with equal cells share a
@@ -182,7 +217,7 @@ pub fn has_several_hosts<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> bool 
 fn side(finding: &Finding, call: &RankCall, is_root: bool, process: Option<&Rank>) -> String {
     match finding.code.as_str() {
         "DD202" if is_root => return "raised".into(),
-        "DD204" if is_root => return "stands still".into(),
+        "DD204" if is_root => return "stuck".into(),
         "DD206" if is_root => return "at work".into(),
         "DD201" | "DD506" if is_root && process.is_none() => return "ended".into(),
         _ => {}
@@ -197,9 +232,10 @@ fn side(finding: &Finding, call: &RankCall, is_root: bool, process: Option<&Rank
         CallState::NotIssued => ended.unwrap_or_else(|| {
             match process.map(|process| process.state) {
                 Some(RankState::Stopped) => "stopped",
-                Some(RankState::Waiting) => "waits elsewhere",
+                Some(RankState::Waiting) => "in another call",
                 _ if finding.code == "DD501" && is_root => "raised",
-                _ => "elsewhere",
+                Some(RankState::Running) => "running",
+                _ => "absent",
             }
             .into()
         }),

@@ -149,6 +149,15 @@ pub fn of_group(info: &GroupInfo) -> String {
     format!(" of {}", group(info))
 }
 
+/// What pairs the calls of ranks: "PyTorch pairs calls by count".
+pub fn pairing(info: &GroupInfo) -> &'static str {
+    match &*info.key.layer {
+        "c10d" => "PyTorch pairs calls by count",
+        "nccl" => "NCCL pairs calls by count",
+        _ => "Calls are paired by count",
+    }
+}
+
 /// Address of the rendezvous: "localhost:29500".
 pub fn place(place: &Place) -> String {
     match place.port {

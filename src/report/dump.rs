@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Thread};
 use ddp_doctor_proto::report::{BlockedOn, Job, Rank, RankState, Timestamp, Tool, Where};
+use ddp_doctor_proto::words::of_group;
 
 use super::markdown::escaped;
 use super::text::{Style, duration, ended, plain, short_path};
@@ -311,10 +312,7 @@ fn state_row(process: &Process, dump: &Dump) -> [String; 4] {
     let mut state = match &process.waiting_in {
         Some(waiting) => {
             let seq = waiting.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
-            let group = match waiting.group.as_str() {
-                "" => String::new(),
-                group => format!(" of group {}", plain(group)),
-            };
+            let group = of_group(&waiting.group);
             let waited = waiting.waited_ms.map(|ms| format!(" for {}", duration(ms)));
             format!("in {}{seq}{group}{}", plain(&waiting.op), waited.unwrap_or_default())
         }

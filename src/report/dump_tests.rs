@@ -86,8 +86,8 @@ ranks 0 and 2
     all_reduce   torch/distributed/distributed_c10d.py:3038
     <module>     train.py:35
 
-  rank 0   in all_reduce #5 of group 0 for 12.3 s, step 4   sleeping in futex_do_wait   CPU 1.2 s
-  rank 2   in all_reduce #5 of group 0 for 12.3 s, step 4   sleeping in futex_do_wait   CPU 1.2 s
+  rank 0   in all_reduce #5 of the default group for 12.3 s, step 4   sleeping in futex_do_wait   CPU 1.2 s
+  rank 2   in all_reduce #5 of the default group for 12.3 s, step 4   sleeping in futex_do_wait   CPU 1.2 s
 
 rank 3: killed by SIGKILL
 rank 4: never seen

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Finding, Report, Role};
+use ddp_doctor_proto::words::certainty;
 
 use super::text::{RankTable, about, context, plain, rows};
 use crate::diagnosis::source::cause;
@@ -66,7 +67,7 @@ fn one(
     }
     let cause = finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)));
     if let Some((cause, sentence)) = cause {
-        writeln!(out, "\n**Cause** ({}): {}", cause.confidence, escaped(sentence))?;
+        writeln!(out, "\n**Cause** ({}): {}", certainty(cause.confidence), escaped(sentence))?;
     }
     if !finding.next.is_empty() {
         writeln!(out, "\n**Fix**\n")?;
@@ -135,7 +136,7 @@ mod tests {
 
 ## DD102 early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #\u{2060}23
 
-**error** · group default_pg, 3 ranks · step 8 · proved
+**error** · default group, 3 ranks · step 8 · fault: proved · which rank: proved
 
 | rank | state | line | | call |
 |---|---|---|---|---|
@@ -144,7 +145,7 @@ mod tests {
 
 all_reduce #\u{2060}23 needs all three ranks.
 
-**Cause** (supported): uneven inputs: the ranks have different numbers of batches
+**Cause** (likely): uneven inputs: the ranks have different numbers of batches
 
 **Fix**
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Rank, RankActivity, RankState, Report, Role, Where};
+use ddp_doctor_proto::words::of_group;
 
 use super::text::{Style, about, duration, ended, plain};
 
@@ -40,7 +41,7 @@ pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()
     Ok(())
 }
 
-/// State of a rank: "waiting in all_reduce #23 of group 0 for 1.2 s, step 8, train.py:9, pid 123 on
+/// State of a rank: "waiting in all_reduce #23 of the default group for 1.2 s, step 8, train.py:9, pid 123 on
 /// node".
 fn rank_words(rank: &Rank) -> String {
     let mut text = match (rank.state, &rank.activity) {
@@ -52,10 +53,7 @@ fn rank_words(rank: &Rank) -> String {
     };
     if let Some(waiting) = &rank.waiting_in {
         let seq = waiting.seq.map(|seq| format!(" #{seq}"));
-        let group = match waiting.group.as_str() {
-            "" => String::new(),
-            group => format!(" of group {}", plain(group)),
-        };
+        let group = of_group(&waiting.group);
         let waited = waiting.waited_ms.map(|ms| format!(" for {}", duration(ms)));
         text.push_str(&format!(
             " in {}{}{group}{}",
@@ -127,7 +125,7 @@ mod tests {
         let expected = "\
 job j-1 hang: 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
 finding DD102 error proved: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
-rank 0 waiting in all_reduce #23 of group 0 for 1.2 s, step 8, pid 1 on node
+rank 0 waiting in all_reduce #23 of the default group for 1.2 s, step 8, pid 1 on node
 rank 1 exited: ended, status 0, step 8, pid 1 on node
 rank 2 waiting, step 8, pid 1 on no\u{fffd}[31mde
 rank 3 never seen

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
+use ddp_doctor_proto::words::{certainty, has_several_hosts, sides};
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
-use ddp_doctor_proto::words::{has_several_hosts, sides};
 pub use ddp_doctor_proto::words::{plain, wrapped};
 
 use crate::diagnosis::{findings, source::cause};
@@ -247,7 +247,7 @@ fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Resu
     if let Some((cause, sentence)) =
         finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)))
     {
-        labelled(out, "cause", &format!("{sentence} ({})", cause.confidence), style)?;
+        labelled(out, "cause", &format!("{sentence} ({})", certainty(cause.confidence)), style)?;
     }
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
@@ -381,13 +381,13 @@ mod tests {
     fn finding_is_formatted_like_a_compiler_error() {
         let expected = "\
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
-    group default_pg, 3 ranks · step 8 · proved 180 ms after the deciding event
+    default group, 3 ranks · step 8 · fault: proved · which rank: proved · detected after 180 ms
 
       rank 0, 2   waiting 1.2 s     train.py:9      all_reduce #23 float32[4680]
     ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #22, step 7
 
     why    all_reduce #23 needs all three ranks.
-    cause  uneven inputs: the ranks have different numbers of batches (supported)
+    cause  uneven inputs: the ranks have different numbers of batches (likely)
     fix    Give every rank the same number of batches.
     more   ddp-doctor explain DD102
 ";
@@ -507,7 +507,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
 hang: job j-1, 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
 
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
-    group default_pg, 3 ranks · step 8 · proved
+    default group, 3 ranks · step 8 · fault: proved · which rank: proved
 
 ";
         assert!(text.starts_with(head), "{text}");

@@ -232,5 +232,5 @@ fn ranks_blocked_in_the_driver_are_suspected() {
     running.wait().unwrap();
     let said = fs::read_to_string(&said).unwrap();
     assert!(is_running && said.contains("error[DD116]"), "{said}");
-    assert!(said.contains("· suspected"), "{said}");
+    assert!(said.contains("fault: suspected"), "{said}");
 }

@@ -204,7 +204,7 @@ fn dump_of_a_hang_shows_the_unusual_rank_first() {
     let place = |words: &str| said.find(words).unwrap_or_else(|| panic!("no {words:?} in {said}"));
     assert!(place("\nrank 1\n") < place("\nranks 0 and 2\n"), "{said}");
     assert!(place("time.sleep(3600)") < place("dist.all_reduce(tensor)"), "{said}");
-    place("rank 2   in all_reduce #5 of group 0 for ");
+    place("rank 2   in all_reduce #5 of the default group for ");
     let all = dump(&[target, "--all-threads", "--format", "markdown"]);
     assert!(out(&all).contains("## ranks 0–2: "), "{}", out(&all));
     // The coordinator's address works as a target, too.

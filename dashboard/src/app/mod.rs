@@ -60,6 +60,8 @@ pub struct App {
     pub screen: Screen,
     /// Whether the help covers the screen.
     pub help: bool,
+    /// First line shown of the help.
+    pub help_scroll: usize,
     /// The list of ranks.
     pub ranks: RankList,
     /// Index of the selected group.
@@ -97,6 +99,7 @@ impl App {
             sources,
             screen: Screen::Overview,
             help: false,
+            help_scroll: 0,
             ranks: RankList::default(),
             group: 0,
             seq: None,
@@ -160,11 +163,17 @@ impl App {
     }
 
     fn act(&mut self, action: Action) {
+        if self.help && self.scroll_help(action) {
+            return;
+        }
         if std::mem::take(&mut self.help) && matches!(action, Action::Help | Action::Back) {
             return;
         }
         match action {
-            Action::Help => self.help = true,
+            Action::Help => {
+                self.help = true;
+                self.help_scroll = 0;
+            }
             Action::Show(screen) => self.show(screen),
             Action::NextScreen => self.show(self.screen.next()),
             Action::Back if !self.ranks.search.is_empty() && self.screen.lists_ranks() => {
@@ -192,6 +201,19 @@ impl App {
             Action::Speed(by) => self.replay.change_speed(by, self.now),
             Action::Quit | Action::Suspend | Action::Redraw | Action::RequestStacks => {}
         }
+    }
+
+    /// Scrolls the help; drawing limits the value to the last line. Returns whether the action scrolls.
+    fn scroll_help(&mut self, action: Action) -> bool {
+        let by = match action {
+            Action::Move(by) => by,
+            Action::Page(by) => by.saturating_mul(self.page as isize),
+            Action::First => isize::MIN,
+            Action::Last => isize::MAX,
+            _ => return false,
+        };
+        self.help_scroll = moved(self.help_scroll, by, usize::MAX);
+        true
     }
 
     /// Processes a key while a search is being typed. Returns whether the search consumed it.

@@ -163,16 +163,13 @@ fn lasting(ms: Option<u64>) -> String {
     ms.map(|ms| format!(" for {}", brief(ms))).unwrap_or_default()
 }
 
-/// The call of a rank: "in all_reduce #2 of group 0".
+/// The call of a rank: "in all_reduce #2 of the default group".
 fn call(view: &RankView) -> String {
     let Some(waiting) = &view.status.waiting_in else {
         return "since just now".into();
     };
     let seq = waiting.seq.map(|seq| format!(" #{seq}"));
-    let group = match waiting.group.as_str() {
-        "" => String::new(),
-        group => format!(" of group {}", plain(group)),
-    };
+    let group = words::of_group(&waiting.group);
     format!("in {}{}{group}", plain(&waiting.op), seq.unwrap_or_default())
 }
 

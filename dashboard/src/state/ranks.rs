@@ -106,10 +106,22 @@ pub struct RankView {
 /// Sampled state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Worst health in the sample.
+    /// Worst health in the merged samples.
     pub state: Health,
+    /// Number of merged samples.
+    pub samples: u32,
+    /// Number of them in which the rank was waiting.
+    pub waiting: u32,
     /// Whether a step began since the previous sample.
     pub stepped: bool,
+}
+
+impl Moment {
+    /// One sample.
+    #[must_use]
+    pub fn new(state: Health, stepped: bool) -> Self {
+        Self { state, samples: 1, waiting: u32::from(state == Health::Waiting), stepped }
+    }
 }
 
 /// Samples of a gauge.
@@ -183,12 +195,15 @@ impl RankView {
         if halve {
             halved(&mut self.lane, |a, b| Moment {
                 state: a.state.max(b.state),
+                samples: a.samples + b.samples,
+                waiting: a.waiting + b.waiting,
                 stepped: a.stepped || b.stepped,
             });
         }
-        let before = Moment { state: Health::Missing, stepped: false };
+        let stepped = self.status.step > self.step_sampled;
+        let before = Moment::new(Health::Missing, false);
         self.lane.resize(samples - 1, before);
-        self.lane.push(Moment { state: self.state, stepped: self.status.step > self.step_sampled });
+        self.lane.push(Moment::new(self.state, stepped));
         self.step_sampled = self.status.step;
     }
 

@@ -75,7 +75,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let list = Rect { y: y + 2, height: area.bottom().saturating_sub(y + 2), ..area };
     let room = usize::from(list.height).saturating_sub(1);
     let first = app.scroll.min(order.len().saturating_sub(room));
-    let titles = format!("{:>8}  {:>9}  {:>9}  {:>6}  ", "rank", "now", "peak", "full");
+    let titles = format!("{:>8}  {:>9}  {:>9}  {:>6}  ", "rank", "now", "peak", "used");
     buffer.put(list.x + 1, list.y, list.width - 1, Line::styled(titles, theme.style(Tone::Label)));
     for (y, &index) in (list.y + 1..list.bottom()).zip(&order[first..]) {
         let Some(view) = app.state.ranks.nth(index as usize) else {

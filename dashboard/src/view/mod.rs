@@ -213,12 +213,25 @@ fn bottom(app: &App, width: u16) -> Line<'static> {
     if app.ranks.typing && app.screen.lists_ranks() {
         return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
     }
-    let all = keys_line(app, true);
-    if all.width() <= usize::from(width) { all } else { keys_line(app, false) }
+    let levels = [Names::All, Names::Screens, Names::Here];
+    let mut lines = levels.map(|names| keys_line(app, names)).into_iter();
+    let fits = |line: &Line<'_>| line.width() <= usize::from(width);
+    lines.find(fits).unwrap_or_else(|| keys_line(app, Names::Here))
 }
 
-/// The keys to show. `all` is false if there is no room for the names of the other screens.
-fn keys_line(app: &App, all: bool) -> Line<'static> {
+/// What the line of keys names, depending on the room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// All keys.
+    All,
+    /// The screens; of other keys, only help and quit are shown.
+    Screens,
+    /// The screen that is shown, and keys that act on it.
+    Here,
+}
+
+/// The keys to show.
+fn keys_line(app: &App, names: Names) -> Line<'static> {
     let theme = app.theme;
     let mut spans = Vec::new();
     for binding in keys::bindings_on(app.screen).filter(|it| it.shown) {
@@ -230,9 +243,21 @@ fn keys_line(app: &App, all: bool) -> Line<'static> {
         } else {
             (theme.style(Tone::Label), theme.style(Tone::Dim))
         };
-        let key = format!(" {} ", key.unwrap_or_default());
-        spans.push(Span::styled(key, key_style));
-        if all || is_here || !is_screen {
+        let key = key.unwrap_or_default();
+        if names == Names::Screens {
+            spans.push(Span::raw(" "));
+            if is_screen {
+                spans.push(Span::styled(key, key_style));
+                spans.push(Span::styled(format!(" {}", binding.description), style));
+            } else if binding.on.is_empty() {
+                spans.push(Span::styled(key, key_style));
+            } else {
+                spans.pop();
+            }
+            continue;
+        }
+        spans.push(Span::styled(format!(" {key} "), key_style));
+        if names == Names::All || is_here || !is_screen {
             spans.push(Span::styled(format!("{} ", binding.description), style));
         }
     }

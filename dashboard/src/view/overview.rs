@@ -19,6 +19,10 @@ use crate::theme::{Theme, Tone};
 const MAX_TEXT_COLUMNS: usize = 120;
 /// Maximum number of rows of a finding; the finding screen shows all rows.
 const MAX_ROWS: usize = 8;
+/// Number of lines from which on the ranks are listed below a finding …
+const MIN_ROOM: usize = 20;
+/// … and minimum number of rows for them.
+const MIN_TABLE_ROWS: usize = 3;
 /// Maximum number of other findings listed.
 const MAX_OTHERS: usize = 6;
 
@@ -28,7 +32,10 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let below = below(app, width);
     let mut lines = vec![first(app)];
     if let Some(leading) = app.state.reason().map(Rc::clone) {
-        let left = room.saturating_sub(below.len() + 2);
+        // The table of ranks keeps its titles and a few rows, with an empty line above.
+        let table =
+            if room >= MIN_ROOM { app.state.ranks.len().min(MIN_TABLE_ROWS) + 2 } else { 0 };
+        let left = room.saturating_sub(below.len() + 2 + table);
         lines.extend(leading_lines(app, &leading, width.min(MAX_TEXT_COLUMNS), left));
     }
     lines.push(Line::default());
@@ -60,7 +67,7 @@ fn first(app: &App) -> Line<'static> {
                     _ => format!("   ranks {}", words::rank_list(root)),
                 };
                 spans.push(Span::styled(who, theme.style(Tone::Bad)));
-                let sure = format!(" ({})", finding.ranks.root_confidence);
+                let sure = format!(" ({})", words::certainty(finding.ranks.root_confidence));
                 spans.push(Span::styled(sure, theme.style(Tone::Dim)));
             }
         }
@@ -183,7 +190,7 @@ pub(super) fn paragraphs(
 pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let sentence = finding.cause.and_then(|cause| {
         let sentence = words::cause(cause)?;
-        Some(format!("{sentence} ({})", cause.confidence))
+        Some(format!("{sentence} ({})", words::certainty(cause.confidence)))
     });
     let lines = sentence.map(|it| labelled(app.theme, "cause", &it, width));
     lines.unwrap_or_default()
@@ -272,7 +279,7 @@ fn evidence(app: &App) -> Line<'static> {
     }
     let mut rest = Vec::new();
     if !evidence.layers.is_empty() {
-        rest.push(format!("by {}", plain(&evidence.layers.join(", "))));
+        rest.push(format!("from {}", words::captured_in(&evidence.layers)));
     }
     if evidence.clock_uncertainty_ms > 0.0 {
         rest.push(format!("clocks ±{:.1} ms", evidence.clock_uncertainty_ms));

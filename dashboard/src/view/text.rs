@@ -9,7 +9,7 @@ use crate::theme::{Theme, Tone};
 
 /// Drawing of lines into a buffer.
 pub(super) trait Put {
-    /// Draws a line, cut off after `width` columns.
+    /// Draws a line. One that is wider than `width` columns ends in "…".
     fn put(&mut self, x: u16, y: u16, width: u16, line: Line<'_>);
     /// Highlights a line as selected.
     fn select(&mut self, x: u16, y: u16, width: u16, theme: Theme);
@@ -18,7 +18,13 @@ pub(super) trait Put {
 impl Put for Buffer {
     fn put(&mut self, x: u16, y: u16, width: u16, line: Line<'_>) {
         if y < self.area.bottom() && x < self.area.right() {
-            self.set_line(x, y, &line, width);
+            let room = width.min(self.area.right() - x);
+            self.set_line(x, y, &line, room);
+            let is_cut =
+                room > 0 && super::text::width(line.to_string().trim_end()) > usize::from(room);
+            if is_cut && let Some(last) = self.cell_mut((x + room - 1, y)) {
+                last.set_symbol("…");
+            }
         }
     }
 
@@ -119,6 +125,16 @@ mod tests {
             plain(&aligned(&rows, 12, style)),
             ["rank 0", "         all_reduce", "rank 12", "         b"]
         );
+    }
+
+    #[test]
+    fn cut_lines_end_in_an_ellipsis() {
+        let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, 8, 3));
+        for (y, text) in (0..).zip(["12345678", "123456789", "1234    "]) {
+            buffer.put(0, y, 8, Line::raw(text));
+        }
+        let lines = super::super::lines_of(&buffer);
+        assert_eq!(lines, ["12345678", "1234567…", "1234"]);
     }
 
     #[test]

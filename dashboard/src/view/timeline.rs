@@ -87,9 +87,16 @@ fn section(moments: usize, zoom: u32, pan: usize) -> std::ops::Range<usize> {
     end - length.min(end)..end
 }
 
-/// The cell shows the worst state, and whether a step began.
+/// The cell shows the worst state, and whether a step began. A rank is shown as waiting if it waited in most of
+/// the samples: ranks of a healthy job wait in every step.
 fn one_cell(theme: Theme, moments: &[Moment]) -> Span<'static> {
+    let sum = |of: fn(&Moment) -> u32| moments.iter().map(of).sum::<u32>();
+    let waits = 2 * sum(|it| it.waiting) > sum(|it| it.samples);
     let worst = moments.iter().map(|it| it.state).max();
+    let worst = match worst {
+        Some(Health::Waiting) if !waits => Some(Health::Running),
+        worst => worst,
+    };
     let stepped = moments.iter().any(|it| it.stepped);
     match worst {
         None | Some(Health::Missing) => Span::raw(" "),
@@ -134,11 +141,15 @@ mod tests {
 
     #[test]
     fn cell_shows_its_worst_state() {
-        let moment = |state, stepped| Moment { state, stepped };
+        let moment = Moment::new;
         let shown = |moments: &[Moment]| one_cell(Theme::BARE, moments).content.into_owned();
         let (run, wait) = (Health::Running, Health::Waiting);
         assert_eq!(shown(&[moment(run, false), moment(run, true)]), "▪");
-        assert_eq!(shown(&[moment(run, true), moment(wait, false)]), "w");
+        assert_eq!(shown(&[moment(run, true), moment(wait, false), moment(wait, false)]), "w");
+        assert_eq!(shown(&[moment(run, true), moment(wait, false), moment(run, false)]), "▪");
+        assert_eq!(shown(&[moment(run, true), moment(Health::Dead, false)]), "x");
+        let merged = Moment { state: wait, samples: 8, waiting: 3, stepped: false };
+        assert_eq!(shown(&[merged]), "·");
         assert_eq!(shown(&[]), " ");
     }
 }

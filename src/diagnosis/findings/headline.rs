@@ -120,8 +120,7 @@ mod tests {
 
     #[test]
     fn long_summary_is_cut_between_clauses() {
-        let start =
-            "Different roots meet as #1 of the default group: rank 0 calls broadcast at a.py:22";
+        let start = "Ranks disagree on the root of call #1 of the default group: rank 0 calls broadcast at a.py:22";
         let long = format!("{start}, {}", "x".repeat(200));
         assert_eq!(shortened(&long), format!("{start}…"));
         assert_eq!(shortened("short: one"), "short: one");

@@ -27,14 +27,19 @@ function answer(job) {
     make("div", { class: "four" },
       make("div", { class: "who" }, make("h3", {}, finding.root.length === 1 ? "Rank" : "Ranks"),
         make("p", { class: finding.root_text.length > 5 ? "ranks small" : "ranks" }, root ? finding.root_text : "unknown"),
-        root && make("p", { class: "note" }, `root cause, ${finding.root_confidence}`)),
+        root && make("p", { class: "note" }, `which rank: ${certainty(finding.root_confidence)}`)),
       make("div", { class: "line" }, make("h3", {}, "Line"), excerpts(finding)),
       make("div", { class: "why" }, make("h3", {}, "Why"), paragraphs(finding.why), causeLine(finding)),
       make("div", { class: "fix" }, make("h3", {}, "Fix"), list(finding.fix))));
 }
 
 function badge(confidence) {
-  return make("span", { class: `badge ${confidence}` }, confidence);
+  return make("span", { class: `badge ${confidence}` }, `fault: ${certainty(confidence)}`);
+}
+
+/** A confidence in the words of a reader. */
+function certainty(confidence) {
+  return confidence === "supported" ? "likely" : confidence;
 }
 
 function attempt(finding) {

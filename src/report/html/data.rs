@@ -7,7 +7,7 @@ use ddp_doctor_proto::dump::Thread;
 use ddp_doctor_proto::report::{
     Certificate, Evidence, Finding, Parameter, Rank, RankState, Report, Timestamp, Where,
 };
-use ddp_doctor_proto::words::{call_text, rank_list};
+use ddp_doctor_proto::words::{call_text, certainty, of_group, rank_list};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -251,8 +251,9 @@ fn entry(
         call,
     };
     let code = Code::of(&finding.code).filter(|it| findings::detects(it.code));
-    let cause =
-        finding.cause.and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, it.confidence)));
+    let cause = finding
+        .cause
+        .and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, certainty(it.confidence))));
     Entry {
         code: finding.code.clone(),
         name: finding.name.clone(),
@@ -347,11 +348,7 @@ fn rank_row(rank: &Rank) -> RankRow {
     let waiting = rank.waiting_in.as_ref();
     let call = waiting.map(|it| {
         let seq = it.seq.map(|seq| format!(" #{seq}")).unwrap_or_default();
-        let group = match it.group.as_str() {
-            // The default group goes without saying.
-            "" | "0" => String::new(),
-            group => format!(" of group {group}"),
-        };
+        let group = of_group(&it.group);
         format!("{}{seq}{group}", it.op)
     });
     RankRow {

@@ -92,12 +92,13 @@ fn draft(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> 
         Some(words::joined(calls, ", then "))
     });
     draft.summary = format!(
-        "The same calls in another order meet as #{seq} to #{last}{}: {sides}",
+        "Ranks make calls #{seq} to #{last}{} in different orders: {sides}",
         words::of_group(info),
     );
     let mut why = vec![format!(
-        "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \
-         the same on all ranks, but in different orders.",
+        "{}. {} of the calls of this group, from #{seq} to #{last}, are the same on all ranks, but in \
+         different orders.",
+        words::pairing(info),
         permutation.length
     )];
     if permutation.seen {

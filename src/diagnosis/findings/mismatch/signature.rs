@@ -19,7 +19,7 @@ use crate::words::{self, Ranks};
 
 /// The sentences about one kind of mismatch.
 struct Sentences {
-    /// Subject of the summary: "Different collectives".
+    /// What ranks disagree on, before the number of the call: "the tensor sizes of ".
     what: &'static str,
     /// Why such calls cannot match.
     why: fn(&Join) -> &'static str,
@@ -32,31 +32,31 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
     Some(match mismatch {
         // DD103.
         Mismatch::Op => Sentences {
-            what: "Different collectives",
+            what: "",
             why: |_| "Different operations exchange different messages: neither side can complete.",
             next: "Make every rank of the group issue the same collectives in the same order.",
         },
         // DD104.
         Mismatch::Size => Sentences {
-            what: "Tensors of different sizes",
+            what: "the tensor sizes of ",
             why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
             next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
         },
         // DD105.
         Mismatch::DType => Sentences {
-            what: "Tensors of different dtypes",
+            what: "the dtype of ",
             why: on_bytes,
             next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
         },
         // DD106.
         Mismatch::ReduceOp => Sentences {
-            what: "Different reduction operators",
+            what: "the reduce op of ",
             why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
             next: "Pass the same reduce op on every rank.",
         },
         // DD107.
         Mismatch::Root => Sentences {
-            what: "Different roots",
+            what: "the root of ",
             why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
             next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
         },
@@ -73,17 +73,18 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
         return None;
     }
     let (mut draft, classes) = parted(situation, met, code);
-    let of_group = words::of_group(&situation.model.group(divergence.group).info);
+    let info = &situation.model.group(divergence.group).info;
+    let of_group = words::of_group(info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
         let call = &join.calls.get(&rank)?.call;
         Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
     });
     let numbered = join.calls.values().next().and_then(|it| it.call.stated_seq());
-    let as_number = numbered.map_or_else(String::new, |seq| format!(" as #{seq}"));
-    draft.summary = format!("{} meet{as_number}{of_group}: {sides}", about.what);
-    let call = numbered.map_or_else(|| "A call".to_owned(), |seq| format!("Call #{seq}"));
+    let call = numbered.map_or_else(|| "a call".to_owned(), |seq| format!("call #{seq}"));
+    draft.summary = format!("Ranks disagree on {}{call}{of_group}: {sides}", about.what);
     let mut why = vec![format!(
-        "{call} of a group is one collective for all its ranks, matched by order alone. {}",
+        "{}: {call} of a group is one collective for all its ranks. {}",
+        words::pairing(info),
         (about.why)(join)
     )];
     let differences = all_differences(join);

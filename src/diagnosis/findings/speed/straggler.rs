@@ -60,11 +60,10 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
         reason.because,
     );
     draft.say(format!(
-        "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
-         lose by waiting for {}.",
+        "{} repeatedly the last, since {} at least: almost all waiting is for {}.",
         words::begin(Ranks(ranks).with("is", "are")),
         words::clock(straggler.since),
-        number(ranks, "it", "them"),
+        Ranks(ranks),
     ));
     if straggler.is_guessed {
         draft.say("Waits on a device are not recorded: they are inferred from what ranks do next.");

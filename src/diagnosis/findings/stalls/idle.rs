@@ -137,7 +137,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Checkpoint => "makes no progress in a checkpoint",
         What::Preparation => "makes no progress in preparing its data",
         What::Import => "makes no progress in an import",
-        What::Unknown => "stands still",
+        What::Unknown => "is stuck",
     }
 }
 

@@ -454,8 +454,8 @@ impl Missing<'_> {
     }
 }
 
-/// "stands still in main() at train.py:14, there in sleep() (…)".
+/// "is stuck in main() at train.py:14, there in sleep() (…)".
 fn what_it_does(outside: &Activity<'_>) -> String {
-    let moves = if outside.moves { "is running" } else { "stands still" };
+    let moves = if outside.moves { "is running" } else { "is stuck" };
     format!("{moves} {}", idle::in_source(outside))
 }

@@ -108,13 +108,12 @@ impl Sides<'_> {
                     found => found,
                 },
             };
+            let plural = if fewer == 1 { "" } else { "s" };
             let because = format!(
-                "Rank {} made calls at the line {} {} and went on, rank {} {}.",
+                "Rank {} made {fewer} call{plural} at {}, rank {} made {more}.",
                 short.rank.unwrap_or_default(),
                 words::line(within),
-                words::times(fewer),
                 long.rank.unwrap_or_default(),
-                words::times(more),
             );
             Some(suspected(kind, Some(with_line(because, shown))))
         };
