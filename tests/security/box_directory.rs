@@ -8,12 +8,16 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor::host::files::{Identity, KnownDirectories};
+use ddp_doctor::node::follow::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Reader};
 
 use super::other_users::text;
 use super::victim::{Victim, with_two_users};
+use crate::support::compiled_programs::training;
+use crate::support::coordinator::Coordinator;
 use crate::support::evidence::boxes_of;
-use crate::support::process::{program, run_to_end};
+use crate::support::job_without_run::{Bare, reporters};
+use crate::support::process::{eventually, program, run_to_end};
 
 /// A run whose black boxes are in its run directory, since another user has made the directory in shared memory.
 const IN_RUN_DIRECTORY: &str = r#"
@@ -101,6 +105,52 @@ fn reporter_uses_only_the_directory_of_its_rank() {
     let own = victim.path().join("own");
     fs::create_dir(&own).unwrap();
     assert!(Following::begin_in(&own, FollowedBy::Reporter, &elsewhere).unwrap().is_some());
+}
+
+/// Identities that cannot be parsed are not those of all directories.
+#[test]
+fn reporter_with_invalid_identities_uses_no_directory_that_others_can_exchange() {
+    let Some(victim) = Victim::new() else { return };
+    let shared = victim.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let boxes = shared.join("boxes");
+    let black_box = boxes_of(&boxes, [3, 3], [false, false]).remove(0);
+    for (identities, is_refused) in [("", false), ("device:inode", true), ("12", true)] {
+        let mut reporter = program(victim.path());
+        reporter.arg("reporter").args([&black_box, &boxes]);
+        // An invalid address, which is reported if the directory is used.
+        reporter.env("DDP_DOCTOR_COORDINATOR", "nowhere");
+        reporter.env(KnownDirectories::VARIABLE, identities);
+        let finished = run_to_end(reporter);
+        let refused = finished.stderr.contains("is not the directory that was made");
+        assert_eq!(refused, is_refused, "{identities}: {finished}");
+    }
+}
+
+/// While a reporter follows the boxes, the directory is exchanged for a copy of them that the victim keeps.
+#[test]
+fn reporter_removes_boxes_only_from_the_directory_that_it_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let (boxes, away) = (shared.join("boxes"), shared.join("away"));
+    let count = |of: &Path| boxes_in(of).unwrap().len();
+    let coordinator = Coordinator::start();
+    let environment = [("DDP_DOCTOR_BOX_DIR", boxes.to_str().unwrap())];
+    let command = [training(), "3", "early-exit"];
+    let job = Bare::start_with("kept", coordinator.address(), &command, &environment);
+    coordinator.until("kept", |report| !report.findings.is_empty());
+    let copied = Command::new("cp").arg("-a").args([&boxes, &shared.join("copy")]).status();
+    assert!(copied.unwrap().success());
+    let kept = count(&boxes);
+    fs::rename(&boxes, &away).unwrap();
+    fs::rename(shared.join("copy"), &boxes).unwrap();
+    job.signal("-KILL");
+    eventually("the reporter is gone", || reporters(&shared).is_empty());
+    assert_eq!(count(&boxes), kept);
+    assert_eq!(count(&away), 0);
 }
 
 /// Opening a device can have side effects, and opening a FIFO shows here that it happened.

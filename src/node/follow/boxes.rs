@@ -443,7 +443,11 @@ pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Names of all black boxes in a directory.
-fn boxes_of(dir: &Dir) -> io::Result<Vec<OsString>> {
+///
+/// # Errors
+///
+/// If the directory cannot be read.
+pub fn boxes_of(dir: &Dir) -> io::Result<Vec<OsString>> {
     let mut names = dir.names()?;
     names.retain(|name| {
         let is_box = name.as_encoded_bytes().ends_with(BOX.as_bytes());

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
-use crate::host::files::{self, Dir, KnownDirectories};
+use crate::host::files::{Dir, KnownDirectories};
 use crate::node::follow::boxes::{self, BoxDir};
 use crate::node::follow::names;
 use crate::node::follow::{Command, Commander, Follower};
@@ -92,10 +92,9 @@ pub fn report(mut options: Options) -> anyhow::Result<()> {
     sys::ignore_file_size_signal();
     sys::forbid_core_files();
     let known = KnownDirectories::from_env();
-    let open = |directory: &Path| Dir::open_own(directory)?.one_of(&known);
     let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
-    options.boxes.retain(|it| !open(it).is_err_and(|error| is_refused(&error)));
-    let directory = open(options.black_box.parent().context("not a black box")?)?;
+    options.boxes.retain(|it| !open(it, &known).is_err_and(|error| is_refused(&error)));
+    let directory = open(options.black_box.parent().context("not a black box")?, &known)?;
     let first = Reader::open_own(&options.black_box)?;
     // The launch has one lock, even if its boxes are in several directories.
     let mut places: Vec<&Path> = options.boxes.iter().map(PathBuf::as_path).collect();
@@ -126,8 +125,13 @@ pub fn report(mut options: Options) -> anyhow::Result<()> {
     // The terminal and its pipes belong to the job.
     sys::close_standard_error();
     let log = log_in(directory.clone());
-    follow(&options, coordinator, directory, following, &identity, &log);
+    follow(&options, coordinator, directory, &known, following, &identity, &log);
     Ok(())
+}
+
+/// Opens a directory of boxes of this launch.
+fn open(directory: &Path, known: &KnownDirectories) -> io::Result<Dir> {
+    Dir::open_own(directory)?.one_of(known)
 }
 
 /// Exits some time after SIGTERM, so that the end of the ranks can still be reported.
@@ -183,6 +187,7 @@ fn follow(
     options: &Options,
     coordinator: Address,
     directory: Dir,
+    known: &KnownDirectories,
     following: Option<Following>,
     identity: &Identity,
     log: &UserLog,
@@ -273,8 +278,9 @@ fn follow(
         Ok(Err(error)) => log.print(&format!("a black box was not saved: {error}")),
         // Unread evidence is all that remains of the job.
         Ok(Ok(())) if is_accepted && run_dir.is_none() && !options.includes_dead => {
-            remove_boxes(directory.path());
-            options.boxes.iter().for_each(|it| remove_boxes(it));
+            remove_boxes(&directory);
+            let others = options.boxes.iter().filter(|it| **it != directory.path());
+            others.filter_map(|it| open(it, known).ok()).for_each(|it| remove_boxes(&it));
         }
         _ => {}
     }
@@ -309,17 +315,20 @@ fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hell
 }
 
 /// Removes the boxes that this process has followed to their end.
-fn remove_boxes(directory: &Path) {
+fn remove_boxes(directory: &Dir) {
     let us = std::process::id();
-    for file in boxes::boxes_in(directory).unwrap_or_default() {
-        let Ok(reader) = Reader::open_own(&file) else {
+    for name in boxes::boxes_of(directory).unwrap_or_default() {
+        let opened = directory.open_file(&name).ok();
+        let path = directory.path().join(&name);
+        let reader = opened.and_then(|file| Reader::of_file(file, &path).ok());
+        let Some(reader) = reader else {
             continue;
         };
         let identity = reader.identity();
         let is_ours = reader.claimed_by().is_some_and(|(pid, _)| pid == us);
         if is_ours && !proc::is_alive(identity.pid, identity.start_ticks) {
-            let parent = files::parent(&file);
-            drop(parent.and_then(|(parent, name)| parent.remove_file(name)));
+            // If it cannot be removed, it stays.
+            drop(directory.remove_file(&name));
         }
     }
 }
