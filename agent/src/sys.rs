@@ -27,6 +27,11 @@ pub(crate) fn effective_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+pub(crate) fn effective_gid() -> u32 {
+    // SAFETY: takes no arguments and cannot fail.
+    unsafe { libc::getegid() }
+}
+
 /// Thread id of the calling thread.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: takes no arguments and cannot fail.

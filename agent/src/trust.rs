@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::files::{MAX_LINKS, components};
+use crate::files::{MAX_LINKS, components, is_private_group};
 use crate::sys;
 
 /// Write permission of the group and of others, and the bit that lets only owners replace entries.
@@ -74,7 +74,6 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
 
 /// Checks a canonical path.
 fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
-    let user = sys::effective_uid();
     // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
     let mut is_below_unmapped = false;
     for part in path.ancestors() {
@@ -88,10 +87,8 @@ fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
         // In a sticky directory others may add entries but not replace existing ones.
         let is_sticky = found.is_dir() && mode & STICKY != 0 && part != path && !is_below_unmapped;
         is_below_unmapped = is_unmapped;
-        // Most systems give each user a private group with the same id as the user.
-        let is_own_group = found.gid() == user;
         let is_strict = origin == Origin::SourceTree || is_unmapped;
-        let is_shared = mode & GROUP_WRITE != 0 && !is_own_group && is_strict;
+        let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.gid()) && is_strict;
         if !is_sticky && (mode & OTHER_WRITE != 0 || is_shared) {
             return Err(format!("{shown} is writable by other users"));
         }

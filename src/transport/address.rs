@@ -101,6 +101,13 @@ impl Address {
         Ok(Self { text: text.to_owned(), place, owner })
     }
 
+    /// Whether a text is an address on this machine.
+    #[must_use]
+    pub fn is_local(text: &str) -> bool {
+        text.starts_with(socket::SCHEME)
+            || split(text).is_some_and(|(host, _)| loopback(host).is_some())
+    }
+
     /// The same address, for a socket of this user only: it was read from a file of that user, not from the command
     /// line.
     #[must_use]

@@ -70,3 +70,25 @@ fn library_is_not_in_a_shared_directory() {
     assert!(said.contains("not loaded\n"), "{said}");
     assert!(!said.contains("\nddp-doctor\n"), "the folder is removed: {said}");
 }
+
+/// A group can have other members, whatever its number: the one of the victim's own group, and one that has the number of
+/// the victim by chance. The second one is not taken for the victim's own group elsewhere, either.
+#[test]
+fn library_is_not_in_a_directory_of_a_group() {
+    let script = r#"
+        mkdir /mnt/project
+        chown 64126:64126 /mnt/project
+        chmod 2775 /mnt/project
+        cd /mnt/project
+        for group in 64126 100; do
+            setpriv --reuid=64126 --regid=$group --clear-groups \
+                ddp-doctor run --run-dir out-$group --nccl profiler -- sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("folder: /mnt/home/.cache/ddp-doctor/").count(), 2, "{said}");
+    let notice = "other users can write to /mnt/project, and can remove or replace the evidence";
+    assert_eq!(said.matches(notice).count(), 1, "{said}");
+}

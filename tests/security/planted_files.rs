@@ -240,6 +240,31 @@ fn link_in_a_shared_directory_is_not_followed() {
     assert!(said.contains("is a link that another user can change"), "{said}");
 }
 
+/// In a directory where others can create entries, its owner did not choose the name of a link.
+#[test]
+fn link_of_root_that_another_user_moved_is_not_followed() {
+    let script = r#"
+        mkdir -m 777 /mnt/project
+        mkdir -m 1777 /mnt/sticky
+        for user in root victim; do
+            mkdir -m 700 /mnt/kept-$user
+            echo precious > /mnt/kept-$user/report.json
+            ln -s /mnt/kept-$user /mnt/project/$user
+        done
+        chown -R 64126:64126 /mnt/kept-victim
+        attacker mv /mnt/project/root /mnt/project/victim /mnt/sticky
+        cd /mnt/sticky
+        ddp-doctor run --report root/report.json --run-dir root/run -- true || true
+        victim ddp-doctor run --report victim/report.json --run-dir victim/run -- true || true
+        for user in root victim; do
+            echo "left: $(ls -A /mnt/kept-$user) $(cat /mnt/kept-$user/report.json)"
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert_eq!(said.matches("left: report.json precious\n").count(), 2, "{said}");
+}
+
 /// The text of a file that its user alone can read does not get into a report because of a link among the evidence.
 #[test]
 fn link_among_the_evidence_shows_no_file() {

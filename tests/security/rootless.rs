@@ -57,6 +57,31 @@ fn ranks_in_a_rootless_container_are_diagnosed() {
     assert!(said.contains("\"ranks_reporting\": 2") && said.contains("verdict: healthy"), "{said}");
 }
 
+/// An owner without an id there is root of the host, or any other user.
+#[test]
+fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {
+    let script = r#"
+        victim mkdir kept
+        echo precious > kept/report.json
+        chown 64126:64126 kept/report.json
+        mkdir /mnt/theirs
+        chown 65534:65534 /mnt/theirs
+        for name in rep ddp-doctor-runs; do attacker ln -s /mnt/home/kept /mnt/theirs/$name; done
+        for folder in . /mnt/theirs; do
+            (cd /mnt/theirs; rootless /mnt/app/bin/ddp-doctor run --report $folder/rep/report.json -- true) || true
+        done
+        rootless /mnt/app/bin/ddp-doctor run --run-dir /mnt/theirs/rep/run -- true || true
+        echo "left: $(ls -A kept) $(cat kept/report.json)"
+    "#;
+    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
+    let said = text(&output);
+    if said.contains("unshare failed") {
+        return eprintln!("skipped: this system permits no user namespaces");
+    }
+    assert!(said.contains("left: report.json precious\n"), "{said}");
+    assert!(said.contains("rep is a link that another user can change"), "{said}");
+}
+
 /// There, an owner without an id can be anybody: code of such an owner is not used where others can put it. What is then
 /// said is true: the package was found, and whether ranks joined a process group is unknown.
 #[test]

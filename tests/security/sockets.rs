@@ -64,6 +64,32 @@ fn evidence_of_root_goes_to_no_coordinator_of_another_user() {
     assert!(said.contains("user 65534"), "{said}");
 }
 
+/// A directory that somebody else made, and a copy of an own one.
+#[test]
+fn run_directory_of_others_chooses_no_host_to_connect_to() {
+    let script = r#"
+        description() {
+            echo '{"job": "j", "host": "elsewhere", "boot_id": "x", "pid": 1, "start_ticks": 1, "coordinator": "192.0.2.1:9"}'
+        }
+        mkdir /mnt/theirs/run
+        description > /mnt/theirs/run/run.json
+        chown -R 65534 /mnt/theirs
+        victim mkdir /mnt/home/copy
+        description > /mnt/home/copy/run.json
+        chown 64126:64126 /mnt/home/copy/run.json
+        export DDP_DOCTOR_TOKEN=0123456789abcdef01
+        for command in "status" "watch --once" "dump"; do
+            for run in /mnt/theirs/run /mnt/home/copy; do
+                victim timeout 4 ddp-doctor $command $run || echo "status $?"
+            done
+        done
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    assert_eq!(said.matches("names the coordinator 192.0.2.1:9, but").count(), 6, "{said}");
+    assert_eq!(said.matches("status 3").count(), 6, "{said}");
+}
+
 #[test]
 fn attach_needs_no_directory_that_another_user_has_made() {
     let script = r#"

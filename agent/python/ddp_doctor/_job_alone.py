@@ -17,6 +17,8 @@ WITH_VALUE = frozenset(
     """.split()
 )
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node")
+# What the program keeps from the job, too: ranks often record their environments.
+_SECRETS = ("DDP_DOCTOR_TOKEN", "DDP_DOCTOR_METRICS_TOKEN", "DDP_DOCTOR_WEBHOOK")
 _SECONDS = 20.0  # a program on a slow network file system still starts in less
 
 
@@ -52,6 +54,8 @@ def start(arguments, reason):
         return
     sys.stderr.write("ddp-doctor: the job runs without ddp-doctor: %s\n" % reason)
     sys.stderr.flush()
+    for name in _SECRETS:
+        os.environ.pop(name, None)
     try:
         os.execvp(job[0], job)
     except OSError as error:

@@ -28,6 +28,9 @@ class JobAlone(unittest.TestCase):
             DDP_DOCTOR_PROGRAM=str(self.program),
             PATH="%s:%s" % (self.folder, environment["PATH"]),
             PYTHONPATH=str(PACKAGE),
+            DDP_DOCTOR_TOKEN="the-token",
+            DDP_DOCTOR_METRICS_TOKEN="the-token-of-its-metrics",
+            DDP_DOCTOR_WEBHOOK="https://host/secret",
         )
         return subprocess.run(
             [sys.executable, "-m", "ddp_doctor", *arguments], env=environment, capture_output=True, text=True, timeout=60
@@ -62,6 +65,12 @@ class JobAlone(unittest.TestCase):
     def test_missing_program(self):
         done = self.run_program(None, "run", "--", "sh", "-c", "echo trained; exit 7")
         self.assertEqual((done.stdout, done.returncode), ("trained\n", 7))
+
+    def test_job_does_not_inherit_secrets(self):
+        done = self.run_program(b"#!/no/such/loader\n", "run", "--", "env")
+        self.assertIn("DDP_DOCTOR_PROGRAM=", done.stdout)
+        for name in ["DDP_DOCTOR_TOKEN", "DDP_DOCTOR_METRICS_TOKEN", "DDP_DOCTOR_WEBHOOK"]:
+            self.assertNotIn(name, done.stdout)
 
     def test_status_of_a_job_that_cannot_start(self):
         done = self.run_program(b"#!/no/such/loader\n", "run", "--", "/no/such/job")

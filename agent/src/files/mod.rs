@@ -18,5 +18,5 @@ mod walk;
 pub(crate) use dir::{Access, Dir};
 pub use known::{Identity, KnownDirectories};
 pub use regular::{open_regular, reopen};
-pub(crate) use walk::{MAX_LINKS, components};
-pub use walk::{Missing, Walked, can_others_write, refused, walk};
+pub(crate) use walk::{MAX_LINKS, components, is_private_group};
+pub use walk::{Missing, Walked, can_any_other_write, can_others_write, refused, walk};

@@ -17,6 +17,8 @@ pub(super) const AS_IT_IS: i32 = libc::O_PATH | libc::O_NOFOLLOW;
 const GROUP_WRITE: u32 = 0o020;
 const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+/// Directories that only root can have made, beside the root directory and those in it.
+const SYSTEM: [&str; 2] = ["/dev/shm", "/var/tmp"];
 
 /// A directory at the end of a path.
 #[derive(Debug)]
@@ -54,11 +56,12 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
     while let Some(name) = left.pop_front() {
         let next = step(fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
         let (directory, entry) = (calls::status(fd.as_fd())?, calls::status(next.as_fd())?);
-        let is_changeable = name != ".." && can_replace(&directory, &entry);
+        let trusted = is_trusted(&directory, &shown);
+        let is_changeable = name != ".." && can_replace(&directory, &entry, trusted);
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
             links += 1;
-            if is_changeable || !is_trusted_link(&directory, &entry) {
+            if is_changeable || !is_trusted_link(&directory, &entry, &shown) {
                 let link = shown.join(&name);
                 return Err(refused(&link, "is a link that another user can change"));
             }
@@ -83,7 +86,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         if is_changeable {
             changeable = here();
         }
-        if name != ".." && can_create(&directory) {
+        if name != ".." && (!trusted || can_any_other_write(directory.st_mode)) {
             writable = here();
         }
         shown.push(&name);
@@ -133,42 +136,57 @@ pub(crate) fn components(path: &Path, left: &mut VecDeque<OsString>) {
 }
 
 /// Whether another user can replace this entry of a directory.
-fn can_replace(directory: &libc::stat, entry: &libc::stat) -> bool {
+fn can_replace(directory: &libc::stat, entry: &libc::stat, is_trusted: bool) -> bool {
     let is_sticky = directory.st_mode & STICKY != 0;
-    let is_safe = is_sticky && is_trusted(directory) && is_own(entry);
-    can_create(directory) && !is_safe
-}
-
-/// Whether another user can create an entry in a directory.
-fn can_create(directory: &libc::stat) -> bool {
-    !is_trusted(directory) || can_others_write(directory.st_mode, directory.st_gid)
+    let is_safe = is_sticky && is_trusted && is_own(entry);
+    let can_create = !is_trusted || can_others_write(directory.st_mode, directory.st_gid);
+    can_create && !is_safe
 }
 
 fn is_own(found: &libc::stat) -> bool {
     found.st_uid == sys::effective_uid() || found.st_uid == 0
 }
 
-fn is_trusted(found: &libc::stat) -> bool {
-    // An owner without a name in this user namespace is usually root outside of it.
-    is_own(found) || trust::is_unmapped(found.st_uid)
+/// Whether a directory belongs to this user or to root. An owner without an id in this user namespace can be root outside
+/// of it, or any other user.
+fn is_trusted(directory: &libc::stat, path: &Path) -> bool {
+    is_own(directory) || trust::is_unmapped(directory.st_uid) && is_system(path)
 }
 
-/// Whether a link was made where it is by this user or the system. The mode of a directory does not
-/// show everybody who can write to it, such as those whom an access control list admits; and in a
-/// sticky directory, others can have moved a link of this user there.
-fn is_trusted_link(directory: &libc::stat, link: &libc::stat) -> bool {
-    let is_system = link.st_uid == 0 || trust::is_unmapped(link.st_uid);
-    let is_shared = can_others_write(directory.st_mode, directory.st_gid);
-    is_system || link.st_uid == sys::effective_uid() && !is_shared
+fn is_system(path: &Path) -> bool {
+    path.is_absolute()
+        && (path.components().count() <= 2 || SYSTEM.iter().any(|it| path == Path::new(it)))
+}
+
+/// Whether a link was put where it is by this user or the system. The mode of a directory does not
+/// show everybody who can write to it, such as those whom an access control list admits; and where
+/// others can create entries, they can have moved a link of this user or of root there.
+fn is_trusted_link(directory: &libc::stat, link: &libc::stat, path: &Path) -> bool {
+    if link.st_uid == sys::effective_uid() {
+        return !can_others_write(directory.st_mode, directory.st_gid);
+    }
+    let is_systems = link.st_uid == 0 || trust::is_unmapped(link.st_uid) && is_system(path);
+    is_systems && !can_any_other_write(directory.st_mode)
 }
 
 /// Whether users other than the owner can write to a file or directory of this mode and group.
 #[must_use]
 pub fn can_others_write(mode: u32, group: u32) -> bool {
-    // Most systems give each user a private group with the id of the user; root's has no other
-    // members.
-    let is_own_group = group == sys::effective_uid() || group == 0;
-    mode & OTHER_WRITE != 0 || mode & GROUP_WRITE != 0 && !is_own_group
+    mode & OTHER_WRITE != 0 || mode & GROUP_WRITE != 0 && !is_private_group(group)
+}
+
+/// Whether any user other than the owner can write to a file or directory of this mode, whoever is in its group.
+#[must_use]
+pub const fn can_any_other_write(mode: u32) -> bool {
+    mode & (GROUP_WRITE | OTHER_WRITE) != 0
+}
+
+/// Whether a group has no other members than this user, or than root. Most systems give each user a group with the id of
+/// the user; it is then the group of the user's processes, too.
+pub(crate) fn is_private_group(group: u32) -> bool {
+    let (user, own) = (sys::effective_uid(), sys::effective_gid());
+    // Where users have arbitrary ids, they can all be in the group of root.
+    group == own && group == user || group == 0 && own != 0
 }
 
 /// The error for what is not used because of another user.

@@ -192,11 +192,25 @@ impl Live {
 
 fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     let shown = path.display();
-    let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
+    let original = Dir::open_own(path).ok().and_then(|it| Description::of_original(&it));
+    let is_original = original.is_some();
+    let found = match original {
+        None => Description::of(path).with_context(|| format!("cannot read {shown}"))?,
+        original => original,
+    };
+    let Some(run) = found else {
         bail!("{shown} is not a run directory: it contains no valid {}", names::DESCRIPTION);
     };
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
+    }
+    if let Some(address) = run.coordinator.as_deref().filter(|it| !Address::is_local(it))
+        && !is_original
+    {
+        bail!(
+            "the run in {shown} names the coordinator {address}, but it is a copy, or another user can have written that: \
+             name the address to connect to it (ddp-doctor status {address})"
+        );
     }
     // Whoever can write to the directory may have named the socket of somebody else.
     let owner = Dir::open(path)

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_doctor_agent::files::{
-    Identity, KnownDirectories, Missing, Walked, can_others_write, refused, walk,
+    Identity, KnownDirectories, Missing, Walked, can_any_other_write, can_others_write, refused,
+    walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -138,12 +139,17 @@ impl Dir {
         Err(refused(&own.path, "is accessible to other users"))
     }
 
-    /// The same directory, with the path without links by which the kernel knows it.
+    /// The same directory, with the path without links by which the kernel knows it. Who can replace it is then known
+    /// from the root directory on.
     #[must_use]
     pub fn canonical(self) -> Self {
         let link = Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string());
         let path = std::fs::read_link(link).or_else(|_| self.path.canonicalize());
-        Self { path: path.unwrap_or_else(|_| self.path.clone()), ..self }
+        let path = path.unwrap_or_else(|_| self.path.clone());
+        match Self::open(&path) {
+            Ok(found) if found.identity().ok() == self.identity().ok() => found,
+            _ => Self { path, ..self },
+        }
     }
 
     /// The path by which it was opened.
@@ -166,22 +172,20 @@ impl Dir {
     ///
     /// If its status cannot be read.
     pub fn changeable_by_others(&self) -> io::Result<Option<&Path>> {
-        Ok(if self.is_shared()? { Some(&self.path) } else { self.changeable.as_deref() })
+        let found = self.status()?.0;
+        let is_shared = can_others_write(found.st_mode, found.st_gid);
+        Ok(if is_shared { Some(&self.path) } else { self.changeable.as_deref() })
     }
 
-    /// A directory on the path of this one, or this directory, in which other users can create entries. What disappears
-    /// from it can come back as theirs, even if the sticky bit protects what is there.
+    /// A directory on the path of this one, or this directory, in which any other user can create entries, also as a
+    /// member of its group. What disappears from it can come back as theirs, even if the sticky bit protects what is there.
     ///
     /// # Errors
     ///
     /// If its status cannot be read.
     pub fn writable_by_others(&self) -> io::Result<Option<&Path>> {
-        Ok(if self.is_shared()? { Some(&self.path) } else { self.writable.as_deref() })
-    }
-
-    fn is_shared(&self) -> io::Result<bool> {
-        let found = self.status()?.0;
-        Ok(can_others_write(found.st_mode, found.st_gid))
+        let is_shared = can_any_other_write(self.status()?.0.st_mode);
+        Ok(if is_shared { Some(&self.path) } else { self.writable.as_deref() })
     }
 
     /// Type, owner and mode of the open directory.

@@ -13,7 +13,10 @@
 //! for both.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use ddp_doctor_agent::trust;
 
 mod dir;
 mod removal;
@@ -38,6 +41,17 @@ pub fn user_id() -> u32 {
 pub fn publish(path: &Path, contents: &[u8]) -> io::Result<()> {
     let (dir, name) = parent(path)?;
     dir.publish(name, contents)
+}
+
+/// States that other users can change the entries of a directory: the beginning of a sentence.
+#[must_use]
+pub fn others_at(place: &Path) -> String {
+    let owner = std::fs::metadata(place).map(|it| it.uid());
+    let shown = place.display();
+    if owner.is_ok_and(trust::is_unmapped) {
+        return format!("another user of the host may own {shown}");
+    }
+    format!("other users can write to {shown}")
 }
 
 /// Opens the directory that contains a path, which may belong to any user. Also returns the name in it.

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::host::files::Dir;
+use crate::host::files::{self, Dir};
 use crate::node::launch::{fallback, rundir};
 use crate::node::sample::environment::{self, Found, NcclLoading};
 
@@ -133,7 +133,7 @@ impl Folder {
         // Processes of the job find the folder by its path.
         let parent = Dir::ensure_own(&std::path::absolute(parent)?)?.canonical();
         if let Some(shared) = parent.writable_by_others()? {
-            let why = format!("other users can write to {}", shared.display());
+            let why = files::others_at(shared);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let dir = rundir::create_new(&parent, name)?;
@@ -149,7 +149,7 @@ impl Drop for Folder {
         // If they cannot be removed, they stay, and harm nothing.
         drop(self.parent.remove_all(name));
         if self.parent.path().file_name() == Some(fallback::CACHE.as_ref()) {
-            let parent = crate::host::files::parent(self.parent.path());
+            let parent = files::parent(self.parent.path());
             drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
         }
     }

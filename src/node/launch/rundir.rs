@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::evidence::journal;
 use crate::files;
-use crate::host::files::Dir;
+use crate::host::files::{Dir, others_at};
 use crate::node::follow::boxes::BoxDir;
 use crate::node::follow::names::DirectoryIdentity;
 use crate::node::follow::{boxes, names};
@@ -98,8 +98,8 @@ impl RunDir {
         let mut notices = Vec::new();
         if let Some(place) = dir.changeable_by_others()? {
             notices.push(format!(
-                "other users can write to {}, and can remove or replace the evidence in {}",
-                place.display(),
+                "{}, and can remove or replace the evidence in {}",
+                others_at(place),
                 dir.path().display()
             ));
         }
@@ -205,6 +205,16 @@ impl Description {
         Self::parse(dir.read_text(names::DESCRIPTION.as_ref(), MAX_DESCRIPTION))
     }
 
+    /// Reads the description that a run of this user wrote for this directory. `None`: another user can have written it,
+    /// or the directory is a copy, such as a downloaded one.
+    #[must_use]
+    pub fn of_original(dir: &Dir) -> Option<Self> {
+        let metadata = dir.readable().and_then(|it| it.metadata()).ok()?;
+        let run = Self::of_own(dir).ok().flatten()?;
+        let is_original = run.directory == Some(DirectoryIdentity::of(&metadata));
+        (is_original && metadata.mode() & 0o022 == 0).then_some(run)
+    }
+
     fn parse(description: io::Result<String>) -> io::Result<Option<Self>> {
         match description {
             Ok(description) => Ok(serde_json::from_str(&description).ok()),
@@ -250,14 +260,11 @@ pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
 
 fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
     let opened = Dir::open_own(dir).ok()?;
-    let metadata = opened.readable().and_then(|it| it.metadata()).ok()?;
     // The evidence is read by its path.
-    if metadata.mode() & 0o022 != 0 || opened.changeable_by_others().ok()?.is_some() {
+    if opened.changeable_by_others().ok()?.is_some() {
         return None;
     }
-    let run = Description::of_own(&opened).ok().flatten()?;
-    let is_original = run.directory == Some(DirectoryIdentity::of(&metadata));
-    is_original.then_some(run.source_folders)
+    Some(Description::of_original(&opened)?.source_folders)
 }
 
 /// Whether an entry is a directory with entries, or anything else.
