@@ -59,26 +59,37 @@ fn add_logs(dumps: &mut [flight_recorder::Job], found: &mut Collected, remarks: 
         found.logs.extend(beside.into_iter().flatten());
         return;
     }
-    let mut remark = |log: &Log, what: &str| {
-        let text = format!("nothing shows that it is of the same job as the dumps: {what}");
-        let path = log.path.clone();
+    let mut remark = |refused: &Refused, what: &str| {
+        let Some(first) = refused.logs.first() else { return };
+        let path = first.path.clone();
+        let text = match &refused.contradiction {
+            Some(why) => format!("it is of another job than the dumps: {why}; {what}"),
+            None => {
+                format!("nothing shows of which of the jobs in the dumps it is: {what}")
+            }
+        };
         remarks.push(Remark { path, text });
     };
     for logs in beside {
-        if let Some(first) = of_job(dumps, logs).first() {
-            remark(first, "it is left out; to analyze it, give its path");
-        }
+        remark(&of_job(dumps, logs), "it is left out; to analyze it, give its path");
     }
-    found.logs = of_job(dumps, std::mem::take(&mut found.logs));
-    if let Some(first) = found.logs.first() {
-        remark(first, "it has a report of its own");
-    }
+    let refused = of_job(dumps, std::mem::take(&mut found.logs));
+    remark(&refused, "it has a report of its own");
+    found.logs = refused.logs;
+}
+
+/// Logs that were not added to a job.
+#[derive(Default)]
+struct Refused {
+    logs: Vec<Log>,
+    /// What contradicts that they are of the only job.
+    contradiction: Option<String>,
 }
 
 /// Adds logs to the only job that they are shown to be of. Otherwise returns them.
-fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Vec<Log> {
+fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Refused {
     if logs.is_empty() {
-        return logs;
+        return Refused::default();
     }
     let statements = Statements::of(&logs);
     let offsets = dumps.iter().enumerate();
@@ -86,16 +97,20 @@ fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Vec<Log> {
     let offsets: Vec<(usize, i64)> = offsets.collect();
     if let [(at, offset)] = offsets[..] {
         dumps[at].add_logs(logs, offset);
-        return Vec::new();
+        return Refused::default();
     }
     // Files that are given together are of one job if they do not contradict each other.
-    if let ([], [job]) = (&offsets[..], dumps)
-        && let Some(offset) = job.possible_offset_of(&logs, &statements)
-    {
-        job.add_logs(logs, offset);
-        return Vec::new();
+    let mut contradiction = None;
+    if let ([], [job]) = (&offsets[..], dumps) {
+        match job.possible_offset_of(&logs, &statements) {
+            Ok(offset) => {
+                job.add_logs(logs, offset);
+                return Refused::default();
+            }
+            Err(why) => contradiction = Some(why),
+        }
     }
-    logs
+    Refused { logs, contradiction }
 }
 
 impl Source {

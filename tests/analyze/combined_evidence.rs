@@ -149,15 +149,26 @@ fn log_that_names_a_rank_without_a_dump_does_not_blame_it() {
 fn log_of_another_job_has_a_report_of_its_own() {
     let other = timeouts(&[0, 1, 3], 0).replace("SeqNum=42", "SeqNum=7");
     let larger = timeouts(&[0, 1, 3, 5], 0);
+    let alone = exception(2, &label(41, -24 * 30));
+    let another_world = format!("[rank2]: world_size=8\n{}", exception(2, &label(41, 0)));
+    let gave_up = "rank 0 gave up all_reduce #42, and the dump of that rank does not, or not then";
     // The clock of no time zone is a day ahead, or 13 hours behind.
     let later = [24, -13].map(|zone| exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone));
-    for log in [other, larger].into_iter().chain(later) {
+    let later = later.into_iter().map(|log| (log, gave_up));
+    let others = [
+        (other, "rank 0 gave up all_reduce #7, and the dump of that rank does not"),
+        (larger, "it names rank 5, and the dumps are of a world of 4 ranks"),
+        (another_world, "it states a world of 8 ranks, and the dumps one of 4"),
+        (alone, "by its clock, and the dumps begin at"),
+    ];
+    for (log, why) in others.into_iter().chain(later) {
         let dir = tempfile::tempdir().unwrap();
         write_dumps(dir.path(), &[0, 1, 2, 3], 2);
         let analysis = analyze(&dir, &log);
         assert_eq!(analysis.reports.len(), 2);
         let remark = &analysis.remarks[0];
-        assert!(remark.text.contains("nothing shows that it is of the same job"), "{remark}");
+        assert!(remark.text.contains("it is of another job than the dumps: "), "{remark}");
+        assert!(remark.text.contains(why), "{remark}");
     }
 }
 

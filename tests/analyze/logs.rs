@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem::{self, Progress};
-use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Severity};
+use ddp_doctor_proto::report::{CallState, Confidence, Finding, Report, Role, Severity};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Deserialize;
@@ -54,6 +54,8 @@ pub(super) struct Truth {
     summary: Option<String>,
     /// A part of a sentence of some finding.
     says: Option<String>,
+    /// Ranks that are shown as returned from a call.
+    returned: Option<Vec<u32>>,
     /// A part that no sentence of a finding has.
     omits: Option<String>,
 }
@@ -147,6 +149,11 @@ pub(super) fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     if let Some(members) = &truth.members {
         let group = leading.group.as_ref().ok_or("no group")?;
         same("members", format!("{:?}", group.ranks), format!("{members:?}"))?;
+    }
+    if let Some(returned) = &truth.returned {
+        let rows = leading.per_rank.iter().filter(|it| it.state == CallState::Returned);
+        let ranks: Vec<u32> = rows.map(|it| it.rank).collect();
+        same("returned ranks", format!("{ranks:?}"), format!("{returned:?}"))?;
     }
     check_sentences(report, truth)?;
     makes_no_further_claims(report, truth)

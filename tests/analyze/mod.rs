@@ -10,6 +10,7 @@
 
 mod combined_evidence;
 mod damage;
+mod dumps_with_logs;
 mod fuzz;
 mod growth;
 mod killed_jobs;

@@ -4,6 +4,7 @@ pub mod align;
 pub mod allocation;
 pub mod backends;
 pub mod event;
+pub mod known_errors;
 pub mod place;
 pub mod provenance;
 pub mod request;

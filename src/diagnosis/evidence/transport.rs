@@ -32,10 +32,11 @@ pub fn is_due_to_others(text: &str) -> bool {
 
 /// Whether an exception of PyTorch states that a wait for other processes timed out or was aborted.
 fn is_end_of_wait(text: &str) -> bool {
-    const ENDS: [&str; 9] = [
+    const ENDS: [&str; 10] = [
         "Timed out waiting",
         "Socket Timeout",
         "communicator was aborted",
+        "Application timeout caused pair closure",
         // HCCL: a notification, or the connection to a peer, did not come.
         "Notify register times out",
         "EI0006",
@@ -66,9 +67,13 @@ pub fn is_start(text: &str) -> bool {
 
 /// Whether an exception of PyTorch states that another process closed or never opened its connection.
 pub fn is_loss_of_peer(text: &str) -> bool {
-    const LOST: [&str; 5] = [
+    const LOST: [&str; 9] = [
         "onnection closed by peer",
+        "onnection closed by remote peer",
         "onnection reset by peer",
+        "onnection reset by remote peer",
+        "onnection was likely closed",
+        "HCCL_E_REMOTE",
         "onnection refused",
         "roken pipe",
         "remote process exited",
@@ -121,6 +126,9 @@ mod tests {
             "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 10000 ms",
             "RuntimeError: HCCL error in wait: EI0002: The wait execution of the Notify register times out.",
             "RuntimeError: UCC_ERR_TIMED_OUT in a collective of XCCL",
+            "RuntimeError: [Rank 0][ProcessGroupUCC-0][COLL] failed: Connection reset by remote peer",
+            "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+            "RuntimeError: [gloo/transport/tcp/pair.cc:144] Application timeout caused pair closure",
         ] {
             assert!(is_from_transport(text), "{text}");
         }

@@ -10,7 +10,7 @@ use super::Log;
 pub struct Claims {
     /// The evidence is text.
     is_text: bool,
-    /// The first time that the text states.
+    /// The first time that the text states with its year.
     first: Option<Timestamp>,
 }
 
@@ -21,7 +21,8 @@ impl Claims {
     /// What a report from these logs may claim; without logs, everything.
     #[must_use]
     pub fn of(logs: &[Log]) -> Self {
-        let first = logs.iter().map(|log| log.facts.first);
+        let dated = logs.iter().filter(|log| !log.facts.has_no_year);
+        let first = dated.map(|log| log.facts.first);
         Self { is_text: !logs.is_empty(), first: first.filter(|at| at.0 > 0).min() }
     }
 

@@ -10,6 +10,7 @@ use super::Log;
 use super::events;
 use super::job::{Job, Topic};
 use crate::diagnosis::event::Event;
+use crate::diagnosis::evidence::transport;
 
 /// Statements of the logs of one job.
 pub struct Statements {
@@ -80,13 +81,29 @@ impl Statements {
         })
     }
 
+    /// Whether some rank gave up a wait for others, in its watchdog or by an exception.
+    #[must_use]
+    pub fn has_timed_out(&self) -> bool {
+        let raised = self.job.ranks.values().flat_map(|rank| &rank.raised);
+        let is_end_of_wait =
+            |text: &str| transport::is_due_to_others(text) && transport::is_timeout(text);
+        self.given_up().next().is_some() || raised.into_iter().any(|it| is_end_of_wait(&it.text))
+    }
+
+    /// Whether some rank ended, or raised an exception that nothing caught.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        let mut ranks = self.job.ranks.values();
+        ranks.any(|rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught))
+    }
+
     /// Exceptions, ends and stacks as events. What ranks raised and how they ended from `given_up`
     /// on, when the first wait was given up, is a consequence, and left out.
     #[must_use]
     pub fn events(mut self, given_up: Timestamp) -> OfRanks {
         let first = self.job.given_up.map_or(given_up, |it| it.min(given_up));
         self.job.given_up = Some(first);
-        self.job.drop_consequences();
+        self.job.drop_consequences(true);
         self.job.add_ends();
         self.job.note_network();
         let mut of_ranks = OfRanks::default();

@@ -164,11 +164,11 @@ fn process_of_two_hosts_with_one_id_is_ambiguous() {
     let warns = "b:70:72 [0] x.cc:7 NCCL WARN NET/IB : failed\n";
     let text = named("a", 0) + &named("b", 1) + warns;
     let (_, notes) = texts(log("a.log", &text));
-    assert_eq!(notes, ["NCCL reported on rank 1: NET/IB : failed"]);
+    assert_eq!(notes, ["NCCL reported on rank 1 (b, GPU 0): NET/IB : failed"]);
     let stacks = "Process 70: python a.py\nThread 70 (idle): \"MainThread\"\n    f (a.py:3)\n";
     let (_, notes) = texts(log("a.log", &(text + stacks)));
     assert!(notes[0].starts_with("process 70 was at a.py:3"), "{notes:?}");
-    assert_eq!(notes[1], "NCCL reported on rank 1: NET/IB : failed");
+    assert_eq!(notes[1], "NCCL reported on rank 1 (b, GPU 0): NET/IB : failed");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn notes_on_one_subject_do_not_hide_others() {
     text += "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T12:00:00 DUE TO TIME LIMIT ***\n";
     let (_, notes) = texts(log("a.log", &text));
     assert!(notes[0].contains("TIME LIMIT"), "{notes:?}");
-    let network = "NCCL reported: NET/IB : error 0; 8 more such errors follow";
+    let network = "NCCL reported on h, GPU 0: NET/IB : error 0; 8 more such errors follow";
     assert_eq!(notes[1..], [network]);
 }
 

@@ -4,7 +4,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Confidence, Effect, Where};
 
-use crate::evidence::{allocation, request};
+use crate::evidence::{allocation, known_errors, request};
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::facts;
 use crate::findings::process::death::{self, holds_up, is_process};
@@ -15,31 +15,6 @@ use crate::model::{Exception, GroupId, Join, Process};
 use crate::situation::{Absence, Origin, Situation, Stall};
 use crate::source::cause::Mistake;
 use crate::words;
-
-/// Parts of exceptions whose cause is not the line that raised them, and what to do about them.
-const KNOWN: [(&str, &str); 10] = [
-    ("uncorrectable ECC error", FAULTY_DEVICE),
-    ("uncorrectable NVLink error", FAULTY_DEVICE),
-    ("GPU has fallen off the bus", FAULTY_DEVICE),
-    ("HW Exception by GPU node", FAULTY_AMD_DEVICE),
-    ("Memory access fault by GPU node", FAULTY_AMD_DEVICE),
-    ("Error while creating shared memory segment", FULL_SHARED_MEMORY),
-    ("Error: failed to extend /dev/shm", FULL_SHARED_MEMORY),
-    ("DataLoader worker (pid", LOST_WORKER),
-    ("insufficient shared memory (shm)", LOST_WORKER),
-    (
-        "EADDRINUSE",
-        "Choose another port (MASTER_PORT, --rdzv-endpoint), or end the process that uses it: \
-         ss -ltnp shows it.",
-    ),
-];
-const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \
-                             line of the program causes this error.";
-const FAULTY_AMD_DEVICE: &str = "Check the device (dmesg, rocm-smi --showrasinfo), and run the job without it. An                                  access beyond a tensor in a kernel of the program causes the same error.";
-const FULL_SHARED_MEMORY: &str = "Make room in /dev/shm: NCCL connects the ranks of a host through it (df -h /dev/shm;                                   docker run --shm-size, or --ipc=host).";
-const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
-                           /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
-                           memory left (dmesg).";
 
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
@@ -205,9 +180,8 @@ fn why(ended: &Ended<'_>) -> String {
 
 /// What to do about an exception that was raised at this place.
 pub(crate) fn advice(text: &str, place: Option<&Where>, from_communication: bool) -> String {
-    let known = KNOWN.iter().find(|(part, _)| text.contains(part));
-    match known {
-        Some((_, advice)) => (*advice).into(),
+    match known_errors::advice(text) {
+        Some(advice) => advice.into(),
         None if from_communication => {
             "The error occurred in the communication with other ranks: find one that \
                                        ended or left, or a fault of the network between them."

@@ -75,7 +75,9 @@ pub(crate) fn per_rank(now: Timestamp, peers: &Peers<'_>, ranks: &[u32]) -> Vec<
 }
 
 fn row(now: Timestamp, rank: u32, process: &Process) -> RankCall {
-    let Some(init) = &process.init else { return no_call(rank) };
+    // A log states no return of a call.
+    let init = process.init.as_ref().filter(|_| !process.is_from_text());
+    let Some(init) = init else { return no_call(rank) };
     if init.over.is_some() || process.has_ended() {
         return describe(rank, CallState::Returned, None, &init.call);
     }

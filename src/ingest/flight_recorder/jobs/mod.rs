@@ -39,6 +39,8 @@ pub struct Job {
     pub(super) logs: Vec<Log>,
     /// The logs state that a wait was given up.
     pub(super) gave_up: bool,
+    /// A log states that a rank ended, or raised an exception that nothing caught.
+    pub(super) has_failed: bool,
 }
 
 /// A dump whose rank is known.

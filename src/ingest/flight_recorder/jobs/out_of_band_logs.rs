@@ -2,6 +2,7 @@
 //! differ.
 
 use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Timestamp;
 
 use super::Job;
 use crate::ingest::flight_recorder::dump::Entry;
@@ -36,30 +37,47 @@ impl Job {
         (is_same_world && overlaps).then_some(0)
     }
 
-    /// The time to add to the times of logs, in nanoseconds, if they may be of this job. `None`: they
-    /// contradict the dumps in their ranks, in a wait, or in their times.
-    pub(crate) fn possible_offset_of(&self, logs: &[Log], stated: &Statements) -> Option<i64> {
+    /// The time to add to the times of logs, in nanoseconds, if they may be of this job.
+    ///
+    /// # Errors
+    ///
+    /// What contradicts that: a rank, the size of the world, a wait, or the times.
+    pub(crate) fn possible_offset_of(
+        &self,
+        logs: &[Log],
+        stated: &Statements,
+    ) -> Result<i64, String> {
         let size = self.world_size();
-        let is_other_world = stated.world_size().is_some_and(|it| it != size);
-        if is_other_world || stated.ranks().any(|rank| rank >= size) {
-            return None;
+        if let Some(other) = stated.world_size().filter(|it| *it != size) {
+            return Err(format!("it states a world of {other} ranks, and the dumps one of {size}"));
+        }
+        if let Some(rank) = stated.ranks().find(|rank| *rank >= size) {
+            return Err(format!(
+                "it names rank {rank}, and the dumps are of a world of {size} ranks"
+            ));
         }
         let is_dated = logs.iter().any(Log::is_dated);
-        if stated.given_up().any(|it| self.contradicts(&it, is_dated)) {
-            return None;
+        if let Some(wait) = stated.given_up().find(|it| self.contradicts(it, is_dated)) {
+            let GivenUp { rank, op, seq, .. } = wait;
+            return Err(format!(
+                "it states that rank {rank} gave up {op} #{seq}, and the dump of that rank does not, or not then"
+            ));
         }
         let (first, last) = self.period();
         if !is_dated || last == 0 {
             // They have the time of their files, which may be copies.
-            return i64::try_from(last).ok()?.checked_sub(i64::try_from(stated.period().1.0).ok()?);
+            let ends = stated.period().1.0;
+            return Ok(i64::try_from(last).unwrap_or(i64::MAX).saturating_sub_unsigned(ends));
         }
         let (begins, ends) = stated.period();
         let overlaps = |zone: &i64| {
             let [begins, ends] = [begins, ends].map(|at| at.0.saturating_add_signed(*zone));
             begins <= last.saturating_add(MAX_WAIT) && ends >= first
         };
-        let zones = (-56..=48).map(|quarters: i64| quarters * ZONES);
-        zones.filter(overlaps).min_by_key(|zone| zone.abs())
+        let zones = (-56..=48).map(|quarters: i64| quarters * ZONES).filter(overlaps);
+        zones.min_by_key(|zone| zone.abs()).ok_or_else(|| {
+            format!("it ends at {ends} by its clock, and the dumps begin at {}", Timestamp(first))
+        })
     }
 
     /// Whether the dump of a rank shows that it did not give up this wait; `is_dated`: or not at that time.
@@ -98,7 +116,9 @@ impl Job {
         for log in &mut logs {
             log.shift(offset);
         }
-        self.gave_up |= Statements::of(&logs).given_up().next().is_some();
+        let stated = Statements::of(&logs);
+        self.gave_up |= stated.has_timed_out();
+        self.has_failed |= stated.has_failed();
         self.logs.extend(logs);
     }
 }

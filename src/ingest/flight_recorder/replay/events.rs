@@ -12,6 +12,7 @@ use crate::diagnosis::event::{
     Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
 };
 use crate::diagnosis::evidence::provenance::Provenance;
+use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::{Config, Engine};
 use crate::ingest::flight_recorder::calls::{Placed, Progress};
 use crate::ingest::flight_recorder::dump::{Dump, is_on_host};
@@ -83,7 +84,7 @@ impl Replay<'_> {
         let others: Vec<u32> = others.filter(|it| !self.job.ranks.contains_key(it)).collect();
         let mut stated = statements.events(Timestamp(self.first_timeout));
         for rank in others {
-            out.push(joined(rank, self.groups.world_size, started));
+            out.push(joined(rank, TEXT_LAYER, self.groups.world_size, started));
             let groups = self.groups.all.iter().zip(&self.first_open);
             for (group, first_open) in groups.filter(|it| it.0.info.key.members.contains(&rank)) {
                 out.push(Event::GroupJoined {
@@ -117,7 +118,7 @@ impl Replay<'_> {
 
     fn join(&self, rank: u32, dump: &Dump, at: Timestamp, out: &mut Vec<Event>) {
         let process = process(rank);
-        out.push(joined(rank, self.groups.world_size, at));
+        out.push(joined(rank, "c10d", self.groups.world_size, at));
         for &group in self.groups.of_rank(rank) {
             out.push(Event::GroupJoined {
                 process,
@@ -293,14 +294,14 @@ impl Replay<'_> {
 }
 
 /// The event that the process of a rank is known from.
-fn joined(rank: u32, world_size: u32, at: Timestamp) -> Event {
+fn joined(rank: u32, layer: &str, world_size: u32, at: Timestamp) -> Event {
     Event::ProcessJoined {
         process: process(rank),
         rank: Some(rank),
         world_size: Some(world_size),
         host: "".into(),
         pid: 0,
-        layer: "c10d".into(),
+        layer: layer.into(),
         world: "".into(),
         restarts: 0,
         at,

@@ -27,7 +27,9 @@ impl Replay<'_> {
         let are_long = self.wait_duration == WaitDuration::Reportable;
         let dumps = self.job.ranks.iter();
         Dumps {
-            are_lasting: are_long || self.groups.all.iter().any(is_device_behind),
+            are_lasting: are_long
+                || self.job.has_failed
+                || self.groups.all.iter().any(is_device_behind),
             at_most,
             ranks: dumps.map(|(&rank, dump)| (rank, self.dump_of(rank, dump))).collect(),
             collectives: self.collectives(),

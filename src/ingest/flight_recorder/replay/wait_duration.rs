@@ -38,8 +38,9 @@ impl WaitDuration {
         });
         let most = ages.collect::<Option<Vec<u64>>>();
         let most = most.and_then(|ages| ages.into_iter().max());
+        // A job of which a rank has failed does not go on.
         most.map(Duration::from_nanos)
-            .filter(|most| *most < replay.stall_after)
+            .filter(|most| *most < replay.stall_after && !replay.job.has_failed)
             .map_or(Self::Unknown, Self::AtMost)
     }
 

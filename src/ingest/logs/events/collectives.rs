@@ -190,6 +190,16 @@ impl Members {
             ("", name) => format!("group {name}"),
             (description, _) => format!("group {description}"),
         };
+        let size = self.waiting.values().find_map(|it| it.group_size);
+        let group = size.map_or_else(|| group.clone(), |size| format!("{group} of {size} ranks"));
+        let is_first = |rank: &u32| self.progress.get(rank).is_some_and(|it| it.1 == 0);
+        let never = match &ranks[..] {
+            ranks if !ranks.iter().all(is_first) => "",
+            [_] => "; it has completed none in this group",
+            _ => {
+                "; none of them has completed one in this group: the transport may never have worked"
+            }
+        };
         let waited = first.at.since(first.since).as_secs();
         let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
         if self.may_be_left() {
@@ -205,7 +215,7 @@ impl Members {
             ));
         } else if !is_known {
             job.note(Topic::Waits, format!(
-                "{} waiting {waited} s for {what} in {group}{agree}; which other ranks belong to \
+                "{} waiting {waited} s for {what} in {group}{agree}{never}; which other ranks belong to \
                  the group is unknown",
                 were(&ranks)
             ));
@@ -222,7 +232,7 @@ impl Members {
             job.note(
                 Topic::Waits,
                 format!(
-                    "{} waiting {waited} s for {what}; the text does not say how far {} had come",
+                    "{} waiting {waited} s for {what}{never}; the text does not say how far {} had come",
                     were(&ranks),
                     Ranks(silent)
                 ),

@@ -38,7 +38,7 @@ pub struct Evidence {
 #[must_use]
 pub fn evidence(logs: &[Log]) -> Evidence {
     let mut job = Job::of_logs(logs);
-    job.drop_consequences();
+    job.drop_consequences(false);
     job.drop_aborts();
     job.open(logs);
     let is_named = startup::add_joins(&mut job);

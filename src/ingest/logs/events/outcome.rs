@@ -8,7 +8,7 @@ use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::evidence::request;
 use crate::diagnosis::model::libc_signal::{HUP, TERM};
 use crate::ingest::logs::facts::ExitStatus;
-use crate::ingest::logs::job::{Job, Rank, Topic};
+use crate::ingest::logs::job::{Job, NetworkError, Rank, Topic, on_place};
 use crate::ingest::process;
 
 impl Job {
@@ -53,7 +53,7 @@ impl Job {
     /// Adds a note on the errors of the network, of which there are many if there is one.
     pub(in super::super) fn note_network(&mut self) {
         let mut reported = std::mem::take(&mut self.network).into_iter();
-        let Some((rank, text)) = reported.next() else {
+        let Some(NetworkError { rank, on, text }) = reported.next() else {
             return;
         };
         let others = match reported.len() {
@@ -62,6 +62,7 @@ impl Job {
             more => format!("; {more} more such errors follow"),
         };
         let by = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
+        let by = on_place(by, &on);
         let text = format!(
             "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
              (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."

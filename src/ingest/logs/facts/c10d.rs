@@ -7,6 +7,7 @@ use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::{Facts, GroupName, Statement, Subject};
 use crate::diagnosis::evidence::backends;
+use crate::diagnosis::model::MAX_WORLD;
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 use crate::ingest::logs::lines::{Label, Line, bracketed_rank};
 use crate::ingest::logs::scan::{
@@ -24,6 +25,9 @@ const MAX_SEQ: u64 = 1 << 40;
 /// An element count that c10d prints for a call without one.
 const NO_COUNT: u64 = u64::MAX;
 
+/// Who reports that another rank timed out.
+pub(in super::super) const WATCHDOG: &str = "PyTorch";
+
 /// Reads one line.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
@@ -39,6 +43,9 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     fingerprints(text, &who, at, facts);
     store(text, &who, at, facts);
     ddp(text, &who, at, facts);
+    if let Some(what) = of_other_watchdog(text) {
+        facts.add(who.clone(), at, what);
+    }
     if let Some(what) = barrier(text) {
         let mut who = who;
         // Only rank 0 names others.
@@ -91,10 +98,26 @@ fn in_group(text: &str) -> Option<(GroupName, u32)> {
 fn timed_out(work: &str) -> Option<Statement> {
     let name = until(after(work, "OpType=")?, &[',', ')']);
     let timeout = number_after(work, "Timeout(ms)=")?;
+    let count = |key: &str| number_after(work, key).filter(|&it| it != NO_COUNT);
+    let (numel, whole) = (count("NumelIn="), count("NumelOut="));
+    let op = op(name);
+    // The pieces of all members have one size in these.
+    let (pieces, piece) = match op {
+        Op::AllGather => (whole, numel),
+        Op::ReduceScatter => (numel, whole),
+        _ => (None, None),
+    };
+    let is_of_one_size = name.ends_with("_BASE");
+    let size = pieces.zip(piece).filter(|_| is_of_one_size).and_then(|(pieces, piece)| {
+        let is_whole = piece > 0 && pieces.is_multiple_of(piece);
+        is_whole
+            .then(|| u32::try_from(pieces / piece).ok().filter(|it| (2..=MAX_WORLD).contains(it)))?
+    });
     Some(Statement::TimedOut {
         seq: number_after(work, "SeqNum=")?,
-        op: op(name),
-        numel: number_after(work, "NumelIn=").filter(|&it| it != NO_COUNT),
+        op,
+        numel,
+        size,
         waited_ms: number_after(work, " ran for ").unwrap_or(timeout),
     })
 }
@@ -119,6 +142,34 @@ fn progress(text: &str) -> Option<Statement> {
 fn counter(text: &str) -> Option<u64> {
     let number = number(text).filter(|&it| it < MAX_SEQ);
     number.or_else(|| text.starts_with("-1").then_some(0))
+}
+
+/// What a watchdog reports of the timeout of another rank: "Received a dump signal due to a collective timeout from
+/// rank 13".
+fn of_other_watchdog(text: &str) -> Option<Statement> {
+    const NEXT: &str = "Add the log of that rank: it states which collective timed out.";
+    const SIGNALS: [&str; 4] = [
+        "Received a dump signal",
+        "Received a global timeout from another rank",
+        "Received a timeout signal from this local rank",
+        "Observed flight recorder dump signal from another rank",
+    ];
+    SIGNALS.iter().find(|it| text.contains(**it))?;
+    let of = after(text, " from ").and_then(|it| rank(it.trim_start().strip_prefix("rank ")?));
+    let (text, next): (Arc<str>, _) = match of {
+        Some(of) => (format!("a collective of rank {of} timed out").into(), NEXT),
+        // Another line may name it.
+        None => ("a collective of another rank timed out".into(), ""),
+    };
+    Some(Statement::Reported { by: WATCHDOG, on: Arc::default(), text, next })
+}
+
+/// What a line of a watchdog states that is cut off before the operation.
+pub(super) fn unstated_timeout() -> Statement {
+    const NEXT: &str =
+        "Add the whole line, and the logs of all ranks: they state which collective timed out.";
+    let text = "its watchdog gave up a collective that the text does not state".into();
+    Statement::Reported { by: WATCHDOG, on: Arc::default(), text, next: NEXT }
 }
 
 fn stuck(text: &str) -> Option<Statement> {

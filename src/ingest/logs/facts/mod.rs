@@ -25,6 +25,7 @@ mod reader;
 mod stated_rank;
 mod traceback;
 
+pub(super) use c10d::WATCHDOG;
 pub(super) use reader::read;
 
 /// Maximum number of facts kept. Half of them are for those that only name ranks.
@@ -96,7 +97,8 @@ pub(super) enum Statement {
     /// The line names the rank, and states no more. `of`: number of ranks it is one of.
     Named { of: Option<u32> },
     /// The watchdog gave a collective up after it had waited for `waited_ms`.
-    TimedOut { seq: u64, op: Op, numel: Option<u64>, waited_ms: u64 },
+    /// `size`: number of members of its group.
+    TimedOut { seq: u64, op: Op, numel: Option<u64>, size: Option<u32>, waited_ms: u64 },
     /// It made the call that its watchdog gave up at this line.
     CalledAt { place: Where },
     /// Sequence numbers of the last collectives; `failed`: the one that the watchdog gave up.
@@ -159,10 +161,11 @@ pub(super) enum Statement {
     Uses { device: Arc<str> },
     /// Its watchdog was blocked, for this long if that is stated.
     WatchdogStuck { seconds: Option<u64> },
-    /// A layer reported an error of the network.
-    Network { text: Arc<str> },
-    /// A library or a launcher reported a failure; `next`: what to do.
-    Reported { by: &'static str, text: Arc<str>, next: &'static str },
+    /// A layer reported an error of the network, on this host and device if they are stated.
+    Network { on: Arc<str>, text: Arc<str> },
+    /// A library or a launcher reported a failure, on this host and device if they are stated; `next`: what to do.
+    /// Without it, the text says little, and counts where nothing else is stated.
+    Reported { by: &'static str, on: Arc<str>, text: Arc<str>, next: &'static str },
     /// The batch system cancelled the job, for this reason if it states one. `at`: as the line reads.
     Cancelled { why: Option<Arc<str>>, at: Arc<str> },
 }
@@ -172,9 +175,8 @@ impl Statement {
     fn bytes(&self) -> usize {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
-            Self::Network { text } | Self::Quoted { text } | Self::Reported { text, .. } => {
-                text.len()
-            }
+            Self::Quoted { text } => text.len(),
+            Self::Network { on, text } | Self::Reported { on, text, .. } => on.len() + text.len(),
             Self::CalledAt { place } => frame_bytes(place),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
@@ -263,6 +265,8 @@ pub(super) struct Facts {
     pub(super) first: Timestamp,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
+    /// No line states a year, and that of the file may be another one.
+    pub(super) has_no_year: bool,
     /// Processes that found a network, and the line that states it.
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
     /// Calls of NCCL.
@@ -390,8 +394,10 @@ mod tests {
 
     #[test]
     fn oldest_facts_are_dropped_and_names_are_kept() {
-        let network =
-            |at: u8| Statement::Network { text: char::from(at).to_string().repeat(1 << 20).into() };
+        let network = |at: u8| Statement::Network {
+            on: Arc::default(),
+            text: char::from(at).to_string().repeat(1 << 20).into(),
+        };
         let mut facts = Facts::default();
         let add = |facts: &mut Facts, what| facts.add(Subject::default(), Timestamp(1), what);
         add(&mut facts, Statement::Named { of: Some(2) });

@@ -6,28 +6,61 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
 use crate::ingest::logs::lines::{Label, Line};
-use crate::ingest::logs::scan::{after, cut, rank, split, until, world_size_after};
+use crate::ingest::logs::scan::{after, cut, rank, small, split, until, world_size_after};
 
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;
 
 /// Parts of warnings about the network.
-const NETWORK: [&str; 5] = ["NET/IB", "NET/OFI", "Net : ", "socket", "ibv_modify_qp failed"];
+const NETWORK: [&str; 6] = ["NET/IB", "NET/OFI", "NET/Socket", "Net : ", "socket", "ibv_"];
 /// How a warning about an error of CUDA begins.
 const CUDA: &str = "Cuda failure";
+const SHARED_MEMORY: &str = "Make room in /dev/shm (df -h /dev/shm): docker run --shm-size, or an emptyDir with \
+                             medium: Memory in Kubernetes.";
+/// Other warnings, and what helps.
+const KNOWN: [(&str, &str); 6] = [
+    (
+        "no algorithm/protocol available",
+        "Unset NCCL_ALGO and NCCL_PROTO, or name algorithms that this NCCL supports between these devices.",
+    ),
+    (
+        "Mismatched collective detected",
+        "Run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL, and analyze the output: it has the calls of \
+         every rank.",
+    ),
+    ("/dev/shm/nccl-", SHARED_MEMORY),
+    ("posix_fallocate failed", SHARED_MEMORY),
+    ("Error while creating shared memory segment", SHARED_MEMORY),
+    (
+        "ibv_reg_mr",
+        "Allow processes to lock more memory (ulimit -l unlimited), also in containers.",
+    ),
+];
+
+/// The process that wrote a line, and where it runs: "gpu-7, GPU 3".
+struct Writer {
+    who: Subject,
+    place: Arc<str>,
+}
 
 /// Reads one line.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
     if let Some(rest) = after(text, "Duplicate GPU detected : rank ") {
         duplicate(rest, line, at, facts);
+        return;
     }
     let Some((head, message)) = split(text, " NCCL ") else {
         return;
     };
-    let Some(who) = process(head, line) else {
+    let Some(Writer { who, place }) = writer(head, line) else {
         return;
     };
+    if let Some(warning) = message.strip_prefix("WARN ") {
+        let what = warning_of(cut(warning, MAX_TEXT), place);
+        facts.add(who, at, what);
+        return;
+    }
     if let Some(rest) = after(message, " rank ")
         && let Some(size) = world_size_after(rest, " nranks ")
         && let Some(rank) = rank(rest).filter(|&rank| rank < size)
@@ -39,51 +72,53 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     }
     if message.contains(": opCount ") {
-        facts.nccl_calls.called(&who, message, at);
+        facts.nccl_calls.called(&who, &place, message, at);
         return;
     }
     if let Some(error) = message.strip_prefix("INFO misc/socket.cc:")
         && let Some((_, reason)) = error.split_once(" -> 2 (")
     {
         let text = Arc::from(format!("a socket failed: {}", reason.trim_end_matches(')')));
-        facts.add(who, at, Statement::Network { text });
+        facts.add(who, at, Statement::Network { on: place, text });
         return;
     }
     if message.starts_with("INFO Using network ") {
         facts.found_network(who);
-        return;
-    }
-    if let Some(warning) = message.strip_prefix("WARN ")
-        && warning.starts_with(CUDA)
-    {
-        let text = cut(warning, MAX_TEXT).into();
-        let (place, uncaught, went_on, is_last, by_launcher) = (None, true, false, false, false);
-        let what = Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher };
-        facts.add(who, at, what);
-        return;
-    }
-    if let Some(warning) = message.strip_prefix("WARN ")
-        && NETWORK.iter().any(|it| warning.contains(it))
-    {
-        let text = Arc::from(cut(warning, MAX_TEXT));
-        facts.add(who, at, Statement::Network { text });
     }
 }
 
-/// The process in "host:2303:2343 [4]".
-fn process(head: &str, line: &Line<'_>) -> Option<Subject> {
+/// What a warning states.
+fn warning_of(warning: &str, on: Arc<str>) -> Statement {
+    let known = KNOWN.iter().find(|(part, _)| warning.contains(part));
+    if let Some((_, next)) = known {
+        return Statement::Reported { by: "NCCL", on, text: warning.into(), next };
+    }
+    if warning.starts_with(CUDA) {
+        let text = format!("{warning} ({on})").into();
+        let (place, uncaught, went_on, is_last, by_launcher) = (None, true, false, false, false);
+        return Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher };
+    }
+    if NETWORK.iter().any(|it| warning.contains(it)) {
+        return Statement::Network { on, text: warning.into() };
+    }
+    Statement::Reported { by: "NCCL", on, text: warning.into(), next: "" }
+}
+
+/// The process in "host:2303:2343 [4] file.cc:7".
+fn writer(head: &str, line: &Line<'_>) -> Option<Writer> {
     let (task, head) = of_task(head);
-    let head = until(head, &[' ']);
-    let mut parts = head.rsplitn(3, ':');
+    let (process, rest) = head.split_once(' ').unwrap_or((head, ""));
+    let mut parts = process.rsplitn(3, ':');
     let (tid, pid, host) = (parts.next()?, parts.next()?, parts.next()?);
     let _: u32 = tid.parse().ok()?;
     let label = Label { task: line.label.task.or(task), ..line.label };
-    Some(Subject {
-        label,
-        pid: Some(pid.parse().ok()?),
-        host: Some(cut(host, 256).into()),
-        ..Subject::default()
-    })
+    let host = cut(host, 256);
+    let gpu = rest.strip_prefix('[').and_then(small);
+    let gpu = gpu.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
+    let place = format!("{host}{gpu}").into();
+    let who =
+        Subject { label, pid: Some(pid.parse().ok()?), host: Some(host.into()), ..<_>::default() };
+    Some(Writer { who, place })
 }
 
 /// The task in "[3] host:2303:2343 [4]", which Intel MPI puts in front, and the rest.
@@ -106,7 +141,7 @@ fn duplicate(rest: &str, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     for rank in ranks.into_iter().flatten() {
         let who = Subject {
             rank: Some(rank),
-            host: process(line.text, line).and_then(|it| it.host),
+            host: writer(line.text, line).and_then(|it| it.who.host),
             ..Subject::default()
         };
         let device = Arc::clone(&device);

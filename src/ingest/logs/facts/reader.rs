@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
 use super::container_prefixes::Prefixes;
-use super::dialects::{self, Dialects};
+use super::dialects::{self, Dialects, Section};
 use super::failed_call::{self, FailedCall};
 use super::traceback::{self, Traceback};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
@@ -94,6 +95,10 @@ struct Stream {
     dumped_at: Timestamp,
 }
 
+/// Maximum time between the last line of a log and that of its file, in any time zone. Files that are older were
+/// copied.
+const MAX_AGE: Duration = Duration::from_secs(2 * 86_400);
+
 struct Reader {
     facts: Facts,
     streams: HashMap<Label, Stream>,
@@ -113,6 +118,8 @@ struct Reader {
     lists: Option<Label>,
     /// The process whose message of several lines is being read.
     speaker: Option<Label>,
+    /// The rank whose output a launcher is repeating.
+    section: Option<u32>,
 }
 
 impl Reader {
@@ -129,6 +136,7 @@ impl Reader {
             begins_anew: false,
             lists: None,
             speaker: None,
+            section: None,
         }
     }
 
@@ -162,6 +170,12 @@ impl Reader {
         }
         if dialects::begins_list(line.text) {
             self.lists = Some(line.label);
+        }
+        match dialects::section(line.text) {
+            Some(Section::Begin(rank)) => self.section = Some(rank),
+            Some(Section::End) => self.section = None,
+            None if line.label == Label::default() => line.label.rank = self.section,
+            None => {}
         }
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
@@ -231,6 +245,10 @@ impl Reader {
     fn finish(mut self) -> Facts {
         self.flush(true);
         self.name_unlabelled();
+        self.facts.has_no_year = match self.form.year {
+            Year::Before(written) => self.has_guessed && written.since(self.facts.last) > MAX_AGE,
+            Year::Near(_) => false,
+        };
         self.facts.drop_network_warnings();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);
@@ -243,7 +261,7 @@ impl Reader {
 impl Stream {
     /// Memory of the traceback and the stacks that are not complete, in bytes.
     const fn bytes(&self) -> usize {
-        self.traceback.bytes() + self.report.bytes() + self.dump.bytes()
+        self.traceback.bytes() + self.report.bytes() + self.dump.bytes() + self.dialects.bytes()
     }
 
     fn line(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {

@@ -5,7 +5,7 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::launcher::{of_local, ray_worker};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d};
-use crate::ingest::logs::lines::{Label, Line, report_time};
+use crate::ingest::logs::lines::{Label, Line, Worker, bracketed_rank, report_time};
 use crate::ingest::logs::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
 
@@ -36,6 +36,8 @@ const ACL: &str = "[ERROR] ";
 const QUOTES: &str = "Worker failed with error '";
 /// How watchdogs report an error of NCCL.
 const ASYNC: &str = "raised the following async exception: ";
+/// What precedes the operation that a watchdog gave up.
+const OPERATION: &str = "OpType=";
 const THROWN: &str = "watchdog thread terminated with exception: ";
 
 /// What precedes the traceback of a worker of vLLM whose exception ends its engine.
@@ -86,6 +88,8 @@ pub(super) struct Traceback {
     spawned: Option<u32>,
     /// The rank whose exception another one prints, as a part of a distributed checkpoint's.
     of_rank: Option<u32>,
+    /// The worker of Ray that raised the exception, which the driver prints.
+    of_worker: Option<Label>,
     /// The exception that caused the one being printed.
     cause: Option<(String, Vec<Where>)>,
 }
@@ -147,8 +151,11 @@ impl Traceback {
             self.finish(line.label, facts);
             if !is_timeout_of_watchdog(thrown) {
                 self.is_thrown = true;
-                self.of_rank = c10d::rank_in_world(text);
+                self.of_rank = c10d::rank_in_world(text).or_else(|| bracketed_rank(text));
                 self.begin_message(thrown, at, facts);
+            } else if !thrown.contains(OPERATION) {
+                let who = Subject { rank: bracketed_rank(text), ..c10d::who(line) };
+                facts.add(who, at, c10d::unstated_timeout());
             }
             return true;
         }
@@ -205,6 +212,10 @@ impl Traceback {
         if is_exception(text) {
             self.is_open = false;
             self.begin_message(text, at, facts);
+            return true;
+        }
+        if let Some(worker) = worker_of_ray(text) {
+            self.of_worker = Some(worker);
             return true;
         }
         // Another process wrote between the lines.
@@ -286,6 +297,7 @@ impl Traceback {
             is_thrown,
             spawned,
             of_rank,
+            of_worker,
             went_on,
             is_ignored,
             is_fatal,
@@ -312,7 +324,7 @@ impl Traceback {
         let named = stated_rank(&text).filter(|_| label.rank.is_none());
         let of_rank = of_rank.or(named);
         let is_ddps = text.contains(WITHOUT_GRADIENT);
-        let is_own = is_own_rank || named.is_some() && (is_last || is_ddps);
+        let is_own = is_own_rank || of_worker.is_some() || named.is_some() && (is_last || is_ddps);
         let innermost: Vec<Where> = frames.into_iter().rev().collect();
         let what = Statement::Raised {
             text: reason_first(&without_module(cut(&text, MAX_TEXT))).into(),
@@ -324,12 +336,23 @@ impl Traceback {
         };
         let who = match of_rank {
             Some(_) => Label { rank: of_rank, ..Label::default() },
-            None => Label { local: label.local.or(spawned), ..label },
+            None => of_worker.unwrap_or(Label { local: label.local.or(spawned), ..label }),
         };
         let line = std::mem::replace(&mut facts.line, begins);
         facts.add(who.into(), at, what);
         facts.line = line;
     }
+}
+
+/// The worker in "ray.exceptions.RayTaskError(KeyError): ray::WorkerDict.f() (pid=6021, ip=10.9.0.2, …)".
+fn worker_of_ray(text: &str) -> Option<Label> {
+    let task = scan::after(scan::after(text, "RayTaskError(")?, ": ray::")?;
+    let (name, process) = task.split_once(" (pid=")?;
+    let pid = scan::small(process)?;
+    let host = scan::after(process, " ip=").map(|it| scan::until(it, &[',', ')']));
+    let class = name.split(['.', '(']).next().unwrap_or_default();
+    let worker = Worker::of_ray(class, pid, host);
+    worker.is_some().then(|| Label { worker, ..Label::default() })
 }
 
 /// The rank on which an exception was raised, as its message states it: DDP and Megatron name theirs.

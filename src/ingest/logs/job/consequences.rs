@@ -48,8 +48,8 @@ impl Job {
         }
     }
 
-    /// Drops ends and exceptions that a watchdog's timeout brought about.
-    pub(in super::super) fn drop_consequences(&mut self) {
+    /// Drops ends and exceptions that a watchdog's timeout brought about; `has_dumps`: dumps show who waited.
+    pub(in super::super) fn drop_consequences(&mut self, has_dumps: bool) {
         let Some(given_up) = self.given_up else {
             return;
         };
@@ -68,7 +68,8 @@ impl Job {
             rank.raised.retain(|it| {
                 let is_consequence = it.is_dated || waited || is_about_communication(&it.text);
                 let is_kept = it.at < given_up || !is_consequence;
-                if !is_kept && !waited {
+                let is_shown = waited || has_dumps && transport::is_due_to_others(&it.text);
+                if !is_kept && !is_shown {
                     let at = words::at(it.place.as_ref());
                     let text = &it.text;
                     notes.push(format!(
@@ -148,7 +149,7 @@ impl Job {
             _ => transport::is_due_to_others(&raised.text),
         };
         let is_victim = |(number, rank): &(&u32, &Rank)| {
-            let reports_network = self.network.iter().any(|(by, _)| *by == Some(**number));
+            let reports_network = self.network.iter().any(|it| it.rank == Some(**number));
             let mut raised = rank.raised.iter();
             !rank.raised.is_empty() && raised.all(|it| is_loss(**number, it)) && !reports_network
         };

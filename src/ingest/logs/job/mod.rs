@@ -11,7 +11,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject, WATCHDOG};
 use super::lines::Label;
 use super::{Log, scan};
 use crate::diagnosis::event::{Event, Stacks, UnplacedFailure};
@@ -37,8 +37,6 @@ pub(super) use stack_place::{in_collective, place_of};
 
 /// Why Slurm cancels a step of which it lost a node.
 const NODE_FAILURE: &str = "NODE FAILURE";
-/// Who reports that another rank timed out.
-const WATCHDOG: &str = "PyTorch";
 /// Maximum number of reports that are kept.
 const MAX_REPORTS: usize = 64;
 /// Maximum number of notes on one topic.
@@ -60,6 +58,32 @@ pub(super) enum Topic {
     Reports,
     /// Stacks of a process that is not identified.
     Stacks,
+}
+
+/// An error of the network.
+pub(super) struct NetworkError {
+    pub(super) rank: Option<u32>,
+    /// Host and device that reported it, if they are stated.
+    pub(super) on: Arc<str>,
+    pub(super) text: Arc<str>,
+}
+
+/// What a library or a launcher reported.
+struct Report {
+    text: String,
+    /// What to do; empty: the text says little.
+    next: &'static str,
+    /// A watchdog of PyTorch did.
+    is_of_watchdog: bool,
+}
+
+/// Adds host and device to " on rank 3": " on rank 3 (gpu-7, GPU 1)", " on gpu-7, GPU 1".
+pub(super) fn on_place(on: String, place: &str) -> String {
+    match (on.is_empty(), place.is_empty()) {
+        (_, true) => on,
+        (true, false) => format!(" on {place}"),
+        (false, false) => format!("{on} ({place})"),
+    }
 }
 
 /// Everything known of a job.
@@ -86,12 +110,12 @@ pub(super) struct Job {
     timed_out: HashSet<(Op, u64)>,
     /// Number of exceptions that parents quoted.
     quotes: usize,
-    /// Errors of the network, with the ranks that reported them.
-    pub(super) network: Vec<(Option<u32>, Arc<str>)>,
+    /// Errors of the network.
+    pub(super) network: Vec<NetworkError>,
     /// Failures of workers that the text names, and whose rank it does not state.
     unplaced: Vec<UnplacedFailure>,
-    /// What libraries and launchers reported; `true`: a watchdog of PyTorch did.
-    reports: Vec<(bool, String)>,
+    /// What libraries and launchers reported.
+    reports: Vec<Report>,
     begins: Timestamp,
     pub(super) ends: Timestamp,
 }
@@ -194,8 +218,8 @@ impl Job {
                 }
                 _ => {}
             }
-            if let Statement::Reported { by, text, next } = &fact.what {
-                self.reported(fact, by, text, next);
+            if matches!(fact.what, Statement::Reported { .. }) {
+                self.reported(fact);
                 continue;
             }
             if !self.fact(fact, &groups, at) {
@@ -212,23 +236,43 @@ impl Job {
     }
 
     /// Adds a note on what a library or a launcher reported.
-    fn reported(&mut self, fact: &Fact, by: &str, text: &str, next: &str) {
+    fn reported(&mut self, fact: &Fact) {
+        let Statement::Reported { by, on: place, text, next } = &fact.what else { return };
         let rank = self.names.rank(&fact.who, None);
         if let Some(rank) = rank {
             self.ranks.entry(rank).or_default();
         }
         let worker = fact.who.label.worker.map(|it| format!(" on worker {}", it.name));
-        let on = rank.map(|rank| format!(" on rank {rank}")).or(worker).unwrap_or_default();
+        let on = rank.map(|rank| format!(" on rank {rank}")).or(worker);
+        let on = on_place(on.unwrap_or_default(), place);
         if self.reports.len() < MAX_REPORTS {
-            self.reports.push((by == WATCHDOG, format!("{by} reported{on}: {text}\n{next}")));
+            let (is_of_watchdog, next) = (*by == WATCHDOG, *next);
+            let text = format!("{by} reported{on}: {text}");
+            self.reports.push(Report { text, next, is_of_watchdog });
         }
     }
 
     /// Adds notes on what libraries and launchers reported. What a watchdog reports of the timeout of another
     /// rank says nothing beside such a timeout.
     pub(super) fn note_reports(&mut self) {
-        for (is_of_watchdog, text) in std::mem::take(&mut self.reports) {
+        let (known, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.reports).into_iter().partition(|it| !it.next.is_empty());
+        for Report { text, next, is_of_watchdog } in known {
             if !is_of_watchdog || self.given_up.is_none() {
+                self.note(Topic::Reports, format!("{text}\n{next}"));
+            }
+        }
+        // Warnings of unknown weight are also those of jobs that end well.
+        let states = |rank: &Rank| {
+            let fails =
+                rank.ended.is_some() || !rank.raised.is_empty() || !rank.of_model.is_empty();
+            fails || !rank.waits.is_empty() || rank.runs.is_some() || !rank.stacks.is_empty()
+        };
+        let is_known = !self.notes.is_empty() || self.ranks.values().any(states);
+        if !is_known && self.finished.is_none() {
+            let others =
+                others.into_iter().filter(|it| !it.is_of_watchdog || self.given_up.is_none());
+            for Report { text, .. } in others.collect::<Vec<_>>() {
                 self.note(Topic::Reports, text);
             }
         }
@@ -308,7 +352,7 @@ impl Job {
             }
             Statement::Uses { device } => rank.device = Some(Arc::clone(device)),
             Statement::WatchdogStuck { seconds } => self.joins.stuck(number, *seconds),
-            Statement::Network { text } => self.network.push((Some(number), Arc::clone(text))),
+            Statement::Network { on, text } => self.network_failed(Some(number), on, text),
             Statement::Joined { key } => {
                 let at = Some(at).filter(|_| fact.line.is_dated);
                 self.joins.joined(number, *key, at);
@@ -322,6 +366,11 @@ impl Job {
                 self.extend_to(before(at, Duration::from_millis(waited_ms)));
             }
         }
+    }
+
+    fn network_failed(&mut self, rank: Option<u32>, on: &Arc<str>, text: &Arc<str>) {
+        let (on, text) = (Arc::clone(on), Arc::clone(text));
+        self.network.push(NetworkError { rank, on, text });
     }
 
     /// Takes an exception of a rank.

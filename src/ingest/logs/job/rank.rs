@@ -94,10 +94,11 @@ impl Rank {
         since: Timestamp,
         at: Timestamp,
     ) {
-        let Statement::TimedOut { seq, op, numel, .. } = what else {
+        let Statement::TimedOut { seq, op, numel, size, .. } = what else {
             return;
         };
-        let waiting = Waiting { seq: *seq, numel: *numel, at, ..Waiting::unnumbered(*op, since) };
+        let unnumbered = Waiting::unnumbered(*op, since);
+        let waiting = Waiting { seq: *seq, numel: *numel, group_size: *size, at, ..unnumbered };
         let first = self.waits.entry(group).or_insert_with(|| waiting.clone());
         if waiting.seq < first.seq {
             *first = waiting;
@@ -167,6 +168,8 @@ pub(in super::super) struct Waiting {
     pub(in super::super) whole: Option<u64>,
     pub(in super::super) shape: Option<Vec<u32>>,
     pub(in super::super) dtype: String,
+    /// Number of members of its group.
+    pub(in super::super) group_size: Option<u32>,
     /// When the wait began, and when it was given up.
     pub(in super::super) since: Timestamp,
     pub(in super::super) at: Timestamp,
@@ -182,6 +185,7 @@ impl Waiting {
             whole: None,
             shape: None,
             dtype: String::new(),
+            group_size: None,
             since: at,
             at,
         }

@@ -10,7 +10,7 @@ use super::losses::Loss;
 use super::rank::went_on_after;
 use super::{Job, MAX_NOTES, NODE_FAILURE, Topic, joins};
 use crate::diagnosis::event::{Event, UnplacedFailure};
-use crate::diagnosis::evidence::transport;
+use crate::diagnosis::evidence::{allocation, known_errors, transport};
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
 use crate::ingest::logs::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
@@ -18,6 +18,8 @@ use crate::ingest::logs::facts::{ExitStatus, Fact, GroupName, LineNumber, Statem
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
 /// What to do if a host has too little memory.
+/// What to do if a process has too little memory.
+const LESS_MEMORY_OF_DEVICE: &str = "Make the process need less memory, or give it more.";
 const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
@@ -42,7 +44,10 @@ impl Job {
                 } else if transport::is_due_to_others(text) {
                     Loss::of(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
-                    raised(&name(who), text, place.as_ref())
+                    let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
+                    let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
+                    let text = raised(&name(who), text, place.as_ref());
+                    format!("{text}\n{advice}").trim_end().to_owned()
                 };
                 self.note(Topic::Exception, text);
             }
@@ -55,7 +60,7 @@ impl Job {
             }
             Statement::Quoted { text } => self.quoted(text),
             Statement::LostStore { server } => self.joins.lost_store(None, server),
-            Statement::Network { text } => self.network.push((None, text.clone())),
+            Statement::Network { on, text } => self.network_failed(None, on, text),
             Statement::Cancelled { why, at: when } => {
                 let advice = match why.as_deref() {
                     Some("TIME LIMIT") => {
@@ -334,7 +339,8 @@ fn name(who: &Subject) -> String {
         (None, Some(local), Some(pid)) => format!("local rank {local} (process {pid})"),
         (None, Some(local), None) => format!("local rank {local}"),
         (None, None, Some(pid)) => format!("process {pid}{host}"),
-        (None, None, None) => "a process that the text does not identify".into(),
+        (None, None, None) if host.is_empty() => "a process that the text does not identify".into(),
+        (None, None, None) => format!("a process{host}"),
     }
 }
 

@@ -48,6 +48,12 @@ impl Worker {
         })
     }
 
+    /// A pod of Kubernetes.
+    pub(in super::super) fn of_pod(name: &str) -> Option<Self> {
+        let is_short = name.len() <= MAX_NAME;
+        Some(Self { name: Name::of(name).filter(|_| is_short)?, pid: None, host: None })
+    }
+
     /// Whether only its process is known.
     pub(in super::super) fn is_unnamed(&self) -> bool {
         Some(self.name) == Name::of(RAY)
@@ -264,7 +270,9 @@ impl<'a> Line<'a> {
                 label.local = Some(local);
                 text = rest;
             } else if let Some((worker, rank, rest)) = worker(text) {
-                label.worker = label.worker.or(Some(worker));
+                // The innermost process wrote the line: those before it passed it on.
+                let container = label.worker.filter(|it| it.pid.is_none());
+                label.worker = container.or(Some(worker));
                 label.rank = label.rank.or(rank);
                 text = rest;
             } else if let Some((of_header, rest)) = header(text) {

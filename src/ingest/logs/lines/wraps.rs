@@ -199,6 +199,13 @@ fn is_labelled(text: &str) -> bool {
 /// Whether a line has the head of a message of PyTorch, NCCL, the kernel or a launcher, or is a numbered frame,
 /// thread or process.
 fn begins(text: &str) -> bool {
+    // "Mar 04 03:12:09 gpu-7 kernel: …" of a journal, "[ 8124.310022] …" of dmesg.
+    let head = text.split_once(" kernel: ").map(|(head, _)| head.len());
+    let since_start = text.strip_prefix('[').and_then(|it| it.split_once("] "));
+    let is_time = |it: &str| it.trim().parse::<f64>().is_ok() && it.contains('.');
+    if head.is_some_and(|it| it < 80) || since_start.is_some_and(|(time, _)| is_time(time)) {
+        return true;
+    }
     if let Some(inner) = text.strip_prefix('[') {
         let head = inner.split(']').next().unwrap_or_default();
         let word = head.trim_end_matches(|it: char| it.is_ascii_digit());

@@ -1,17 +1,22 @@
 //! Faults of devices, as the runtime of ROCm and the driver of NVIDIA report them.
 
+use std::sync::Arc;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::ingest::logs::facts::{Facts, Statement, Subject};
 use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, cut, number, small_after, split};
+use crate::ingest::logs::scan::{self, after, cut, small_after, split};
 
 /// Beginnings of errors by which the runtime of ROCm ends a process.
 const ROCM: [&str; 2] = ["HW Exception by GPU node", "Memory access fault by GPU node"];
 /// What precedes the number of an error of the driver of NVIDIA.
 const XID: &str = "NVRM: Xid (";
-/// Numbers of errors after which a process cannot go on; others follow from its end.
-const FATAL: [u64; 13] = [13, 31, 48, 62, 63, 64, 74, 79, 94, 95, 119, 120, 140];
+/// Numbers of errors after which a process cannot go on; others follow from its end, or are corrected.
+const FATAL: [u64; 18] =
+    [13, 31, 43, 48, 62, 64, 74, 79, 94, 95, 109, 118, 119, 120, 121, 140, 145, 149];
+/// What stands between the name of the host and a message of the kernel in a journal.
+const KERNEL: &str = " kernel: ";
 /// Maximum length of a text.
 const MAX_TEXT: usize = 512;
 
@@ -21,14 +26,27 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         facts.add(line.label.into(), at, raised(&error));
         return;
     }
-    let Some((_, rest)) = split(line.text, XID) else { return };
+    let Some((before, rest)) = split(line.text, XID) else { return };
     let Some((device, rest)) = rest.split_once("): ") else { return };
-    if !number(rest).is_some_and(|it| FATAL.contains(&it)) {
+    let (number, what) = rest.split_once(", ").unwrap_or((rest, ""));
+    let Some(number) = scan::number(number) else { return };
+    let host = before.split_once(KERNEL).and_then(|(before, _)| before.rsplit(' ').next());
+    let host: Option<Arc<str>> = host.filter(|it| !it.is_empty()).map(|it| cut(it, 256).into());
+    let device = device.strip_prefix("PCI:").unwrap_or(device);
+    // The process is known otherwise.
+    let is_of_process = |it: &&str| it.starts_with("pid=") || it.starts_with("name=");
+    let what: Vec<&str> = what.split(", ").skip_while(is_of_process).collect();
+    let text = format!("Xid {number} of GPU {device}: {}", what.join(", "));
+    if !FATAL.contains(&number) {
+        let on = host.unwrap_or_default();
+        let text = Arc::from(cut(&text, MAX_TEXT));
+        let what = Statement::Reported { by: "the driver of NVIDIA", on, text, next: "" };
+        facts.add(line.label.into(), at, what);
         return;
     }
     let pid = small_after(rest, "pid=").filter(|&pid| pid > 0);
-    let who = Subject { pid, ..line.label.into() };
-    facts.add(who, at, raised(&format!("Xid {rest} ({device})")));
+    let who = Subject { pid, host, ..line.label.into() };
+    facts.add(who, at, raised(&text));
 }
 
 fn raised(text: &str) -> Statement {

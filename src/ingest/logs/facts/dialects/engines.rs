@@ -12,6 +12,24 @@ const VLLM: &str = "Worker proc VllmWorker-";
 /// What precedes the rank in a line of Composer.
 const COMPOSER: &str = "composer.cli.launcher:Rank ";
 
+/// What precedes the rank in another line of Composer.
+const EXITED: &str = "Global rank ";
+
+/// A line between which Composer repeats the output of a rank.
+pub(in super::super) enum Section {
+    Begin(u32),
+    End,
+}
+
+/// The section that a line begins or ends: "----------Begin global rank 3 STDERR----------".
+pub(in super::super) fn section(text: &str) -> Option<Section> {
+    let text = text.strip_prefix("----------")?;
+    if text.starts_with("End global rank ") {
+        return Some(Section::End);
+    }
+    rank(text.strip_prefix("Begin global rank ")?).map(Section::Begin)
+}
+
 /// Reads one line.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some(own) = after(line.text, VLLM)
@@ -21,8 +39,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let what = Statement::Ended(ExitStatus::default());
         facts.add(of_rank(&Line { label: <_>::default(), ..*line }, Some(rank)), at, what);
     }
-    if let Some(own) = after(line.text, COMPOSER)
-        && let Some(status) = after(own, " crashed with exit code ")
+    let composer = after(line.text, COMPOSER).or_else(|| line.text.strip_prefix(EXITED));
+    if let Some(own) = composer
+        && let Some(status) =
+            after(own, " crashed with exit code ").or_else(|| after(own, ") exited with code "))
         && let Some(rank) = rank(own)
         && let Ok(status) = until(status, &[' ']).trim_end_matches('.').parse::<i32>()
         && (-64..=255).contains(&status)

@@ -1,5 +1,7 @@
 //! Horovod: its check for stalled tensors, which the coordinator prints: rank 0.
 
+use std::sync::Arc;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{of_rank, op_in};
@@ -56,7 +58,12 @@ impl Stalled {
             let mut ready = ranks(list);
             ready.sort_unstable();
             let text = format!("{} are ready, and wait for the others", Ranks(&ready));
-            let what = Statement::Reported { by: "Horovod", text: text.into(), next: NEXT };
+            let what = Statement::Reported {
+                by: "Horovod",
+                on: Arc::default(),
+                text: text.into(),
+                next: NEXT,
+            };
             facts.add(line.label.into(), at, what);
         }
         if is_head(text) {

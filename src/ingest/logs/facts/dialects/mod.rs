@@ -12,6 +12,8 @@ mod engines;
 mod hccl;
 mod horovod;
 mod jax;
+mod kubernetes;
+mod megatron;
 mod ras;
 mod statements;
 
@@ -20,11 +22,15 @@ pub(super) fn begins_list(text: &str) -> bool {
     horovod::is_head(text)
 }
 
+pub(super) use engines::{Section, section};
+
 /// What the dialects remember of the lines of one process.
 #[derive(Debug, Default)]
 pub(super) struct Dialects {
     horovod: horovod::Stalled,
     jax: jax::Tasks,
+    megatron: megatron::Timers,
+    pods: kubernetes::Pods,
     ras: ras::Report,
 }
 
@@ -36,6 +42,8 @@ impl Dialects {
         self.horovod.read(line, at, facts);
         self.jax.read(line, at, facts);
         self.ras.read(line, at, facts);
+        self.megatron.read(line, at, facts);
+        self.pods.read(line, at, facts);
         engines::read(line, at, facts);
         statements::read(line, at, facts);
     }
@@ -44,6 +52,12 @@ impl Dialects {
     pub(super) fn finish(&mut self, facts: &mut Facts) {
         let at = facts.last;
         self.ras.finish(facts, at);
+        self.megatron.finish(facts, at);
+    }
+
+    /// Memory of what is not complete, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.ras.bytes()
     }
 }
 

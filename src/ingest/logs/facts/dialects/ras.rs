@@ -5,6 +5,7 @@
 //! no culprit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 use serde_json::Value;
@@ -37,14 +38,58 @@ pub(super) struct Report {
     /// Counts, with the number of ranks of each and the ranks that are named.
     counts: Vec<(u64, u64, Vec<u32>)>,
     has_errors: bool,
+    document: Document,
+}
+
+/// Maximum length of a document.
+const MAX_DOCUMENT: usize = 4 << 20;
+
+/// A document in JSON that is being read, of one line or several.
+#[derive(Debug, Default)]
+struct Document {
+    text: String,
+    /// Number of braces that are open.
+    depth: usize,
+}
+
+impl Document {
+    /// Takes a line. Returns whether it completes a document about communicators.
+    fn read(&mut self, line: &str) -> bool {
+        if self.depth == 0 && !line.starts_with('{') {
+            return false;
+        }
+        if self.text.len() + line.len() > MAX_DOCUMENT {
+            *self = Self::default();
+            return false;
+        }
+        self.text.push_str(line);
+        self.text.push('\n');
+        for byte in line.bytes() {
+            match byte {
+                b'{' => self.depth += 1,
+                b'}' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        let is_complete = self.depth == 0;
+        if is_complete && !self.text.contains("\"communicators\"") {
+            self.text = String::new();
+        }
+        is_complete && !self.text.is_empty()
+    }
 }
 
 impl Report {
+    /// Memory of a document that is not complete, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.document.text.len()
+    }
+
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let text = line.text;
-        if text.starts_with('{') && text.contains("\"communicators\"") {
-            json(text, at, facts);
+        if self.document.read(text) {
+            json(&std::mem::take(&mut self.document.text), at, facts);
             return;
         }
         if text.starts_with(BEGIN) {
@@ -129,8 +174,12 @@ impl Report {
 }
 
 fn report(facts: &mut Facts, at: Timestamp, text: &str, next: &'static str) {
-    let what =
-        Statement::Reported { by: "NCCL's RAS subsystem", text: cut(text, 400).into(), next };
+    let what = Statement::Reported {
+        by: "NCCL's RAS subsystem",
+        on: Arc::default(),
+        text: cut(text, 400).into(),
+        next,
+    };
     facts.add(Subject::default(), at, what);
 }
 

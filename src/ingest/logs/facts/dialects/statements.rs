@@ -17,24 +17,7 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 10] = [
-    Known {
-        parts: &["NCCL WARN", "no algorithm/protocol available"],
-        by: "NCCL",
-        next: "Unset NCCL_ALGO and NCCL_PROTO, or name algorithms that this NCCL supports between these devices.",
-    },
-    Known {
-        parts: &["NCCL WARN", "Mismatched collective detected"],
-        by: "NCCL",
-        next: "Run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL, and analyze the output: it has the calls of \
-               every rank.",
-    },
-    Known {
-        parts: &["NCCL WARN", "/dev/shm/nccl-"],
-        by: "NCCL",
-        next: "Make room in /dev/shm (df -h /dev/shm): docker run --shm-size, or an emptyDir with medium: Memory in \
-               Kubernetes.",
-    },
+static KNOWN: [Known; 6] = [
     Known {
         parts: &["may hang in polling"],
         by: "ACCL",
@@ -66,11 +49,6 @@ static KNOWN: [Known; 10] = [
         by: "Kubernetes",
         next: "Request as much of that resource as the pod uses, so that it is placed on a node that has it.",
     },
-    Known {
-        parts: &["Received a dump signal due to a collective timeout from", " rank "],
-        by: "PyTorch",
-        next: "Add the logs of all ranks, above all that of the rank which timed out first.",
-    },
 ];
 /// Maximum length of a text.
 const MAX_TEXT: usize = 400;
@@ -83,6 +61,7 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     };
     let text = Arc::from(cut(text.trim(), MAX_TEXT));
-    let what = Statement::Reported { by: known.by, text, next: known.next };
+    let on = Arc::default();
+    let what = Statement::Reported { by: known.by, on, text, next: known.next };
     facts.add(line.label.into(), at, what);
 }

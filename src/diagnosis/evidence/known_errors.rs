@@ -1,0 +1,63 @@
+//! Errors whose cause is not the line that raised them, by parts of their texts, and what to do about them.
+
+/// Parts of texts, and what to do.
+const KNOWN: [(&str, &str); 11] = [
+    ("uncorrectable ECC error", FAULTY_DEVICE),
+    ("uncorrectable NVLink error", FAULTY_DEVICE),
+    ("GPU has fallen off the bus", FAULTY_DEVICE),
+    ("HW Exception by GPU node", FAULTY_AMD_DEVICE),
+    ("Memory access fault by GPU node", FAULTY_AMD_DEVICE),
+    ("Error while creating shared memory segment", FULL_SHARED_MEMORY),
+    ("Error: failed to extend /dev/shm", FULL_SHARED_MEMORY),
+    ("DataLoader worker (pid", LOST_WORKER),
+    ("insufficient shared memory (shm)", LOST_WORKER),
+    (
+        "EADDRINUSE",
+        "Choose another port (MASTER_PORT, --rdzv-endpoint), or end the process that uses it: \
+         ss -ltnp shows it.",
+    ),
+    (
+        "Cuda failure",
+        "Check that the driver supports the CUDA of this NCCL (nvidia-smi), and that nothing else uses the device: \
+         an earlier error of a kernel also leads to it.",
+    ),
+];
+const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \
+                             line of the program causes this error.";
+const FAULTY_AMD_DEVICE: &str = "Check the device (dmesg, rocm-smi --showrasinfo), and run the job without it. An \
+                                 access beyond a tensor in a kernel of the program causes the same error.";
+const FULL_SHARED_MEMORY: &str = "Make room in /dev/shm: NCCL connects the ranks of a host through it (df -h \
+                                  /dev/shm; docker run --shm-size, or --ipc=host).";
+const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
+                           /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
+                           memory left (dmesg).";
+const FAULTY_KERNEL: &str = "Find the kernel that accesses memory outside of its tensors: CUDA_LAUNCH_BLOCKING=1, \
+                             compute-sanitizer. If it is none of the program's, check the device.";
+
+/// What precedes the number of an error of the driver of NVIDIA.
+const XID: &str = "Xid ";
+/// Numbers of errors that a kernel of a program may cause.
+const OF_KERNELS: [&str; 4] = ["13", "31", "43", "109"];
+
+/// What to do about an error with this text, if that does not depend on the line that raised it.
+#[must_use]
+pub fn advice(text: &str) -> Option<&'static str> {
+    if let Some((_, rest)) = text.split_once(XID) {
+        let number = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap_or_default();
+        return Some(if OF_KERNELS.contains(&number) { FAULTY_KERNEL } else { FAULTY_DEVICE });
+    }
+    let known = KNOWN.iter().find(|(part, _)| text.contains(part));
+    known.map(|(_, advice)| *advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_driver_are_of_kernels_or_of_the_device() {
+        assert_eq!(advice("Xid 31 of GPU 0000:1b:00: MMU Fault"), Some(FAULTY_KERNEL));
+        assert_eq!(advice("Xid 79 of GPU 0000:1b:00: lost"), Some(FAULTY_DEVICE));
+        assert_eq!(advice("KeyError: 'x'"), None);
+    }
+}
