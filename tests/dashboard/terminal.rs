@@ -128,7 +128,7 @@ fn dashboard_follows_a_hanging_job() {
     terminal.resize(80, 24);
     let fits = |screen: &str| {
         let bottom = screen.trim_end().lines().last().unwrap_or_default();
-        screen.lines().count() == 24 && bottom.contains("q quit") && names_it(screen)
+        screen.lines().count() == 24 && bottom.contains("8 stacks") && names_it(screen)
     };
     let screen = terminal.until("a smaller screen", fits);
     assert!(screen.lines().all(|line| line.chars().count() <= 80));
