@@ -265,6 +265,32 @@ fn link_of_root_that_another_user_moved_is_not_followed() {
     assert_eq!(said.matches("left: report.json precious\n").count(), 2, "{said}");
 }
 
+/// Directories of the victim's change their names while it runs.
+#[test]
+fn report_is_written_to_the_directory_that_was_named_at_the_start() {
+    let script = r#"
+        mkdir -m 777 /mnt/project
+        cd /mnt/project
+        victim mkdir rep kept
+        echo precious > kept/report.json
+        chown 64126:64126 kept/report.json
+        victim ddp-doctor run --report rep/report.json --run-dir /mnt/home/out -- sh -c '
+            touch /mnt/home/started
+            while [ ! -e /mnt/home/go ]; do sleep 0.05; done' &
+        until_exists /mnt/home/started
+        attacker mv rep away
+        attacker mv kept rep
+        touch /mnt/home/go
+        wait $!
+        echo "left: $(cat rep/report.json)"
+        grep verdict away/report.json
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("left: precious\n"), "{said}");
+    assert!(said.contains("\"verdict\": "), "{said}");
+}
+
 /// The text of a file that its user alone can read does not get into a report because of a link among the evidence.
 #[test]
 fn link_among_the_evidence_shows_no_file() {

@@ -53,9 +53,13 @@ fn lock_of_another_user_does_not_hide_a_job() {
     let boxes = victim.path().join("boxes");
     open_to_all(&boxes);
     attackers_file(&boxes.join("followed"), "run\n");
+    // A lock on the directory does not count where others can open it.
     let held = fs::File::open(&boxes).unwrap();
     held.lock().unwrap();
-    assert_eq!(Following::found(&boxes), Some(FollowedBy::Reporter));
+    assert_eq!(Following::found(&boxes), None);
+    let following = Following::begin(&boxes, FollowedBy::Run).unwrap();
+    assert!(following.is_some());
+    assert_eq!(Following::found(&boxes), Some(FollowedBy::Run));
 }
 
 #[test]

@@ -82,6 +82,30 @@ fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {
     assert!(said.contains("rep is a link that another user can change"), "{said}");
 }
 
+/// The owner of a directory above the run directory can exchange it.
+#[test]
+fn library_is_not_below_a_directory_of_another_user_of_the_host() {
+    let script = r#"
+        mkdir /mnt/theirs
+        chown 65534:65534 /mnt/theirs
+        mkdir /mnt/theirs/own
+        chown 64126:64126 /mnt/theirs/own
+        cd /mnt/theirs/own
+        rootless /mnt/app/bin/ddp-doctor run --run-dir out --nccl profiler -- \
+            sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
+    "#;
+    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
+    let said = text(&output);
+    if said.contains("unshare failed") {
+        return eprintln!("skipped: this system permits no user namespaces");
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("folder: /mnt/home/.cache/ddp-doctor/"), "{said}");
+    let notice =
+        "another user of the host may own /mnt/theirs, and can remove or replace the evidence";
+    assert!(said.contains(notice), "{said}");
+}
+
 /// There, an owner without an id can be anybody: code of such an owner is not used where others can put it. What is then
 /// said is true: the package was found, and whether ranks joined a process group is unknown.
 #[test]

@@ -40,7 +40,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// Acquires the lock; `None`: another process holds it.
+    /// Acquires the lock; `None`: another process holds it, or released it just now.
     ///
     /// # Errors
     ///
@@ -60,6 +60,9 @@ impl Following {
         known: &KnownDirectories,
     ) -> io::Result<Option<Self>> {
         let directory = Dir::open(directory, Missing::Fail)?.own()?.one_of(known)?;
+        if !directory.is_private()? {
+            return Self::begin_with_file(&directory, who);
+        }
         // The directory itself: it can be locked when its file system is full.
         let file = directory.readable()?;
         if !sys::lock(&file, true)? {
@@ -73,15 +76,42 @@ impl Following {
         Ok(Some(Self { _file: file }))
     }
 
+    /// Locks the file with the word, which no other user can open. A user who may read a directory can lock it.
+    fn begin_with_file(directory: &Dir, who: FollowedBy) -> io::Result<Option<Self>> {
+        let create = || match directory.new_file(FOLLOWED.as_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // It is not a file of this user alone.
+                directory.remove(FOLLOWED.as_ref())?;
+                directory.new_file(FOLLOWED.as_ref())
+            }
+            other => other,
+        };
+        let opened = directory.open_own_file(FOLLOWED.as_ref(), Access::ReadWrite);
+        let mut file = opened.or_else(|_| create())?;
+        // Its last owner may have removed it meanwhile.
+        if !sys::lock(&file, true)? || !directory.has(FOLLOWED.as_ref(), &file) {
+            return Ok(None);
+        }
+        file.set_len(0)?;
+        // As above.
+        drop(writeln!(file, "{}", who.word()));
+        Ok(Some(Self { _file: file }))
+    }
+
     /// The process that currently follows the directory, if any. Locks of others in a directory of
     /// another user do not count.
     #[must_use]
     pub fn found(directory: &Path) -> Option<FollowedBy> {
         let directory = Dir::open(directory, Missing::Fail).and_then(Dir::own).ok()?;
-        if sys::lock(&directory.readable().ok()?, false).unwrap_or(true) {
+        let word = directory.open_own_file(FOLLOWED.as_ref(), Access::Read);
+        let is_free = if directory.is_private().ok()? {
+            sys::lock(&directory.readable().ok()?, false)
+        } else {
+            sys::lock(word.as_ref().ok()?, false)
+        };
+        if is_free.unwrap_or(true) {
             return None;
         }
-        let word = directory.open_own_file(FOLLOWED.as_ref(), Access::Read);
         let mut start = [0; 3];
         let is_run =
             word.is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start == *b"run";
@@ -93,10 +123,19 @@ impl Following {
 mod tests {
     use super::*;
 
+    /// With the lock of the directory, and that of a file in a directory that others can lock, too.
     #[test]
     fn directory_has_one_follower_at_a_time() {
-        let directory = tempfile::tempdir().unwrap();
-        let directory = directory.path();
+        use std::os::unix::fs::PermissionsExt;
+        for mode in [0o700, 0o755, 0o777] {
+            let directory = tempfile::tempdir().unwrap();
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(directory.path(), permissions).unwrap();
+            has_one_follower_at_a_time(directory.path());
+        }
+    }
+
+    fn has_one_follower_at_a_time(directory: &Path) {
         assert_eq!(Following::found(directory), None);
         let first = Following::begin(directory, FollowedBy::Run).unwrap();
         assert!(first.is_some());

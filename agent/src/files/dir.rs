@@ -72,6 +72,20 @@ impl Dir {
         Ok(Identity { device: found.st_dev, inode: found.st_ino })
     }
 
+    /// Whether only this user may open the directory.
+    pub(crate) fn is_private(&self) -> io::Result<bool> {
+        Ok(calls::status(self.as_fd())?.st_mode & ANY_PERMISSION == 0)
+    }
+
+    /// Whether an entry is this open file.
+    pub(crate) fn has(&self, name: &OsStr, file: &File) -> bool {
+        let named = component(name).and_then(|it| calls::status_of(self.as_fd(), &it));
+        let opened = calls::status(file.as_fd());
+        named.is_ok_and(|named| {
+            opened.is_ok_and(|it| (it.st_dev, it.st_ino) == (named.st_dev, named.st_ino))
+        })
+    }
+
     /// The path without links by which the kernel knows the open directory.
     pub(crate) fn canonical_path(&self) -> io::Result<PathBuf> {
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
@@ -96,7 +110,7 @@ impl Dir {
         })?;
         // Other users can neither create nor move such a directory.
         let child = Self { fd, path, is_changeable: false }.own()?;
-        if calls::status(child.as_fd())?.st_mode & ANY_PERMISSION != 0 {
+        if !child.is_private()? {
             return Err(refused(&child.path, "is accessible to other users"));
         }
         Ok(child)

@@ -5,21 +5,24 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::host::files::Dir;
+use crate::host::files::{self, Dir};
 use crate::report::json;
 
 /// A file with the last report.
 pub struct ReportFile {
     pub(super) path: PathBuf,
-    /// The directory that contains it; `None`: the one that the path leads to.
+    /// The directory that contains it: the one that the path led to at the beginning. `None`: none, yet.
     dir: Option<Dir>,
+    /// Others may read it, as far as the umask permits.
+    is_published: bool,
     /// The last attempt to write it failed, and that was reported.
     pub(super) is_stale: bool,
 }
 
 impl From<PathBuf> for ReportFile {
     fn from(path: PathBuf) -> Self {
-        Self { path, dir: None, is_stale: false }
+        let dir = files::parent(&path).ok().map(|(dir, _)| dir);
+        Self { path, dir, is_published: true, is_stale: false }
     }
 }
 
@@ -28,13 +31,19 @@ impl ReportFile {
     #[must_use]
     pub fn of_run(dir: &Dir) -> Self {
         let path = dir.path().join("report.json");
-        Self { path, dir: Some(dir.clone()), is_stale: false }
+        Self { path, dir: Some(dir.clone()), is_published: false, is_stale: false }
     }
 
-    pub(super) fn write(&self, report: &Report) -> io::Result<()> {
-        match (&self.dir, self.path.file_name()) {
-            (Some(dir), Some(name)) => json::write_in(report, dir, name),
-            _ => json::write(report, &self.path),
+    pub(super) fn write(&mut self, report: &Report) -> io::Result<()> {
+        let dir = match &self.dir {
+            Some(dir) => dir,
+            None => self.dir.insert(files::parent(&self.path)?.0),
+        };
+        let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        if self.is_published {
+            dir.publish(name, json::text(report)?.as_bytes())
+        } else {
+            json::write_in(report, dir, name)
         }
     }
 }
