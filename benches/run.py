@@ -22,6 +22,7 @@ communication  cost of analyzing the durations of collectives, by their number
 engine         cost of an event and of an evaluation, by the number of ranks and the length of the job
 node           cost of `ddp-doctor run` beside 64 ranks, and beside 10 000 calls a second
 stacks         cost of capturing its stacks for a busy process
+journal        cost of analyzing a journal, by the number of its records
 dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
 latency        time from the deciding call to the finding, for every planted fault
 """
@@ -49,6 +50,7 @@ PARTS = {
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
     "engine": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-diagnosis", "--bench", "engine"],
     "node": [sys.executable, os.path.join(HERE, "node", "node.py")],
+    "journal": ["cargo", "bench", "--quiet", "--bench", "journal"],
     "dumps": [sys.executable, os.path.join(HERE, "analysis", "dumps.py")],
     "latency": [sys.executable, os.path.join(HERE, "analysis", "latency.py")],
 }
@@ -62,7 +64,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory", "communication", "engine") else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory", "communication", "engine", "journal") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)
