@@ -49,11 +49,13 @@ pub struct RankDetail {
     pub records: u64,
     /// Records overwritten or torn before they were read.
     pub records_lost: u64,
-    /// Latest stack of its main thread, innermost frame first; empty: none was taken, or the thread
-    /// has continued since.
+    /// Latest stack of its main thread, innermost frame first; empty: none was taken.
     pub stack: Vec<Where>,
     /// Time the stack was captured.
     pub stack_at: Timestamp,
+    /// The process has recorded something since the stack was captured.
+    #[serde(default)]
+    pub has_continued: bool,
     /// Kernel function in which the main thread slept then; empty: none.
     pub wait_channel: String,
     /// Recent delay of its arrivals at collectives after the first rank, in microseconds; `None`: it

@@ -9,12 +9,35 @@ use clap::{CommandFactory, FromArgMatches};
 
 use super::Cli;
 
+/// Options of the program, and the commands in which they have no effect: their help leaves them out.
+const WITHOUT_EFFECT: [(&str, &[&str]); 3] = [
+    ("color", &["export", "completions", "manual"]),
+    ("quiet", &["dump", "explain", "completions", "manual"]),
+    (
+        "verbose",
+        &["check", "watch", "status", "dump", "export", "explain", "completions", "manual"],
+    ),
+];
+
+/// The command line that is accepted.
+pub(super) fn command() -> clap::Command {
+    let mut command = Cli::command();
+    for (id, commands) in WITHOUT_EFFECT {
+        let Some(option) = command.get_arguments().find(|it| it.get_id() == id) else { continue };
+        let hidden = option.clone().global(false).hide(true);
+        for name in commands {
+            command = command.mut_subcommand(name, |it| it.arg(hidden.clone()));
+        }
+    }
+    command
+}
+
 /// Parses the command line. `run` and `reporter` ignore invalid variables of the environment: the job
 /// does not depend on them. Each is reported to `out` in one line.
 pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, clap::Error> {
     let mut ignored: Vec<(String, clap::Id)> = Vec::new();
     loop {
-        let mut command = Cli::command();
+        let mut command = command();
         for (name, id) in &ignored {
             let ignore =
                 |command: clap::Command| command.mut_arg(id, |it| it.env(Resettable::Reset));
@@ -53,7 +76,7 @@ fn without_secrets(mut error: clap::Error) -> clap::Error {
         let long = it.get_long().map(|long| format!("--{long}"));
         it.is_hide_env_values_set() && long.as_deref() == option.split([' ', '=']).next()
     };
-    let command = Cli::command();
+    let command = command();
     let mut options = command.get_subcommands().flat_map(clap::Command::get_arguments);
     if options.any(is_secret) {
         error.insert(ContextKind::InvalidValue, ContextValue::String("(not shown)".into()));

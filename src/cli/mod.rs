@@ -110,7 +110,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Completions(completions) => completions.run(),
         Command::Manual(manual) => manual.run(),
         Command::DemoRank(rank) => rank.run(),
-        Command::Reporter(reporter) => reporter.run(&cli.global),
+        Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
         // A closed pipe means that the reader is satisfied.
@@ -135,7 +135,30 @@ mod tests {
 
     #[test]
     fn argument_definitions_are_consistent() {
-        Cli::command().debug_assert();
+        arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_names_the_options_that_act() {
+        let help = |name: &str| {
+            let mut program = arguments::command();
+            program.build();
+            let command = program.find_subcommand_mut(name).unwrap();
+            command.render_long_help().to_string()
+        };
+        for (name, acts) in [
+            ("run", [true; 4]),
+            ("watch", [true, true, false, true]),
+            ("analyze", [true, true, true, false]),
+            ("explain", [true, false, false, false]),
+            ("completions", [false; 4]),
+        ] {
+            let options = ["--color", "--quiet", "--verbose", "--token-file"];
+            assert_eq!(options.map(|it| help(name).contains(it)), acts, "{name}");
+        }
+        assert!(
+            run_with(["ddp-doctor", "-q", "explain", "DD101"].map(Into::into).into_iter()) == 0
+        );
     }
 
     /// Where this program does not start, the package finds the job in the command line of `run`.

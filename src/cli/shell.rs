@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use anyhow::bail;
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 use clap_complete::Shell;
 
-use super::Cli;
+use super::arguments::command;
 use super::output::output;
 
 const PROGRAM: &str = "ddp-doctor";
@@ -27,7 +27,7 @@ impl Completions {
     pub(super) fn run(self) -> anyhow::Result<u8> {
         // The generator panics if it cannot write.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), PROGRAM, &mut script);
+        clap_complete::generate(self.shell, &mut command(), PROGRAM, &mut script);
         output().write_all(&script)?;
         Ok(0)
     }
@@ -42,7 +42,7 @@ pub(super) struct Manual {
 
 impl Manual {
     pub(super) fn run(self) -> anyhow::Result<u8> {
-        let mut program = Cli::command();
+        let mut program = command();
         program.build();
         let page = match self.command {
             None => program,

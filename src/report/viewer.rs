@@ -1,12 +1,10 @@
 //! State of a job as messages to viewers: complete in the first update, then only changes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp};
 use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
 
-use crate::diagnosis::event::Stacks;
 use crate::diagnosis::findings;
 use crate::diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
@@ -142,9 +140,7 @@ fn rank_detail(
     let mut waits_for = waits_for(model, now, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(MAX_NAMED) as u32;
     waits_for.truncate(MAX_NAMED);
-    // Stacks taken before the latest record are outdated.
-    let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
-    let stacks = process.stacks.last().filter(is_there);
+    let stacks = process.stacks.last();
     let main = stacks.and_then(|stacks| stacks.main());
     RankDetail {
         rank,
@@ -158,6 +154,7 @@ fn rank_detail(
             .map(|main| main.python.iter().take(MAX_FRAMES).cloned().collect())
             .unwrap_or_default(),
         stack_at: stacks.map_or(Timestamp::default(), |stacks| stacks.at),
+        has_continued: stacks.is_some_and(|stacks| stacks.at < process.last_at),
         wait_channel: main.and_then(|main| main.wait_channel.as_deref()).unwrap_or_default().into(),
         late_us: None,
     }

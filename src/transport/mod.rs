@@ -57,11 +57,17 @@ pub async fn connect(address: &Address) -> anyhow::Result<Channel> {
             let sources = anyhow::Chain::new(&error);
             let reason = sources.filter_map(|it| it.downcast_ref::<io::Error>()).last();
             match reason.filter(|it| it.raw_os_error().is_none()) {
+                // Such an error names the address itself.
+                Some(reason) if is_about_address(reason) => Err(anyhow::anyhow!("{reason}")),
                 Some(reason) => Err(anyhow::anyhow!("{}: {reason}", no_answer())),
                 None => Err(anyhow::Error::from(error).context(no_answer())),
             }
         }
     }
+}
+
+fn is_about_address(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|it| it.is::<AddressError>())
 }
 
 /// Opens streams to one address.

@@ -418,6 +418,10 @@ fn page_opens_in_a_browser_with_its_verdict_and_sections() {
             let id = format!("<section id=\"{section}\"");
             assert!(main.contains(&id), "{name}: no {section}");
         }
+        // The answer states the reasons of the leading finding, and the list of findings does not again.
+        let others = data(&page)["jobs"][0]["findings"].as_array().unwrap().len() - 1;
+        assert_eq!(main.matches("<h3>Why</h3>").count(), 1, "{name}");
+        assert!(main.matches("<h4>Why</h4>").count() <= others, "{name}");
         // Only what is visible is drawn.
         assert!(main.matches("<path").count() < 2000, "{name}");
         assert!(main.len() < 400_000, "{name}: {}", main.len());
@@ -439,6 +443,7 @@ fn graph_of_waits_in_a_browser_groups_ranks_by_what_they_do() {
             let (dom, console) =
                 opened(&browser, &analyzed(&evidence(&job), "html"), &format!("waits-{world}"));
             assert_eq!(console, Vec::<String>::new(), "{world}");
+            assert!(!main_of(&dom).contains("default_pg"), "{world}");
             let (_, graph) = main_of(&dom).split_once("<section id=\"waits\"").unwrap();
             let (_, label) = graph.split_once("aria-label=\"").unwrap();
             assert_eq!(label.split('"').next(), Some(&*said), "{world}");
@@ -491,6 +496,23 @@ fn hostile_page_runs_nothing_in_a_browser() {
     let main = main_of(&dom);
     assert!(!main.contains("<img"), "{main}");
     assert!(main.contains("&lt;img/src=x/onerror=alert(1)&gt;"), "{main}");
+}
+
+#[test]
+fn consequences_on_a_page_are_one_line_and_name_no_empty_fix() {
+    let Some(browser) = browser() else { return };
+    let page = analyzed(&recording("process/killed.faulty.gz"), "html");
+    let job = &data(&page)["jobs"][0];
+    let cascade = &job["findings"][1];
+    assert_eq!((&cascade["role"], &cascade["fix"]), (&"cascade".into(), &serde_json::json!([])));
+    // Both ranks were at this line, and one of them is the root cause.
+    let excerpt = &job["findings"][0]["excerpts"][0];
+    assert_eq!((&excerpt["root"], &excerpt["ranks"]), (&true.into(), &"1".into()));
+    let (dom, _) = opened(&browser, &page, "killed");
+    let main = main_of(&dom);
+    assert!(main.contains("<details class=\"brief is-critical\" id=\"finding-1\">"), "{main}");
+    assert_eq!(main.matches(">Fix<").count(), 1);
+    assert!(!main.contains("<p class=\"note\">—</p>"));
 }
 
 /// The policy of the page admits only its own script; the test also shows that the console is read.

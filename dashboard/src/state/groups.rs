@@ -68,6 +68,7 @@ impl Group {
         let (front, back) = (known().max().unwrap_or(0), known().min().unwrap_or(0));
         let behind = known().filter(|&it| it < front).count();
         let title = match status.description.as_str() {
+            "default_pg" => "default group".to_owned(),
             "" | "undefined" => status.name,
             _ => status.description,
         };

@@ -274,7 +274,8 @@ fn evidence(app: &App) -> Line<'static> {
     spans.push(lost);
     let missing = evidence.missing_ranks.len();
     if missing > 0 {
-        let text = format!(" · {missing} ranks never seen");
+        let ranks = if missing == 1 { "rank" } else { "ranks" };
+        let text = format!(" · {missing} {ranks} never seen");
         spans.push(Span::styled(text, theme.style(Tone::Warn)));
     }
     let mut rest = Vec::new();

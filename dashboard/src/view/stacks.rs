@@ -18,7 +18,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let stacks = app.cache.stacks.get(version, |_| true, || Stacks::of(&app.state));
     let theme = app.theme;
     let mut head = match stacks.at.0 {
-        0 => "no stacks of blocked ranks".to_owned(),
+        0 => "no stacks were captured".to_owned(),
         _ => format!("captured at {}", clock(stacks.at)),
     };
     match (&app.state.link, app.stacks_requested) {
@@ -36,9 +36,10 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             "" => String::new(),
             channel => format!("   sleeping in {channel}"),
         };
+        let since = if group.has_continued { "   has progressed since" } else { "" };
         lines.push(Line::from(vec![
             Span::styled(format!("rank {}", group.who), theme.style(Tone::Strong)),
-            Span::styled(channel, theme.style(Tone::Dim)),
+            Span::styled(channel + since, theme.style(Tone::Dim)),
         ]));
         let rows: Vec<[String; 3]> = group
             .frames
@@ -63,7 +64,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
     if !stacks.unknown.is_empty() && !stacks.groups.is_empty() {
         let who = &stacks.unknown;
-        let text = format!("rank {who}: not captured, or progressed since");
+        let text = format!("rank {who}: not captured");
         lines.push(Line::default());
         lines.push(Line::styled(text, theme.style(Tone::Dim)));
     }

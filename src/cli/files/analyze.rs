@@ -77,17 +77,23 @@ pub(in super::super) enum Format {
 
 impl Analyze {
     pub(in super::super) fn run(mut self, global: &Global) -> anyhow::Result<u8> {
-        if self.paths.is_empty() {
-            let newest = newest_run()?;
-            if global.quiet == 0 {
-                writeln!(io::stderr(), "ddp-doctor: {}", newest.display())?;
-            }
-            self.paths.push(newest);
-        }
+        add_newest(&mut self.paths, global)?;
         let analysis = read(&self.paths, global)?;
         self.format.print(&analysis, &self.sources.of_paths(&self.paths), global)?;
         Ok(status(&analysis, self.fail_on))
     }
+}
+
+/// Adds this user's newest run if no path is given.
+pub(super) fn add_newest(paths: &mut Vec<PathBuf>, global: &Global) -> anyhow::Result<()> {
+    if paths.is_empty() {
+        let newest = newest_run()?;
+        if global.quiet == 0 {
+            writeln!(io::stderr(), "ddp-doctor: {}", newest.display())?;
+        }
+        paths.push(newest);
+    }
+    Ok(())
 }
 
 /// Exit status for several reports: a finding outranks insufficient evidence.

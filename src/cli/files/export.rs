@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::analyze;
-use crate::cli::options::{Global, Sources};
+use crate::cli::options::Global;
 use crate::cli::output::output;
-use crate::report::{html, jsonl, perfetto};
+use crate::report::{jsonl, perfetto};
 
 /// Write the timeline of a job for other tools.
 ///
@@ -16,14 +16,13 @@ use crate::report::{html, jsonl, perfetto};
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 written, 2 usage error, 3 nothing could be read.")]
 pub(in super::super) struct Export {
-    /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs
-    #[arg(value_name = "PATH", required = true)]
+    /// Run directory, journal, black box, Flight Recorder dumps, log, or directory of logs [default: this user's
+    /// newest run]
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Output format
     #[arg(long, value_name = "FORMAT", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
-    #[command(flatten)]
-    sources: Sources,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -32,19 +31,17 @@ enum Format {
     Perfetto,
     /// One JSON document per line, in order of time: calls, marks, memory, findings
     Jsonl,
-    /// One HTML page with timeline, graph of waits and stacks
-    Html,
 }
 
 impl Export {
-    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(mut self, global: &Global) -> anyhow::Result<u8> {
+        analyze::add_newest(&mut self.paths, global)?;
         let analysis = analyze::read(&self.paths, global)?;
         let jobs: Vec<_> = analysis.reports.iter().zip(&analysis.timelines).collect();
         let out = &mut output();
         match self.format {
             Format::Perfetto => perfetto::trace(out, &jobs)?,
             Format::Jsonl => jsonl::lines(out, &jobs)?,
-            Format::Html => html::page(out, &jobs, &self.sources.of_paths(&self.paths))?,
         }
         out.flush()?;
         Ok(0)

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::check::rules::{Level, Line};
 use crate::check::{self, Options, output};
 use crate::cli::exit_status::{FOUND, FailOn, INSUFFICIENT};
-use crate::cli::options::{Global, seconds};
+use crate::cli::options::{Access, Global, seconds};
 use crate::cli::output::output;
 use crate::transport::Credentials;
 
@@ -47,6 +47,8 @@ pub(in super::super) struct Check {
     /// The command that each node will start
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<OsString>,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -63,7 +65,7 @@ impl Check {
             command: self.command,
             coordinator: self.coordinator.filter(|it| !it.is_empty()),
             wait: self.wait,
-            credentials: Credentials { can_ask: false, ..global.credentials() },
+            credentials: Credentials { can_ask: false, ..self.access.credentials() },
         })?;
         let out = &mut output();
         let style = global.style(io::stdout().is_terminal());

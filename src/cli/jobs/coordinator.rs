@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::sync::{mpsc, oneshot};
 
 use super::job_output::JobOutput;
-use crate::cli::options::{Global, Monitoring, Sources, address, stderr_is_terminal};
+use crate::cli::options::{Access, Global, Monitoring, Sources, address, stderr_is_terminal};
 use crate::cli::output::output;
 use crate::coordinator::{Hub, Listeners, serve};
 use crate::host::files::Dir;
@@ -57,6 +57,8 @@ pub(in super::super) struct Coordinator {
     monitoring: Monitoring,
     #[command(flatten)]
     sources: Sources,
+    #[command(flatten)]
+    access: Access,
 }
 
 /// Follows the ranks that outlive the `run` with this run directory.
@@ -85,11 +87,11 @@ fn listen(address: SocketAddr, keys: Option<Keys>) -> io::Result<(Socket, Listen
 
 impl Coordinator {
     /// The keys for other machines, if the address can be reached from them.
-    fn keys(&self, global: &Global) -> anyhow::Result<Option<Keys>> {
+    fn keys(&self) -> anyhow::Result<Option<Keys>> {
         if self.listen.ip().is_loopback() {
             return Ok(None);
         }
-        let token = global.credentials().token().with_context(|| {
+        let token = self.access.credentials().token().with_context(|| {
             format!("{} can be reached from other machines, which needs a token", self.listen)
         })?;
         Ok(Some(Keys::of(&token)?))
@@ -97,7 +99,7 @@ impl Coordinator {
 
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         sys::forbid_core_files();
-        let keys = self.keys(global)?;
+        let keys = self.keys()?;
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
             Dir::ensure_own(dir)
                 .with_context(|| format!("cannot use report directory {}", dir.display()))?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cli::options::{Global, Sources, Stacks, seconds, size};
+use crate::cli::options::{Access, Sources, Stacks, seconds, size};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::ship::reporter::{Options, report};
@@ -44,16 +44,18 @@ pub(in super::super) struct Reporter {
     stacks: Stacks,
     #[command(flatten)]
     sources: Sources,
+    #[command(flatten)]
+    access: Access,
 }
 
 impl Reporter {
-    pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+    pub(in super::super) fn run(self) -> anyhow::Result<u8> {
         report(Options {
             black_box: self.black_box,
             boxes: self.boxes,
             includes_dead: self.include_dead,
             coordinator: self.coordinator,
-            credentials: Credentials { can_ask: false, ..global.credentials() },
+            credentials: Credentials { can_ask: false, ..self.access.credentials() },
             run_dir: self.run_dir,
             journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
             stall_after: self.stall_after,

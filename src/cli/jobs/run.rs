@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli::options::{Global, Monitoring, Sources, Stacks, seconds, size, stderr_is_terminal};
+use crate::cli::options::{
+    Access, Global, Monitoring, Sources, Stacks, seconds, size, stderr_is_terminal,
+};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
@@ -82,6 +84,8 @@ pub(in super::super) struct Run {
     monitoring: Monitoring,
     #[command(flatten)]
     sources: Sources,
+    #[command(flatten)]
+    access: Access,
     /// The command to run, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -151,7 +155,7 @@ impl Run {
             journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
             report: self.report,
             coordinator: self.coordinator,
-            credentials: Credentials { can_ask: false, ..global.credentials() },
+            credentials: Credentials { can_ask: false, ..self.access.credentials() },
             kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,

@@ -40,9 +40,21 @@ pub(super) struct Global {
     /// Print more: findings of severity note, too
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
     pub(super) verbose: u8,
+}
+
+/// Access to coordinators on other machines.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Access {
     /// Read the token for other machines from FILE (mode 600) [default: DDP_DOCTOR_TOKEN]
-    #[arg(long, global = true, value_name = "FILE", env = "DDP_DOCTOR_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+}
+
+impl Access {
+    /// Where the token is found; a command of a user may ask for it.
+    pub(super) fn credentials(&self) -> Credentials {
+        Credentials { file: self.token_file.clone(), can_ask: io::stdin().is_terminal() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,11 +67,6 @@ enum Color {
 impl Global {
     pub(super) const fn verbosity(&self) -> Verbosity {
         Verbosity { quiet: self.quiet, verbose: self.verbose }
-    }
-
-    /// Where the token is found; a command of a user may ask for it.
-    pub(super) fn credentials(&self) -> Credentials {
-        Credentials { file: self.token_file.clone(), can_ask: io::stdin().is_terminal() }
     }
 
     /// Whether output has colours, given whether it goes to a terminal.

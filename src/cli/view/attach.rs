@@ -14,7 +14,7 @@ use crate::attach::rounds::Rounds;
 use crate::attach::{self, Attached, Options};
 use crate::cli::exit_status::FailOn;
 use crate::cli::files::{Format, print_remarks, status};
-use crate::cli::options::Global;
+use crate::cli::options::{Access, Global};
 use crate::cli::output::output;
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
@@ -76,6 +76,8 @@ pub(in super::super) struct Attach {
     /// Factor for all durations (for tests)
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
+    #[command(flatten)]
+    access: Access,
 }
 
 impl Attach {
@@ -97,7 +99,7 @@ impl Attach {
             let attached = rounds.context("all ranks have ended")?;
             print_lines(&attached.notes, global)?;
             let elsewhere = attached.elsewhere();
-            let credentials = Credentials { can_ask: false, ..global.credentials() };
+            let credentials = Credentials { can_ask: false, ..self.access.credentials() };
             let shares = !elsewhere.is_empty() && credentials.token().is_ok();
             let is_kept = self.run_dir.is_some() || !elsewhere.is_empty() && !shares;
             let directory = is_kept.then(|| match &self.run_dir {
@@ -144,6 +146,7 @@ impl Attach {
             run_dir: self.run_dir.clone(),
             report: self.report.clone(),
             global,
+            access: &self.access,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::attach::connection::{self, Connection};
 use crate::attach::find::RankedJob;
 use crate::attach::rounds::Rounds;
 use crate::attach::{self, Attached, Options};
-use crate::cli::options::{Global, stdout_is_terminal};
+use crate::cli::options::{Access, Global, stdout_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::host::files::Dir;
 use crate::node::UserLog;
@@ -38,6 +38,7 @@ pub(super) struct Follow<'a> {
     pub(super) run_dir: Option<PathBuf>,
     pub(super) report: Option<PathBuf>,
     pub(super) global: &'a Global,
+    pub(super) access: &'a Access,
 }
 
 /// A message to the thread that prints.
@@ -150,7 +151,7 @@ impl Follow<'_> {
         let is_spread = !job.is_local() && !job.elsewhere().is_empty();
         let first = job.ranks.first().filter(|_| is_spread);
         let rendezvous = first.and_then(connection::rendezvous);
-        let credentials = Credentials { can_ask: false, ..self.global.credentials() };
+        let credentials = Credentials { can_ask: false, ..self.access.credentials() };
         Chosen::new(self.coordinator, rendezvous.as_ref(), &credentials)
     }
 

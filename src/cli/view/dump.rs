@@ -11,7 +11,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Orphans};
 use crate::cli::exit_status::INSUFFICIENT;
-use crate::cli::options::{Global, Sources};
+use crate::cli::options::{Access, Global, Sources};
 use crate::cli::output::output;
 use crate::coordinator::MAX_MESSAGE;
 use crate::evidence::stacks::decode;
@@ -53,6 +53,8 @@ pub(in super::super) struct ShowStacks {
     format: Format,
     #[command(flatten)]
     sources: Sources,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -75,7 +77,7 @@ impl ShowStacks {
                     of_orphans(&orphans.ranks)
                 }
                 None => {
-                    let mut live = Live::find(self.target.as_deref(), &global.credentials())?;
+                    let mut live = Live::find(self.target.as_deref(), &self.access.credentials())?;
                     if let Some(job) = &self.job {
                         live.job.clone_from(job);
                     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddp_doctor_dashboard::feed::{Input, Link};
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::viewer::Update;
 
 use super::connection::{next, runtime, watch};
@@ -15,6 +16,9 @@ use crate::transport::Credentials;
 
 /// First and maximum delay before the connection is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// Maximum size of a journal that is read before the screens appear.
+const MAX_HISTORY_BYTES: u64 = 64 << 20;
 
 /// Feeds a viewer until there are no more updates, or the viewer is closed.
 pub(super) fn feed(mut target: Target, send: impl Fn(Input) -> bool) {
@@ -59,7 +63,7 @@ pub(super) fn replay(updates: Vec<Update>, send: impl Fn(Input) -> bool) {
 async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> bool) {
     let mut pause = BACKOFF.0;
     loop {
-        let end = follow(live, send, &mut pause).await;
+        let end = follow(live, dir.as_deref(), send, &mut pause).await;
         let why = match end {
             Ok(Followed::Finished) => return,
             Ok(Followed::Lost) => {
@@ -82,6 +86,26 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> b
     }
 }
 
+/// States of the ranks before a time, from the journal of a run; nothing if it is large.
+fn history(dir: &Path, before: Timestamp) -> Vec<Update> {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes: u64 = files.filter_map(|it| Some(it.metadata().ok()?.len())).sum();
+    if bytes > MAX_HISTORY_BYTES {
+        return Vec::new();
+    }
+    let recorded = postmortem::record(&[dir.to_owned()], &mut Vec::new(), &Progress::default());
+    let mut updates = recorded.map(|it| it.updates).unwrap_or_default();
+    // The last concludes that the evidence ends.
+    updates.pop();
+    updates.retain(|it| it.at < before);
+    for update in &mut updates {
+        // The coordinator numbers groups on its own, and its first update has all of them.
+        update.groups.clear();
+        update.ended = false;
+    }
+    updates
+}
+
 /// How a stream of updates ended.
 enum Followed {
     /// The job has ended, or the viewer is closed.
@@ -92,6 +116,7 @@ enum Followed {
 
 async fn follow(
     live: &Live,
+    dir: Option<&Path>,
     send: &impl Fn(Input) -> bool,
     pause: &mut Duration,
 ) -> anyhow::Result<Followed> {
@@ -100,7 +125,9 @@ async fn follow(
     while let Some(update) = next(&mut updates, live).await? {
         if std::mem::take(&mut is_first) {
             *pause = BACKOFF.0;
-            if !send(Input::Link(Link::Live)) {
+            let past = dir.map(|dir| history(dir, update.at)).unwrap_or_default();
+            let past = past.into_iter().map(|it| Input::Update(Box::new(it)));
+            if !std::iter::once(Input::Link(Link::Live)).chain(past).all(send) {
                 return Ok(Followed::Finished);
             }
         }
@@ -110,4 +137,29 @@ async fn follow(
         }
     }
     Ok(Followed::Lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn history_ends_before_the_first_live_update() {
+        let recordings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
+        let file = std::fs::File::open(recordings.join("process/killed.faulty.gz")).unwrap();
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+        let head = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("journal.ddpj"), &bytes[head + 1..]).unwrap();
+        let all = history(dir.path(), Timestamp(u64::MAX));
+        let states = all.iter().flat_map(|it| &it.ranks).count();
+        assert!(all.len() > 2 && states > 0, "{} updates, {states} states", all.len());
+        assert!(all.iter().all(|it| !it.ended && it.groups.is_empty()));
+        let (first, last) = (all[0].at, all[all.len() - 1].at);
+        assert_eq!(history(dir.path(), first), []);
+        assert_eq!(history(dir.path(), last).len(), all.iter().filter(|it| it.at < last).count());
+    }
 }

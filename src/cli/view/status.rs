@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{Job, Report};
 use super::state;
 use super::target::{Orphans, Target};
 use crate::cli::exit_status::FailOn;
-use crate::cli::options::Global;
+use crate::cli::options::{Access, Global};
 use crate::cli::output::output;
 use crate::report::json::{self, Assembler};
 use crate::report::status;
@@ -34,6 +34,8 @@ pub(in super::super) struct ShowStatus {
     /// Exit with status 1 if a finding has at least this severity
     #[arg(long, value_name = "SEVERITY", default_value = "never", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -46,8 +48,11 @@ enum Format {
 
 impl ShowStatus {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let target =
-            Target::of_job(self.target.as_deref(), self.job.as_deref(), &global.credentials())?;
+        let target = Target::of_job(
+            self.target.as_deref(),
+            self.job.as_deref(),
+            &self.access.credentials(),
+        )?;
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
             writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
         }

@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::target::{self, Target};
 use super::{connection, feed, state};
 use crate::cli::files::{nothing_in, print_remarks, with_progress};
-use crate::cli::options::{self, Global};
+use crate::cli::options::{self, Access, Global};
 use crate::cli::output::output;
 use crate::postmortem;
 use crate::source_files::NOT_SHOWN;
@@ -47,11 +47,13 @@ pub(in super::super) struct Watch {
     ascii: bool,
     #[command(flatten)]
     sources: options::Sources,
+    #[command(flatten)]
+    access: Access,
 }
 
 impl Watch {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        let source = self.source(global)?;
+        let source = self.source()?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
             bail!(
@@ -110,14 +112,14 @@ impl Watch {
     }
 
     /// What to show. Files are read once; a run directory may still be written.
-    fn source(&self, global: &Global) -> anyhow::Result<Source> {
+    fn source(&self) -> anyhow::Result<Source> {
         let paths: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
         let is_file = |path: &PathBuf| path.exists() && !target::is_run(path);
         if paths.len() > 1 || paths.iter().any(is_file) {
             return Ok(Source::Files(paths));
         }
         let target = self.targets.first().map(String::as_str);
-        let found = Target::of_job(target, self.job.as_deref(), &global.credentials())?;
+        let found = Target::of_job(target, self.job.as_deref(), &self.access.credentials())?;
         Ok(Source::Run(found))
     }
 }

@@ -29,8 +29,7 @@ function answer(job) {
         make("p", { class: finding.root_text.length > 5 ? "ranks small" : "ranks" }, root ? finding.root_text : "unknown"),
         root && make("p", { class: "note" }, `which rank: ${certainty(finding.root_confidence)}`)),
       make("div", { class: "line" }, make("h3", {}, "Line"), excerpts(finding)),
-      make("div", { class: "why" }, make("h3", {}, "Why"), paragraphs(finding.why), causeLine(finding)),
-      make("div", { class: "fix" }, make("h3", {}, "Fix"), list(finding.fix))));
+      explanation(finding, "h3")));
 }
 
 function badge(confidence) {
@@ -46,12 +45,16 @@ function attempt(finding) {
   return finding.attempt !== "" && make("span", { class: "severity" }, finding.attempt);
 }
 
-function paragraphs(texts) {
-  return texts.length > 0 ? texts.map((text) => make("p", {}, inline(sentence(text)))) : make("p", { class: "note" }, "—");
+/** Why and fix of a finding, as far as they are known, below titles of this level. */
+function explanation(finding, level) {
+  const why = [...paragraphs(finding.why), causeLine(finding)].filter(Boolean);
+  const fix = finding.fix.map((text) => make("li", {}, inline(text)));
+  return [why.length > 0 && make("div", { class: "why" }, make(level, {}, "Why"), why),
+    fix.length > 0 && make("div", { class: "fix" }, make(level, {}, "Fix"), make("ul", {}, fix))];
 }
 
-function list(texts) {
-  return texts.length > 0 ? make("ul", {}, texts.map((text) => make("li", {}, inline(text)))) : make("p", { class: "note" }, "—");
+function paragraphs(texts) {
+  return texts.map((text) => make("p", {}, inline(sentence(text))));
 }
 
 /** Text between backquotes is code. */
@@ -90,7 +93,7 @@ function causes(job) {
     shown.add(index);
     const behind = followers(index).map(([it, at]) => branch(it, at)).filter(Boolean);
     return make("li", {},
-      make("a", { href: `#finding-${index}`, class: `cause-link is-${finding.severity}` },
+      make("a", { href: `#finding-${index}`, class: `cause-link is-${finding.severity}`, click: () => opened(index) },
         make("span", { class: "code" }, finding.code),
         make("span", { class: "what" }, make("b", {}, finding.name), ` ${finding.summary}`),
         make("span", { class: "when" }, clock(finding.blocked ?? finding.detected))),
@@ -101,13 +104,21 @@ function causes(job) {
   return section("causes", "Chain of causes", "The first finding is where it began; what is indented follows from it.", tree);
 }
 
+/** All findings. Consequences and notes are one line until they are opened. */
 function findings(job) {
   if (job.findings.length === 0) return null;
+  const isBrief = (finding) => finding !== leadingFinding(job) && (finding.severity === "note" || finding.role === "cascade");
   return section("findings", job.findings.length === 1 ? "Finding" : "Findings", null,
-    job.findings.map((finding, index) => (finding.severity === "note" && job.findings.length > 1
-      ? make("details", { class: "brief is-note", id: `finding-${index}` },
+    job.findings.map((finding, index) => (isBrief(finding)
+      ? make("details", { class: `brief is-${finding.severity}`, id: `finding-${index}` },
         make("summary", {}, make("span", { class: "code" }, finding.code), ` ${sentence(finding.summary)}`), findingArticle(finding, null))
       : findingArticle(finding, index))));
+}
+
+/** Opens a finding that is one line. */
+function opened(index) {
+  const finding = document.getElementById(`finding-${index}`);
+  if (finding?.tagName === "DETAILS") finding.open = true;
 }
 
 function findingArticle(finding, index) {
@@ -122,15 +133,15 @@ function findingArticle(finding, index) {
     make("thead", {}, make("tr", {}, keys.map((it) => make("th", {}, titles[it])))),
     make("tbody", {}, finding.sides.slice(0, 24).map((side) => make("tr", { class: side.root ? "root" : null }, cells(side))))));
   const rest = finding.sides.length - 24;
+  // The answer has the sentences of the leading finding, and the line of a brief one its summary.
+  const leads = finding === leadingFinding(state.job);
   return make("article", { id: index === null ? null : `finding-${index}`, class: `is-${finding.severity}` },
     make("h3", {}, make("span", { class: "code" }, finding.code), ` ${finding.name}`, badge(finding.confidence),
       make("span", { class: "severity" }, finding.severity), attempt(finding)),
-    make("p", { class: "summary" }, sentence(finding.summary)),
+    !leads && index !== null && make("p", { class: "summary" }, sentence(finding.summary)),
     make("p", { class: "note" }, finding.context),
     table, rest > 0 && make("p", { class: "note" }, `and ${count(rest, "more row")}`),
-    make("div", { class: "two" },
-      make("div", {}, make("h4", {}, "Why"), paragraphs(finding.why), causeLine(finding)),
-      make("div", {}, make("h4", {}, "Fix"), list(finding.fix))),
+    !leads && make("div", { class: "two" }, explanation(finding, "h4")),
     excerptsOf(finding), parameters(finding), more(finding));
 }
 

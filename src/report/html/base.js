@@ -130,3 +130,9 @@ function section(id, title, note, ...content) {
     make("header", { class: "head" }, make("h2", { id: `${id}-title` }, title), note && make("p", { class: "note" }, note)),
     content);
 }
+
+/** The group of a call, after its name: " of the default group". */
+function ofGroup(group) {
+  if (!group) return "";
+  return group.startsWith("group ") ? ` of ${group}` : ` of the ${group}`;
+}

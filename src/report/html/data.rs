@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::dump::Thread;
 use ddp_doctor_proto::report::{
-    Certificate, Evidence, Finding, Parameter, Rank, RankState, Report, Timestamp, Where,
+    Certificate, Evidence, Finding, Parameter, Rank, RankCall, RankState, Report, Timestamp, Where,
 };
-use ddp_doctor_proto::words::{call_text, certainty, of_group, rank_list};
+use ddp_doctor_proto::words::{call_text, captured_in, certainty, of_group, rank_list};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -53,6 +53,8 @@ struct Job {
     base: u64,
     until: u64,
     evidence: Evidence,
+    /// Where calls were captured: "PyTorch and NCCL".
+    captured_in: String,
     findings: Vec<Entry>,
     ranks: Vec<RankRow>,
     /// Distinct calls, by the index in the rows of `tracks`.
@@ -210,6 +212,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
             base: clock.0.0 / 1000,
             until: clock.us(timeline.until),
             evidence: report.evidence.clone(),
+            captured_in: captured_in(&report.evidence.layers),
             findings: report
                 .findings
                 .iter()
@@ -282,21 +285,28 @@ fn entry(
     }
 }
 
-/// The source around the lines of a finding, those of root cause ranks first.
+/// The source around the lines of a finding, those of root cause ranks first, and of these the line that the
+/// title names first. A line is attributed to root cause ranks alone if they are there.
 fn excerpts(finding: &Finding, sources: &mut SourceLines) -> Vec<Excerpt> {
+    let is_root = |call: &&RankCall| finding.ranks.root.contains(&call.rank);
+    let (roots, others): (Vec<_>, Vec<_>) = finding.per_rank.iter().partition(is_root);
     let mut places: Vec<(bool, &Where, Vec<u32>)> = Vec::new();
-    for call in &finding.per_rank {
+    for (call, is_root) in
+        roots.into_iter().map(|it| (it, true)).chain(others.into_iter().map(|it| (it, false)))
+    {
         let Some(place) = &call.place else { continue };
-        let is_root = finding.ranks.root.contains(&call.rank);
         match places.iter_mut().find(|(_, at, _)| *at == place) {
-            Some((root, _, ranks)) => {
-                *root |= is_root;
-                ranks.push(call.rank);
-            }
+            Some((root, _, ranks)) if *root == is_root => ranks.push(call.rank),
+            Some(_) => {}
             None => places.push((is_root, place, vec![call.rank])),
         }
     }
-    places.sort_by_key(|(root, ..)| !root);
+    let title = finding.title();
+    let named_at = |place: &Where| {
+        let file = place.file.rsplit('/').next().unwrap_or_default();
+        title.find(&format!("{file}:{}", place.line)).unwrap_or(usize::MAX)
+    };
+    places.sort_by_key(|(root, place, _)| (!root, named_at(place)));
     let excerpt = |(root, place, ranks): (bool, &Where, Vec<u32>)| Excerpt {
         ranks: rank_list(&ranks),
         root,
@@ -459,8 +469,9 @@ fn kind(call: &TimedCall, rank: u32) -> Kind {
 
 fn group_name(group: &crate::diagnosis::event::GroupInfo) -> String {
     match &*group.description {
-        "" | "undefined" => group.key.name.clone(),
-        description => description.to_owned(),
+        "default_pg" => "default group".into(),
+        "" | "undefined" => format!("group {}", group.key.name),
+        description => format!("group {description}"),
     }
 }
 

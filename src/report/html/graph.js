@@ -1,11 +1,13 @@
 // The graph of waits: ranks that wait in the same call are one node; its arrows lead to the ranks
-// that it needs. Ranks whose calls met and cannot match are joined by a dashed line.
+// that it needs. Ranks whose calls cannot match are joined by a dashed line.
 
 const NODE = { width: 250, height: 84, gapX: 130, gapY: 26 };
 /** Width of a ring relative to its height. */
 const FLAT = 1.9;
 /** Maximum number of nodes drawn. */
 const DRAWN = 24;
+/** Width of the page, in pixels, below which nodes are drawn below each other. */
+const NARROW = 640;
 
 function graph(job) {
   const { nodes, edges, more } = waitGraph(job);
@@ -25,7 +27,7 @@ function graph(job) {
   const clash = edges.some((it) => it.clash);
   const cycle = edges.some((it) => it.cycle);
   const note = [cycle ? "These ranks wait for each other in a cycle: none of the waits can end." : "An arrow leads from ranks that wait to the ranks they need.",
-    clash ? "A dashed line joins calls that met and can never match." : "", more > 0 ? `${count(more, "more node")} not drawn.` : ""];
+    clash ? "A dashed line joins calls that can never match." : "", more > 0 ? `${count(more, "more node")} not drawn.` : ""];
   return section("waits", "Waits between ranks", note.filter(Boolean).join(" "), make("div", { class: "graph" }, svg));
 }
 
@@ -35,7 +37,7 @@ function waitGraph(job) {
   const roots = rootRanks(job);
   const sides = (leading?.sides ?? []).map((side) => ({ ...side, set: new Set(parseRanks(side.ranks)) }));
   const nodes = job.waits.map((it) => ({ ranks: it.ranks, text: it.text, needs: it.needs,
-    lines: ["waiting", `${it.call}${it.group ? ` of group ${it.group}` : ""}`, it.place] }));
+    lines: ["waiting", `${it.call}${ofGroup(it.group)}`, it.place] }));
   const at = new Map();
   nodes.forEach((node, index) => node.ranks.forEach((rank) => at.set(rank, index)));
   const add = (ranks, lines) => {
@@ -194,6 +196,14 @@ function layout(nodes, edges) {
   const columns = [];
   nodes.forEach((node, at) => (columns[depth[at]] ??= []).push(node));
   const filled = columns.filter(Boolean).reverse();
+  const hasRing = filled.some((column) => columnSize(column).radius);
+  if (innerWidth < NARROW && !hasRing) {
+    filled.flat().forEach((node, at) => {
+      node.x = 24;
+      node.y = 24 + at * (NODE.height + 2 * NODE.gapY);
+    });
+    return;
+  }
   const sizes = filled.map((column) => columnSize(column));
   const height = Math.max(...sizes.map((it) => it.height));
   let x = 24;

@@ -177,7 +177,7 @@ function describeCall(lane, call) {
   }
   return [
     make("b", {}, `${plural(lane.label)} ${shortened(lane.label, 50)}  ${name}`), rest,
-    kind.group ? ` · group ${kind.group}` : "", kind.place ? [" · ", make("code", {}, kind.place)] : "",
+    kind.group ? ` · ${kind.group}` : "", kind.place ? [" · ", make("code", {}, kind.place)] : "",
     kind.function && kind.function !== "<module>" ? ` in ${kind.function}` : "",
     call.step > 0 ? ` · step ${call.step}` : "", kind.hidden ? " · issued by the framework" : "",
     make("br"), times.join(" · "),

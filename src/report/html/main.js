@@ -11,7 +11,7 @@ const KEYS = [
 function evidence(job) {
   const it = job.evidence;
   const facts = [["Job", `${job.id}${job.attempt > 0 ? `, restart ${job.attempt}` : ""}`], ["Ranks", `${number(it.ranks_reporting)} seen${it.ranks_expected === null ? "" : ` of ${number(it.ranks_expected)}`}`],
-    ["Captured by", it.layers.join(", ") || "nothing"], ["Records", `${number(it.records)}, ${it.records_lost > 0 ? `${number(it.records_lost)} lost` : "none lost"}`],
+    ["Captured by", job.captured_in || "nothing"], ["Records", `${number(it.records)}, ${it.records_lost > 0 ? `${number(it.records_lost)} lost` : "none lost"}`],
     ["Time zone", "all times are UTC"]];
   if (it.clock_uncertainty_ms > 0) facts.push(["Clock uncertainty", `${trimmed(it.clock_uncertainty_ms)} ms`]);
   if (it.missing_ranks.length > 0) facts.splice(2, 0, ["Never seen", `${plural(rankList(it.missing_ranks))} ${rankList(it.missing_ranks)}`]);
