@@ -18,7 +18,7 @@ pub(crate) fn returns_to() -> usize {
 }
 
 /// Stores the return address. Called first by every exported function.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) extern "C" fn note(address: usize) {
     // Thread-local storage may already be destroyed when a thread ends.
     RETURNS_TO.try_with(|it| it.set(address)).unwrap_or(());
@@ -61,8 +61,38 @@ macro_rules! export {
     };
 }
 
+/// As on x86-64. Arguments are in registers x0 to x7 and on the stack, which the frame of the call of [`note`] leaves
+/// unchanged; x30 is the return address.
+#[cfg(target_arch = "aarch64")]
+macro_rules! export {
+    ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::nccl::abi::Status {
+            core::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "mov x0, x30",
+                "bl {note}",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "b {to}",
+                note = sym crate::return_address::note,
+                to = sym $to,
+            )
+        }
+    };
+}
+
 /// Other architectures: the return address is unknown.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 macro_rules! export {
     ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
         #[unsafe(no_mangle)]

@@ -265,14 +265,14 @@ pub fn find_nccl() -> Found {
 }
 
 /// Finds the library that traces NCCL calls under NCCL's soname, beside the other one. It exists
-/// only for x86-64.
+/// only for x86-64 and AArch64.
 #[must_use]
 pub fn find_nccl_by_name() -> Found {
     let named = match find_nccl() {
         Found::At(path) => path.with_file_name(NCCL_NAMED_LIBRARY),
         found => return found,
     };
-    if !cfg!(target_arch = "x86_64") || !named.is_file() {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) || !named.is_file() {
         return Found::Nowhere;
     }
     if env::var_os(NCCL_LIBRARY_VARIABLE).is_some() {

@@ -68,6 +68,7 @@ macro_rules! forward {
                 find(NAME, &REAL)
             }
 
+            #[cfg(target_arch = "x86_64")]
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             unsafe extern "C" fn $name() {
@@ -99,10 +100,41 @@ macro_rules! forward {
                     look = sym look,
                 )
             }
+
+            #[cfg(target_arch = "aarch64")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name() {
+                core::arch::naked_asm!(
+                    "adrp x16, {real}",
+                    "ldr x16, [x16, :lo12:{real}]",
+                    "cbz x16, 2f",
+                    "br x16",
+                    "2:",
+                    "stp x29, x30, [sp, #-96]!",
+                    "mov x29, sp",
+                    "stp x0, x1, [sp, #16]",
+                    "stp x2, x3, [sp, #32]",
+                    "stp x4, x5, [sp, #48]",
+                    "stp x6, x7, [sp, #64]",
+                    "str x8, [sp, #80]",
+                    "bl {look}",
+                    "mov x16, x0",
+                    "ldp x0, x1, [sp, #16]",
+                    "ldp x2, x3, [sp, #32]",
+                    "ldp x4, x5, [sp, #48]",
+                    "ldp x6, x7, [sp, #64]",
+                    "ldr x8, [sp, #80]",
+                    "ldp x29, x30, [sp], #96",
+                    "br x16",
+                    real = sym REAL,
+                    look = sym look,
+                )
+            }
         }
     )*};
 }
 
-// This library exists only on x86-64; `ddp-doctor run` reports that on other architectures.
-#[cfg(target_arch = "x86_64")]
+// On other architectures this library has no functions; `ddp-doctor run` reports that.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 include!(concat!(env!("OUT_DIR"), "/forward.rs"));
