@@ -2,6 +2,7 @@
 //! manifests. Each is skipped where its tool is not installed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -45,7 +46,18 @@ fn path(venv: &Path) -> String {
     format!("{}:{}:{inherited}", program.display(), bin.display())
 }
 
-/// A Slurm cluster of two hosts without cgroups.
+/// Copies a script of the documentation for Slurm, with this program, and a folder for what users would find in their home.
+fn install(name: &str, dir: &Path, program: &str) -> PathBuf {
+    let text = fs::read_to_string(operations().join("slurm").join(name)).unwrap();
+    let text = text.replace("/usr/local/bin/ddp-doctor", program);
+    let home = dir.join("home");
+    let script = dir.join(name);
+    fs::write(&script, text.replace("$HOME", home.to_str().unwrap())).unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    script
+}
+
+/// A Slurm cluster of two hosts without cgroups, with the prolog and the epilog of the documentation.
 struct Slurm {
     hosts: Hosts,
     dir: PathBuf,
@@ -63,11 +75,14 @@ impl Slurm {
         let dir = hosts.dir(0);
         let key = dir.join("munge.key");
         fs::write(&key, [7; 1024]).unwrap();
-        fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
         fs::create_dir_all(dir.join("state")).unwrap();
         let config =
             include_str!("../support/programs/slurm.conf").replace("@DIR@", dir.to_str().unwrap());
         fs::write(dir.join("slurm.conf"), config).unwrap();
+        for name in ["prolog.sh", "task-prolog.sh", "epilog.sh"] {
+            install(name, &dir, PROGRAM);
+        }
         // Needed by slurmd although no plugin uses cgroups.
         fs::write(dir.join("cgroup.conf"), "CgroupPlugin=cgroup/v1\n").unwrap();
 
@@ -161,6 +176,116 @@ fn healthy_torchrun_under_slurm_is_silent() {
         assert_eq!((report.verdict, report.job.nodes), (Verdict::Healthy, 2), "{report:#?}");
         assert!(report.findings.is_empty(), "{report:#?}");
     }
+}
+
+#[test]
+fn unchanged_job_of_slurm_reports_to_the_coordinator_of_its_user() {
+    let Some(venv) = venv() else { return };
+    let Some(slurm) = Slurm::start() else { return };
+    let config = slurm.dir.join("home/.config/ddp-doctor");
+    fs::create_dir_all(&config).unwrap();
+    fs::write(config.join("coordinator"), "10.77.0.1:7077\n").unwrap();
+    fs::write(config.join("token"), TOKEN).unwrap();
+    fs::set_permissions(config.join("token"), PermissionsExt::from_mode(0o600)).unwrap();
+    let mut coordinator = slurm.hosts.command(0, PROGRAM);
+    coordinator.env("DDP_DOCTOR_TOKEN", TOKEN);
+    coordinator.args(["coordinator", "--listen", "0.0.0.0:7077", "--report-dir", "reports"]);
+    let _coordinator = slurm.hosts.start(0, "coordinator", coordinator);
+
+    let mut srun = slurm.command("srun");
+    let activate = operations().join("../../agent/python/ddp_doctor/activate");
+    srun.env("PATH", path(venv))
+        .env("OMP_NUM_THREADS", "1")
+        .env("PYTHONPATH", activate.canonicalize().unwrap())
+        .env("DDP_DOCTOR_LIBRARY", library())
+        .env("DDP_DOCTOR_PROGRAM", PROGRAM)
+        .args(["--nodes=2", "--ntasks-per-node=1", "bash", "-c"])
+        .arg(
+            "exec torchrun --nnodes 2 --node-rank $SLURM_NODEID --nproc-per-node 1 \
+             --master-addr host-0 --master-port 29500 \"$0\"",
+        )
+        .arg(jobs().join("../../agent/python/examples/uneven_batches.py"));
+    let srun = slurm.hosts.start(0, "srun", srun);
+    let mut report = None;
+    eventually("the coordinator reports the hang", || {
+        let reports = reports_in(&slurm.dir.join("reports"));
+        report = reports.into_iter().find(|it| it.verdict == Verdict::Hang);
+        report.is_some()
+    });
+    let report = report.unwrap();
+    assert_and_print_hang(&report);
+    assert!(report.job.id.starts_with("slurm-"), "{}", report.job.id);
+    drop(srun);
+}
+
+#[test]
+fn boxes_of_a_killed_job_of_slurm_are_kept_and_diagnosed() {
+    let Some(venv) = venv() else { return };
+    let Some(slurm) = Slurm::start() else { return };
+    let mut sbatch = slurm.command("sbatch");
+    sbatch
+        .env("PATH", path(venv))
+        .env("OMP_NUM_THREADS", "1")
+        .env("DDP_DOCTOR_TOKEN", TOKEN)
+        .args(["--wait", "--output=job.out"])
+        .arg(operations().join("slurm/torchrun.sbatch"))
+        .arg(jobs().join("../../agent/python/examples/uneven_batches.py"));
+    let mut job = slurm.hosts.start(0, "sbatch", sbatch);
+    let output = slurm.dir.join("job.out");
+    eventually("the job hangs", || {
+        fs::read_to_string(&output).is_ok_and(|it| it.contains("error[DD103]"))
+    });
+    let kill = ["--signal=KILL", "--full", "--name=train"];
+    assert!(slurm.command("scancel").args(kill).status().unwrap().success());
+    job.end();
+    let kept = slurm.dir.join("home/ddp-doctor-runs");
+    let report = |host: &str| {
+        let folders = fs::read_dir(&kept).ok()?;
+        let mut folders = folders.filter_map(|it| Some(it.ok()?.path()));
+        let folder = folders.find(|it| it.to_string_lossy().ends_with(host))?;
+        report_in(&folder.join("report.json"))
+    };
+    for host in ["host-0", "host-1"] {
+        eventually("the epilog has diagnosed the boxes", || report(host).is_some());
+        let report = report(host).unwrap();
+        assert_eq!(
+            (report.verdict, report.evidence.ranks_reporting),
+            (Verdict::Hang, 1),
+            "{report:#?}"
+        );
+    }
+}
+
+#[test]
+fn only_a_critical_line_drains_a_node_of_slurm() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    for (status, is_accepted) in [(0, true), (1, false), (3, true), (4, true)] {
+        fs::write(&program, format!("#!/bin/sh\nexit {status}\n")).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let script = install("prolog.sh", dir.path(), program.to_str().unwrap());
+        let ended = Command::new(script).status().unwrap();
+        assert_eq!(ended.success(), is_accepted, "{status}");
+    }
+}
+
+#[test]
+fn systemd_unit_is_valid() {
+    if !has(&["systemd-analyze"], "systemd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let unit = operations().join("systemd/ddp-doctor-coordinator@.service");
+    let text = fs::read_to_string(unit).unwrap();
+    let text = text.replace("/usr/local/bin/ddp-doctor", PROGRAM);
+    let command = text.lines().find_map(|it| it.strip_prefix("ExecStart=")).unwrap();
+    let help = Command::new("sh").args(["-c", &format!("{command} --help")]).output().unwrap();
+    assert!(help.status.success(), "{help:?}");
+    let unit = dir.path().join("ddp-doctor-coordinator@root.service");
+    fs::write(&unit, text).unwrap();
+    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).output();
+    let verified = verified.unwrap();
+    assert!(verified.status.success() && verified.stderr.is_empty(), "{verified:?}");
 }
 
 /// Variable with the path of a Python environment that has Ray and PyTorch.
