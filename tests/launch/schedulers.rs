@@ -235,8 +235,15 @@ fn boxes_of_a_killed_job_of_slurm_are_kept_and_diagnosed() {
     eventually("the job hangs", || {
         fs::read_to_string(&output).is_ok_and(|it| it.contains("error[DD103]"))
     });
-    let kill = ["--signal=KILL", "--full", "--name=train"];
-    assert!(slurm.command("scancel").args(kill).status().unwrap().success());
+    // As the kernel does without memory; `scancel` first sends SIGTERM, at which `run` writes its report.
+    let variable = format!("SLURM_SUBMIT_DIR={}\0", slurm.dir.display());
+    for process in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        if String::from_utf8_lossy(&environment).contains(&variable) {
+            let pid = process.file_name();
+            assert!(Command::new("kill").arg("-KILL").arg(pid).output().is_ok());
+        }
+    }
     job.end();
     let kept = slurm.dir.join("home/ddp-doctor-runs");
     let report = |host: &str| {
