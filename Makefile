@@ -25,7 +25,7 @@ demo:
 	status=$$?; \
 	if [ $$status -ne 75 ]; then echo "the demo ended with status $$status, not 75" >&2; exit 1; fi
 
-# Wheels that need neither Rust nor a compiler where they are installed, in dist/.
+# Wheels and static programs for x86-64 and aarch64, which need neither Rust nor a compiler, in dist/.
 wheels:
 	scripts/wheels
 

@@ -356,8 +356,13 @@ pub enum Resource {
     CoreFiles,
 }
 
+#[cfg(target_env = "gnu")]
+type ResourceNumber = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type ResourceNumber = libc::c_int;
+
 impl Resource {
-    const fn number(self) -> libc::__rlimit_resource_t {
+    const fn number(self) -> ResourceNumber {
         match self {
             Self::Descriptors => libc::RLIMIT_NOFILE,
             Self::LockedMemory => libc::RLIMIT_MEMLOCK,
