@@ -87,9 +87,12 @@ struct Refused {
 }
 
 /// Adds logs to the only job that they are shown to be of. Otherwise returns them.
-fn of_job(dumps: &mut [flight_recorder::Job], logs: Vec<Log>) -> Refused {
+fn of_job(dumps: &mut [flight_recorder::Job], mut logs: Vec<Log>) -> Refused {
     if logs.is_empty() {
         return Refused::default();
+    }
+    if let [job] = dumps {
+        logs.iter_mut().for_each(|log| log.set_year(job.begins()));
     }
     let statements = Statements::of(&logs);
     let offsets = dumps.iter().enumerate();

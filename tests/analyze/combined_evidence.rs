@@ -1,8 +1,9 @@
 //! `analyze` on evidence of one job in several forms: dumps, logs and recordings.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use ddp_doctor::postmortem::{self, Analysis, Progress};
 use ddp_doctor_proto::report::{CallState, Confidence, Timestamp};
@@ -101,6 +102,31 @@ fn log_explains_the_rank_that_is_behind_in_dumps() {
         assert_eq!(finding.confidence, Confidence::Supported, "the log shows that time passed");
         assert!(finding.certificate.is_none(), "text proves nothing");
         assert!(analysis.remarks.is_empty(), "{:?}", analysis.remarks);
+    }
+}
+
+#[test]
+fn year_of_a_log_is_that_of_its_dumps() {
+    let dir = tempfile::tempdir().unwrap();
+    write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+    let path = dir.path().join("job.out");
+    fs::write(&path, exception(2, &label(41, 0)) + &timeouts(&[0, 1, 3], 0)).unwrap();
+    // A copy that is three years younger.
+    let copied = UNIX_EPOCH + Duration::from_nanos(START) + Duration::from_secs(3 * 365 * 86_400);
+    File::options().write(true).open(&path).unwrap().set_modified(copied).unwrap();
+    let analysis = postmortem::analyze(&[dir.path().to_owned(), path]);
+    assert_eq!(found(&analysis), [("DD202".into(), vec![2])], "{:?}", analysis.remarks);
+}
+
+#[test]
+fn clocks_of_one_job_may_differ_by_less_than_half_its_timeout() {
+    for (minutes, is_one) in [(4, true), (6, false), (-4, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        write_dumps(dir.path(), &[0, 1, 2, 3], 2);
+        let at = (42 + 600_i64).checked_add(minutes * 60).unwrap().unsigned_abs();
+        let log = timeouts(&[0, 1, 3], 0).replace(&label(42 + 600, 0), &label(at, 0));
+        let analysis = analyze(&dir, &log);
+        assert_eq!(analysis.reports.len() == 1, is_one, "{minutes} {:?}", analysis.remarks);
     }
 }
 

@@ -78,7 +78,7 @@ pub fn is_loss_of_peer(text: &str) -> bool {
         "roken pipe",
         "remote process exited",
     ];
-    let is_lost = contains(text, &LOST) && is_pytorchs(text) && !text.contains("NET/IB");
+    let is_lost = contains(text, &LOST) && is_pytorchs(text);
     is_lost || is_start(text)
 }
 

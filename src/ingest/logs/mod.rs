@@ -65,6 +65,16 @@ impl Log {
         self.facts.first.0 > 0
     }
 
+    /// Moves its times into the year that is nearest to `known`, if no line states another one.
+    pub(crate) fn set_year(&mut self, known: Timestamp) {
+        let last = self.facts.last;
+        if self.facts.guesses_year
+            && let Some(moved) = lines::in_year_of(last, known)
+        {
+            self.shift(moved.0.wrapping_sub(last.0).cast_signed());
+        }
+    }
+
     /// Adds nanoseconds to all of its times.
     pub(crate) fn shift(&mut self, by: i64) {
         self.written.0 = self.written.0.saturating_add_signed(by);

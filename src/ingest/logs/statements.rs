@@ -2,6 +2,7 @@
 //! the other evidence, which records them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -30,6 +31,8 @@ pub struct GivenUp {
     pub op: Op,
     /// When the wait began, by the clock of the log.
     pub since: Timestamp,
+    /// How long it lasted.
+    pub lasted: Duration,
 }
 
 impl std::fmt::Debug for Statements {
@@ -77,6 +80,7 @@ impl Statements {
                 seq: waiting.seq,
                 op: waiting.op,
                 since: waiting.since,
+                lasted: waiting.at.since(waiting.since),
             })
         })
     }

@@ -10,6 +10,8 @@ use crate::ingest::logs::{GivenUp, Log, Statements};
 
 /// Offsets of time zones are multiples of this many nanoseconds: a quarter of an hour.
 const ZONES: i64 = 15 * 60 * 1_000_000_000;
+/// Most offsets are multiples of this many nanoseconds.
+const HOUR: i64 = 3600 * 1_000_000_000;
 /// How much a clock can be behind and ahead of UTC: in nanoseconds, 12 and 14 hours.
 const FURTHEST: [i64; 2] = [12 * 3600 * 1_000_000_000, 14 * 3600 * 1_000_000_000];
 /// Maximum difference between the time of a call and that in a log, in nanoseconds.
@@ -106,9 +108,14 @@ impl Job {
         };
         let created = entries.rev().find(is_it)?.created;
         let difference = i64::try_from(created).ok()? - i64::try_from(wait.since.0).ok()?;
-        let zone = (difference + ZONES / 2).div_euclid(ZONES) * ZONES;
-        let is_zone = (-FURTHEST[1]..=FURTHEST[0]).contains(&zone);
-        (is_zone && (difference - zone).abs() <= MAX_SKEW).then_some(zone)
+        // The same call of another attempt is at least the timeout apart.
+        let half = i64::try_from(wait.lasted.as_nanos() / 2).unwrap_or(i64::MAX).min(HOUR / 4);
+        let zones = [(ZONES, MAX_SKEW), (HOUR, half)].into_iter();
+        let mut zones =
+            zones.map(|(step, skew)| ((difference + step / 2).div_euclid(step) * step, skew));
+        let is_zone = |zone: i64| (-FURTHEST[1]..=FURTHEST[0]).contains(&zone);
+        let found = zones.find(|&(zone, skew)| is_zone(zone) && (difference - zone).abs() <= skew);
+        found.map(|(zone, _)| zone)
     }
 
     /// Adds the logs of this job, whose times are behind by `offset` nanoseconds.

@@ -250,9 +250,10 @@ fn sizes(text: &str) -> Option<Vec<u32>> {
 /// Waits for the store, in which ranks meet.
 fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     if let Some(rest) = after(text, "store based barrier")
-        && let Some(rank) = after(rest, "rank: ").and_then(rank)
+        && let Some(rank) = after(rest, "rank: ").or_else(|| after(rest, "on rank ")).and_then(rank)
         && let Some(world_size) = world_size_after(rest, "world_size=")
-        && let Some(joined) = small_after(rest, "worker_count=")
+        && let Some(joined) =
+            small_after(rest, "worker_count=").or_else(|| small_after(rest, "num_workers_joined="))
     {
         let who = Subject { rank: Some(rank), ..who.clone() };
         facts.worlds.insert(world_size);

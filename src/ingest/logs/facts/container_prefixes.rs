@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::traceback;
-use crate::ingest::logs::lines::{BEFORE, Name};
+use crate::ingest::logs::lines::{BEFORE, Name, named_stamp};
 use crate::ingest::logs::scan;
 
 /// Maximum number of prefixes of lines that may be those of containers.
@@ -17,7 +17,9 @@ impl Prefixes {
     /// Takes the text of a line. A prefix is that of a container once a frame of the traceback has it as well.
     pub(super) fn read(&mut self, text: &str) {
         const FRAME: &str = "  File \"";
-        if traceback::is_message(text) {
+        if let Some((prefix, name)) = of_compose(text).filter(|_| self.0.len() < MAX_CONTAINERS) {
+            self.0.entry(prefix.to_owned()).or_insert(Some(name));
+        } else if traceback::is_message(text) {
             let prefix = &text[..text.len() - traceback::BEGIN.len()];
             if prefix.len() <= BEFORE && self.0.len() < MAX_CONTAINERS {
                 self.0.entry(prefix.to_owned()).or_default();
@@ -35,4 +37,13 @@ impl Prefixes {
         let known = self.0.into_iter();
         known.filter_map(|(prefix, name)| Some((prefix, name?))).collect()
     }
+}
+
+/// The prefix in "sgl-a  | [2026-01-31 12:00:00 TP3] text" of Docker Compose: an engine's label follows it.
+fn of_compose(text: &str) -> Option<(&str, Name)> {
+    let at = scan::split(text, " | [20").map(|(prefix, _)| prefix.len() + " | ".len())?;
+    let (prefix, rest) = text.split_at_checked(at).filter(|_| at <= BEFORE)?;
+    let is_word = !prefix.trim_end_matches([' ', '|']).contains(' ');
+    named_stamp(rest).filter(|_| is_word)?;
+    Some((prefix, Name::of_container(prefix)?))
 }

@@ -10,12 +10,14 @@ use crate::ingest::logs::lines::{Label, Line, Name, Worker, report_time};
 use crate::ingest::logs::scan::{self, after, cut, number, small_after, until};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
-/// Lightning, fairseq, and the trainer of Transformers.
-const SUCCESSES: [(&str, &str); 5] = [
+/// Lightning, fairseq, torchtitan, Megatron-LM, and the trainer of Transformers.
+const SUCCESSES: [(&str, &str); 7] = [
     ("worker group successfully finished", ""),
     ("] Process ", " exits successfully."),
     ("`Trainer.fit` stopped: `max_", ""),
     ("fairseq_cli.train ", " done training in "),
+    ("[titan] ", " Training completed"),
+    ("[after training is done] datetime: ", ""),
     ("Training completed. Do not forget to share your model", ""),
 ];
 /// Maximum number of tasks in a range of Slurm.
@@ -342,6 +344,15 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         facts.last = facts.last.max(cancelled);
         let at = cut(when, 64).into();
         facts.add(Subject::default(), cancelled, Statement::Cancelled { why, at });
+        return;
+    }
+    if let Some(node) = after(line.text, "The node with node id: ")
+        && node.contains(" has been marked dead ")
+        && let Some(host) = after(node, " address: ")
+    {
+        let host = Some(cut(until(host, &[' ']), 256).into());
+        let who = Subject { host, ..Subject::default() };
+        facts.add(who, at, Statement::NodeFailed);
         return;
     }
     let Some(message) = after(line.text, "srun: error: ") else {

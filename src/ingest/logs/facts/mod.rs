@@ -265,6 +265,8 @@ pub(super) struct Facts {
     pub(super) first: Timestamp,
     /// Time of the latest line with one.
     pub(super) last: Timestamp,
+    /// No line states a year.
+    pub(super) guesses_year: bool,
     /// No line states a year, and that of the file may be another one.
     pub(super) has_no_year: bool,
     /// Processes that found a network, and the line that states it.

@@ -245,10 +245,10 @@ impl Reader {
     fn finish(mut self) -> Facts {
         self.flush(true);
         self.name_unlabelled();
-        self.facts.has_no_year = match self.form.year {
-            Year::Before(written) => self.has_guessed && written.since(self.facts.last) > MAX_AGE,
-            Year::Near(_) => false,
-        };
+        if let Year::Before(written) = self.form.year {
+            self.facts.guesses_year = self.has_guessed;
+            self.facts.has_no_year = self.has_guessed && written.since(self.facts.last) > MAX_AGE;
+        }
         self.facts.drop_network_warnings();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);

@@ -16,6 +16,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let who = Subject { rank: Some(rank), ..Subject::default() };
         facts.add(who, at, Statement::Named { of: None });
     }
+    if let Some((rank, pid)) = in_header(line.text) {
+        let who = Subject { rank: Some(rank), pid: Some(pid), ..Subject::default() };
+        facts.add(who, at, Statement::Named { of: None });
+    }
     let by_task = || of_task(line.label.task.and(Some(line.text))?);
     let Some((rank, size, host)) = of_lightning(line.text, facts).or_else(by_task) else {
         return;
@@ -41,6 +45,18 @@ fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
     let host = before.trim().strip_suffix(':');
     let is_host = |it: &&str| it.bytes().any(|it| it.is_ascii_digit()) && !it.contains(' ');
     Some((rank, size, host.filter(is_host)))
+}
+
+/// The rank and the process id in a heading: "== RANK 3 pid 4009 host=n7 ==".
+fn in_header(text: &str) -> Option<(u32, u32)> {
+    let border = text.chars().next().filter(|it| matches!(it, '=' | '-' | '#' | '*'))?;
+    let words = text.trim_matches(|it: char| it == border || it == ' ');
+    let mut words = words.split([' ', '=', ':', '/', ',', '(', ')']).filter(|it| !it.is_empty());
+    let is_rank = words.next()?.eq_ignore_ascii_case("rank");
+    let rank = words.next().filter(|it| is_rank && it.bytes().all(|it| it.is_ascii_digit()))?;
+    let is_pid = words.next()?.eq_ignore_ascii_case("pid");
+    let pid = words.next().filter(|_| is_pid)?.parse().ok()?;
+    Some((scan::rank(rank)?, pid))
 }
 
 /// The worker in "- (node_id=5c1f, ip=10.0.0.7, pid=4009) world_rank=3, local_rank=3, node_rank=0" of Ray.

@@ -65,6 +65,8 @@ pub(super) struct Traceback {
     /// Memory of the frames, in bytes.
     bytes: usize,
     is_open: bool,
+    /// Frames of a traceback whose first line is missing.
+    headless: Vec<Where>,
     is_own_rank: bool,
     /// Nothing can catch it: C++ reports it.
     is_thrown: bool,
@@ -166,8 +168,11 @@ impl Traceback {
         if self.text.is_empty() || is_complete {
             let is_alone = is_exception(text) && is_error(text);
             let is_bare = !line.is_own_rank && BARE.iter().any(|it| text.contains(it));
-            if is_alone && (line.is_own_rank || is_bare) {
+            let headless = self.headless(text);
+            if is_alone && (line.is_own_rank || is_bare || !headless.is_empty()) {
                 self.finish(line.label, facts);
+                self.bytes += size_of_frames(&headless);
+                self.frames = headless;
                 self.is_own_rank = line.is_own_rank;
                 self.begin_message(text, at, facts);
                 return true;
@@ -193,6 +198,23 @@ impl Traceback {
             }
         }
         goes_on
+    }
+
+    /// Takes a line outside of tracebacks. Returns the frames directly above it, if it is none of them.
+    fn headless(&mut self, text: &str) -> Vec<Where> {
+        match python_frame(text) {
+            Some(frame) if self.headless.len() < MAX_FRAMES => {
+                self.bytes += frame_bytes(&frame);
+                self.headless.push(frame);
+            }
+            _ if text.starts_with("    ") => {}
+            _ => {
+                let frames = std::mem::take(&mut self.headless);
+                self.bytes = self.bytes.saturating_sub(size_of_frames(&frames));
+                return frames;
+            }
+        }
+        Vec::new()
     }
 
     /// Reads a line below the beginning of a traceback. Returns whether it belongs to it.

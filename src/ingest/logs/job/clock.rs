@@ -41,7 +41,11 @@ impl Clock {
     pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
         let times = of_facts(facts).into_iter().enumerate();
         let times = times.map(move |(index, at)| self.time(at, index));
-        facts.facts.iter().zip(times)
+        facts.facts.iter().zip(times).map(|(fact, at)| {
+            // Where no line has a time, consequences follow the other facts.
+            let is_late = fact.at.0 == 0 && facts.last.0 == 0 && may_be_later(fact);
+            (fact, if is_late { at.plus(EARLIER / 2) } else { at })
+        })
     }
 
     /// The time of the fact with this index in its file; facts keep their order.

@@ -139,7 +139,7 @@ impl Job {
         }
     }
 
-    /// Ranks that report such errors alone, before any other failure. Errors of the network are failures.
+    /// Ranks that report such errors alone, before any other failure. An error of the network is one between ranks.
     fn victims_of_unknown_ranks(&self, named: bool, differ: bool) -> Vec<u32> {
         let is_loss = |number: u32, raised: &Raised| match Loss::of(&raised.text) {
             Loss::Difference => !differ,
@@ -149,9 +149,8 @@ impl Job {
             _ => transport::is_due_to_others(&raised.text),
         };
         let is_victim = |(number, rank): &(&u32, &Rank)| {
-            let reports_network = self.network.iter().any(|it| it.rank == Some(**number));
             let mut raised = rank.raised.iter();
-            !rank.raised.is_empty() && raised.all(|it| is_loss(**number, it)) && !reports_network
+            !rank.raised.is_empty() && raised.all(|it| is_loss(**number, it))
         };
         let (mut victims, others): (Vec<_>, Vec<_>) = self.ranks.iter().partition(is_victim);
         if others.iter().any(|(_, rank)| !rank.waits.is_empty()) {

@@ -82,6 +82,11 @@ pub(in super::super) const fn waited_ms(what: &Statement) -> u64 {
 }
 
 impl Joins {
+    /// Whether the watchdog of some rank was blocked: it aborts its process.
+    pub(super) fn has_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
     /// Takes a fact; `rank`: the rank that states it, if that is known.
     pub(in super::super) fn take(&mut self, rank: Option<u32>, what: &Statement, at: Timestamp) {
         let lasted = Duration::from_millis(waited_ms(what));

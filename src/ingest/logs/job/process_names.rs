@@ -43,6 +43,9 @@ impl ProcessNames {
             if let Some(worker) = label.worker.and_then(key) {
                 learn(&mut names.workers, worker, rank);
                 names.pids.learn(worker.0, None, rank);
+                let known = names.processes.entry(rank).or_default();
+                let host = worker.1.map(|it| it.to_string().into());
+                known.0 = known.0.take().or(host);
             }
             names.learn_name(label.worker, rank);
         }

@@ -275,8 +275,9 @@ impl Job {
     pub(super) fn note_unidentified_ends(&mut self) {
         let mut ends = std::mem::take(&mut self.unidentified_ends);
         // A watchdog aborts its process after it has given up a call.
-        let has_given_up =
-            self.given_up.is_some() || self.notes.iter().any(|(topic, _)| *topic == Topic::Waits);
+        let has_given_up = self.given_up.is_some()
+            || self.joins.has_stuck()
+            || self.notes.iter().any(|(topic, _)| *topic == Topic::Waits);
         ends.retain(|(_, how)| !has_given_up || how.signal != Some(ABRT));
         let is_explained =
             self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
@@ -286,9 +287,12 @@ impl Job {
         let ends_so = |how: ExitStatus| how.code == Some(1) || how.signal == Some(ABRT);
         let exits = ends.iter().filter(|(_, how)| ends_so(*how));
         let is_one = has_raised && exits.count() == 1;
+        // Ranks end when the world did not form in time.
+        let has_no_world = self.joins.counted.is_some() || !self.joins.waiting.is_empty();
         for (who, how) in ends {
             let is_raised = is_one && ends_so(how);
-            if is_raised || is_explained && how.is_requested() {
+            let is_of_start = has_no_world && ends_so(how);
+            if is_raised || is_of_start || is_explained && how.is_requested() {
                 continue;
             }
             let is_named =

@@ -378,7 +378,7 @@ fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
 }
 
 /// "[2026-01-31 12:00:00 TP9] text" or "[2026-01-31 12:00:00 DP1 TP9] text" of SGLang.
-fn named_stamp(text: &str) -> Option<(Timestamp, Name, &str)> {
+pub(in super::super) fn named_stamp(text: &str) -> Option<(Timestamp, Name, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (at, name) = stamp(inner)?;
     Some((at, Name::of(&name.replace(' ', "_"))?, rest))

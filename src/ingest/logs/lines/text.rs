@@ -167,6 +167,8 @@ pub(in super::super) fn is_text(head: &[u8]) -> bool {
 /// Decodes a line into `text`, without escape sequences, control characters and trailing space.
 fn clean(line: &[u8], text: &mut String) {
     text.clear();
+    // Mails quote lines.
+    let line = line.strip_prefix(b"> ").unwrap_or(line);
     let decoded = String::from_utf8_lossy(line);
     // Most lines are plain.
     if line.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {

@@ -32,6 +32,14 @@ impl Year {
     }
 }
 
+/// The same date and time of day in the year that is nearest to `known`.
+pub(in super::super) fn in_year_of(at: Timestamp, known: Timestamp) -> Option<Timestamp> {
+    // "2026-07-02T13:20:08.410Z"
+    let text = at.to_string();
+    let (month, date) = (text.get(5..7)?.parse().ok()?, text.get(8..10)?.parse().ok()?);
+    Year::Near(known).complete(month, date, at.0 % 86_400_000_000_000)
+}
+
 /// "2026-01-31 12:00:00,123 " and its relatives.
 pub(super) fn stamp(text: &str) -> Option<(Timestamp, &str)> {
     let inner = text.strip_prefix('[').unwrap_or(text);

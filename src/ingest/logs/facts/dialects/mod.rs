@@ -53,6 +53,7 @@ impl Dialects {
         let at = facts.last;
         self.ras.finish(facts, at);
         self.megatron.finish(facts, at);
+        self.pods.finish(facts, at);
     }
 
     /// Memory of what is not complete, in bytes.

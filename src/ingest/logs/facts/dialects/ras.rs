@@ -108,6 +108,13 @@ impl Report {
         } else if let Some(count) = number_after(text, " launched up to operation ") {
             let ranks = number(text).unwrap_or(0);
             self.counts.push((count, ranks, Vec::new()));
+        } else if let Some(missing) = text.strip_prefix("The missing rank") {
+            let missing = missing.trim_start_matches(['s', ':', ' ']);
+            let ranks = missing.split(',').take(MAX_LIST).filter_map(|it| rank(it.trim()));
+            for rank in ranks.filter(|_| !self.dead.is_empty()) {
+                let who = Subject { rank: Some(rank), ..Subject::default() };
+                facts.add(who, at, Statement::Ended(ExitStatus::default()));
+            }
         } else if text == "DEAD" || text.ends_with(") DEAD") {
             self.is_dead = true;
         } else if text.starts_with('#') || text.ends_with("INCOMPLETE") {

@@ -17,7 +17,18 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 6] = [
+static KNOWN: [Known; 8] = [
+    Known {
+        parts: &["mlx5_core", "Link down"],
+        by: "the kernel",
+        next: "Check the cable and the port of that interface (ip link, ethtool): ranks on this host lose the others.",
+    },
+    Known {
+        parts: &["raylet", "running low on memory"],
+        by: "Ray",
+        next: "Ray killed a worker because its host had too little memory: run fewer processes on it, or raise \
+               RAY_memory_usage_threshold.",
+    },
     Known {
         parts: &["may hang in polling"],
         by: "ACCL",
