@@ -36,7 +36,7 @@ fn write(dir: &Path, rank: u32, dump: &Value) {
 
 /// A line of a log at a time: seconds after the start, by a clock that is `zone` hours ahead.
 fn label(seconds: u64, zone: i64) -> String {
-    let at = Timestamp(START).plus(std::time::Duration::from_secs(seconds));
+    let at = Timestamp(START).plus(Duration::from_secs(seconds));
     let at = Timestamp(at.0.checked_add_signed(zone * 3_600_000_000_000).unwrap());
     // "2026-07-02T13:20:08.410Z"
     let text = at.to_string();
