@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo wheels test test-install test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
+.PHONY: demo wheels test test-install test-scopes test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -32,6 +32,10 @@ wheels:
 # The wheels, on other systems and with other installers; as root, with debootstrap (0.6 GB, once).
 test-install:
 	python3 tests/install.py
+
+# Reading ranks under each kernel.yama.ptrace_scope, in a virtual machine (downloads a kernel).
+test-scopes:
+	scripts/ptrace-scopes
 
 # The tests that a change has to pass. Most jobs are replayed from recordings; those marked `quick` also run live.
 test:

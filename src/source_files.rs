@@ -3,18 +3,21 @@
 //! that the evidence did not choose.
 //!
 //! The folders of a job that runs here, or ran here in a run directory of this user, are the working
-//! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one.
+//! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one. Files of a
+//! process in a container are read below the root directory of that process ([`ProcessRoot`]).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::words::{plain, source_line};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use crate::files;
 
@@ -27,11 +30,54 @@ const MAX_BYTES: u64 = 4 << 20;
 pub const NOT_SHOWN: &str = "source lines are not shown: the evidence is not of a run of yours on this machine; \
                              --source DIR names the folder of its program";
 
+/// The root directory of a process for which paths name other files than for this one: in a container, or after
+/// `chroot`.
+#[derive(Clone, Debug)]
+pub struct ProcessRoot(Arc<File>);
+
+impl ProcessRoot {
+    /// The root directory of a process; `None`: it is that of this process, or may not be read.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        let path = PathBuf::from(format!("/proc/{pid}/root"));
+        let opened =
+            File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(&path);
+        let opened = opened.ok()?;
+        let identity = |it: fs::Metadata| (it.dev(), it.ino());
+        let is_same_directory =
+            identity(opened.metadata().ok()?) == identity(fs::metadata("/").ok()?);
+        let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let is_same = is_same_directory && mounts(&pid.to_string()) == mounts("self");
+        (!is_same).then(|| Self(Arc::new(opened)))
+    }
+
+    /// Identifies a file of the process. Links are resolved as for the process, so that none leads out of its root
+    /// directory. Kernels before 5.6 cannot do that.
+    fn find(&self, file: &Path) -> Option<File> {
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        openat2(&*self.0, file, flags, Mode::empty(), inside).ok().map(File::from)
+    }
+
+    /// Canonical path, as this process knows it, of the folder of a source file, or of a directory.
+    fn folder(&self, path: &Path) -> Option<PathBuf> {
+        let found = self.find(path)?;
+        let folder = match found.metadata().ok()? {
+            it if it.is_dir() => canonical(&found)?,
+            it if it.is_file() && is_source(path) => canonical(&found)?.parent()?.to_owned(),
+            _ => return None,
+        };
+        (folder != canonical(&self.0)?).then_some(folder)
+    }
+}
+
 /// The folders below which source files are read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct SourceFolders {
     /// Canonical paths.
     folders: Vec<PathBuf>,
+    /// Folders of processes with other root directories: canonical paths, as this process knows them.
+    in_roots: Vec<(ProcessRoot, Vec<PathBuf>)>,
     /// Canonical paths of the folders that the user gave. The recorded path of a file may end in a path below
     /// them.
     given: Vec<PathBuf>,
@@ -46,7 +92,34 @@ impl SourceFolders {
         let mut folders: Vec<PathBuf> = canonical.filter(|it| it.parent().is_some()).collect();
         folders.sort();
         folders.dedup();
-        Self { folders, given: Vec::new() }
+        Self { folders, ..Self::default() }
+    }
+
+    /// Folders of a process with this root directory, which runs a command in a working directory.
+    #[must_use]
+    pub fn in_root<T: AsRef<OsStr>>(
+        root: ProcessRoot,
+        command: &[T],
+        working_directory: &Path,
+    ) -> Self {
+        let files = command.iter().map(|word| working_directory.join(word.as_ref()));
+        let sources = files.filter(|file| is_source(file));
+        let mut folders: Vec<PathBuf> = sources
+            .chain([working_directory.to_owned()])
+            .filter_map(|it| root.folder(&it))
+            .collect();
+        folders.sort();
+        folders.dedup();
+        Self { in_roots: vec![(root, folders)], ..Self::default() }
+    }
+
+    /// The folders of both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.folders.extend(other.folders);
+        self.in_roots.extend(other.in_roots);
+        self.given.extend(other.given);
+        self
     }
 
     /// The working directory, and the folders of source files among the words of a command.
@@ -71,8 +144,9 @@ impl SourceFolders {
 
     /// Whether no file is read.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.folders.is_empty() && self.given.is_empty()
+    pub fn is_empty(&self) -> bool {
+        let has_none = self.in_roots.iter().all(|(_, folders)| folders.is_empty());
+        self.folders.is_empty() && self.given.is_empty() && has_none
     }
 
     /// Reads a source file as text; `None` if that is not admitted, or it cannot be read.
@@ -92,7 +166,11 @@ impl SourceFolders {
             return None;
         }
         let all = || self.folders.iter().chain(&self.given);
-        open_below(file, all()).or_else(|| {
+        let in_root = || {
+            let mut roots = self.in_roots.iter();
+            roots.find_map(|(root, folders)| open_found_below(root.find(file)?, folders))
+        };
+        open_below(file, all()).or_else(in_root).or_else(|| {
             // The job had another path to the program: the longest end of it that exists is taken.
             let parts: Vec<Component<'_>> = file.components().collect();
             let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
@@ -139,17 +217,29 @@ impl SourceLines {
     }
 }
 
-/// Opens a regular file that is a source file below one of these folders, once all links are resolved. The
-/// file is identified before it is opened for reading, and cannot be exchanged in between.
+/// Opens a regular file that is a source file below one of these folders, once all links are resolved.
 fn open_below<'a>(file: &Path, folders: impl IntoIterator<Item = &'a PathBuf>) -> Option<File> {
     let found = File::options().read(true).custom_flags(libc::O_PATH).open(file).ok()?;
-    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let path = fs::read_link(link).ok()?;
+    open_found_below(found, folders)
+}
+
+/// Like [`open_below`], for a file that was identified (`O_PATH`) before it is opened for reading, and cannot be
+/// exchanged in between.
+fn open_found_below<'a>(
+    found: File,
+    folders: impl IntoIterator<Item = &'a PathBuf>,
+) -> Option<File> {
+    let path = canonical(&found)?;
     let is_below = folders.into_iter().any(|folder| path.starts_with(folder));
     if !is_below || !is_source(&path) || !found.metadata().ok()?.is_file() {
         return None;
     }
     files::reopen(&found).ok()
+}
+
+/// Path of an open file without links.
+fn canonical(file: &File) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Whether a path has the extension of a source file.
@@ -234,5 +324,44 @@ mod tests {
         let command = ["torchrun", "--nproc-per-node", "2", "program/train.py", "--lr", "none.py"];
         let folders = SourceFolders::of_command(&command, &dir);
         assert_eq!(folders, [dir.clone(), dir.join("program")]);
+    }
+
+    /// A process with a program below `/opt`, in mounts of its own; `None`: the system does not allow that.
+    fn contained() -> Option<std::process::Child> {
+        let script = "mount -t tmpfs none /opt && mkdir /opt/app /opt/other && cd /opt/app &&
+            echo program > main.py && echo other > /opt/other/other.py && echo secret > secret &&
+            ln -s /opt/app/main.py inside.py && ln -s /opt/other/other.py outside.py &&
+            ln -s secret text.py && ln -s /proc/self/root/opt/app/main.py magic.py && echo ready && exec sleep 60";
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+        let output = unshare.stdout(std::process::Stdio::piped()).spawn();
+        let mut child = output.ok()?;
+        let mut ready = [0; 5];
+        let begun = io::Read::read_exact(child.stdout.as_mut()?, &mut ready);
+        begun.is_ok().then_some(child)
+    }
+
+    #[test]
+    fn files_of_a_container_are_those_below_its_root() {
+        let Some(mut child) = contained() else {
+            return;
+        };
+        let root = ProcessRoot::of(child.id());
+        let words = ["sleep", "/opt/other/absent.py"];
+        let folders = root.map(|it| SourceFolders::in_root(it, &words, "/opt/app".as_ref()));
+        let folders = folders.unwrap_or_default();
+        let names = ["app/main.py", "app/inside.py", "app/outside.py", "other/other.py"];
+        let names =
+            [&names[..], &["app/text.py", "app/magic.py", "app/../../opt/app/main.py"]].concat();
+        let read = names.iter().map(|name| folders.read(&format!("/opt/{name}")));
+        let read: Vec<Option<String>> = read.collect();
+        let here = SourceFolders::of_program(&["/opt/app".into()]).read("/opt/app/main.py");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let program = Some("program\n".to_owned());
+        let expected = [program.clone(), program.clone(), None, None, None, None, program];
+        assert_eq!(read, expected);
+        assert_eq!(here, None);
+        assert!(ProcessRoot::of(std::process::id()).is_none());
     }
 }

@@ -79,7 +79,7 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
         let writer = Box::new(
             created.inspect_err(|error| reporter::no_box(error, place, options.local_rank))?,
         );
-        reporter::start(writer.path(), place, options.local_rank);
+        reporter::start(&writer, place, options.local_rank);
         OWN.store(Box::into_raw(writer), Ordering::Release);
     }
     OPEN.store(OWN.load(Ordering::Acquire), Ordering::Release);

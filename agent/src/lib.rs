@@ -42,6 +42,7 @@
 //!
 //! The [`blackbox`] module contains the box and its reader.
 
+mod admission;
 mod agent;
 pub mod blackbox;
 mod call;

@@ -14,10 +14,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::blackbox::{CreateError, FollowedBy, Following, Place, RUN_DIR};
+use crate::blackbox::{CreateError, FollowedBy, Following, Place, RUN_DIR, Writer};
 use crate::files::KnownDirectories;
 use crate::trust::{self, Origin};
-use crate::{detach, sys};
+use crate::{admission, detach, sys};
 
 /// Address of the coordinator: `HOST:PORT`.
 const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
@@ -56,23 +56,26 @@ static PRINTED: AtomicBool = AtomicBool::new(false);
 ///
 /// An error is printed once per node, by the first local rank.
 ///
-/// The other ranks of the launch may have boxes in any directory of `place`.
-pub(crate) fn start(path: &Path, place: &Place, local_rank: Option<u32>) {
+/// The other ranks of the launch may have boxes in any directory of `place`. The reporter of one of them follows all
+/// boxes.
+pub(crate) fn start(writer: &Writer, place: &Place, local_rank: Option<u32>) {
     let Some(coordinator) = env::var_os(COORDINATOR).filter(|it| !it.is_empty()) else {
         return;
     };
     if is_under_run(place) {
         return;
     }
-    if let Err(error) = start_program(path, place)
-        && local_rank.unwrap_or(0) == 0
-    {
-        // A failed write to standard error is ignored.
-        drop(writeln!(
-            io::stderr(),
-            "ddp-doctor: nothing is reported to {}: {error}",
-            coordinator.display()
-        ));
+    match start_program(writer.path(), place) {
+        Ok(()) => admission::admit_follower(writer),
+        Err(error) if local_rank.unwrap_or(0) == 0 => {
+            // A failed write to standard error is ignored.
+            drop(writeln!(
+                io::stderr(),
+                "ddp-doctor: nothing is reported to {}: {error}",
+                coordinator.display()
+            ));
+        }
+        Err(_) => {}
     }
 }
 

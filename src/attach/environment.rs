@@ -6,34 +6,83 @@
 
 use std::collections::BTreeMap;
 
+use crate::diagnosis::evidence::settings;
 use crate::node::sample::proc;
 use crate::node::stacks::elf::Image;
 use crate::node::stacks::maps::{self, Loaded};
 use crate::node::stacks::memory::{Fault, Memory, Pages, ProcessMemory, at};
 
-/// Maximum number of variables that are read.
+/// Maximum number of variables that are looked at.
 const MAX_VARIABLES: u64 = 4096;
-/// Maximum length of a variable, in bytes.
-const MAX_LENGTH: usize = 8192;
+/// Maximum length of a name, and of a variable, in bytes.
+const MAX_NAME: usize = 64;
+const MAX_LENGTH: usize = 1024;
+/// Maximum length of all variables that are kept of a process, in bytes.
+const MAX_KEPT: usize = 32 << 10;
 
-/// The variables of a process.
+/// Variables that identify ranks, jobs and where they meet.
+const USED: [&str; 29] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_NAMESPACE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "DDP_DOCTOR_JOB",
+    "NCCL_RAS_ADDR",
+];
+
+/// The variables of a process that say something about its job.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
+/// Whether the diagnosis of a job uses a variable. The others are not read.
+fn is_used(name: &str) -> bool {
+    USED.contains(&name) || settings::must_agree(name)
+}
+
 impl Environment {
-    /// The current variables of a process, or those of its start if its memory cannot be read.
+    /// The current variables of a process, or those of its start if its memory may not be read.
+    ///
+    /// For a process of another user they are those of its start, which the kernel reads: that user decides what
+    /// reading its memory costs, and when it ends (a page of a FUSE file).
     #[must_use]
     pub fn of(pid: u32) -> Self {
-        let started = proc::environment(pid);
-        Self::parse(current(pid).filter(|it| !it.is_empty()).unwrap_or(started))
+        let memory = || current(pid).filter(|it| !it.0.is_empty());
+        let current = if proc::is_own(pid) { memory() } else { None };
+        current.unwrap_or_else(|| proc::environment(pid).iter().map(String::as_str).collect())
     }
 
-    fn parse(variables: Vec<String>) -> Self {
-        let pairs = variables.into_iter().filter_map(|it| {
-            let (name, value) = it.split_once('=')?;
-            Some((name.to_owned(), value.to_owned()))
-        });
-        Self(pairs.collect())
+    /// Adds a variable, "NAME=value", if it is used and there is room.
+    fn add(&mut self, variable: &str) {
+        let Some((name, value)) = variable.split_once('=').filter(|(name, _)| is_used(name)) else {
+            return;
+        };
+        let kept: usize = self.0.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if variable.len() <= MAX_LENGTH && kept + variable.len() <= MAX_KEPT {
+            self.0.insert(name.to_owned(), value.to_owned());
+        }
     }
 
     /// A variable that is not empty.
@@ -54,6 +103,14 @@ impl Environment {
     }
 }
 
+impl<'a> FromIterator<&'a str> for Environment {
+    fn from_iter<T: IntoIterator<Item = &'a str>>(variables: T) -> Self {
+        let mut environment = Self::default();
+        variables.into_iter().for_each(|it| environment.add(it));
+        environment
+    }
+}
+
 #[cfg(test)]
 impl FromIterator<(&'static str, &'static str)> for Environment {
     fn from_iter<T: IntoIterator<Item = (&'static str, &'static str)>>(pairs: T) -> Self {
@@ -62,7 +119,7 @@ impl FromIterator<(&'static str, &'static str)> for Environment {
 }
 
 /// The variables in the memory of a process; `None` if they cannot be read.
-fn current(pid: u32) -> Option<Vec<String>> {
+fn current(pid: u32) -> Option<Environment> {
     let memory = ProcessMemory::open(pid).ok()?;
     let images = maps::images(pid).ok()?;
     let program = maps::program(pid);
@@ -81,13 +138,13 @@ fn current(pid: u32) -> Option<Vec<String>> {
     let places: Vec<u64> = places.by_ref().collect();
     places.into_iter().find_map(|place| {
         let variables = read(&mut pages, place).ok()?;
-        (!variables.is_empty()).then_some(variables)
+        (!variables.0.is_empty()).then_some(variables)
     })
 }
 
-fn read<M: Memory>(pages: &mut Pages<'_, M>, place: u64) -> Result<Vec<String>, Fault> {
+fn read<M: Memory>(pages: &mut Pages<'_, M>, place: u64) -> Result<Environment, Fault> {
     let list = pages.u64(place)?;
-    let mut variables = Vec::new();
+    let mut variables = Environment::default();
     if list == 0 {
         return Ok(variables);
     }
@@ -96,18 +153,26 @@ fn read<M: Memory>(pages: &mut Pages<'_, M>, place: u64) -> Result<Vec<String>, 
         if text == 0 {
             break;
         }
-        variables.push(string(pages, text)?);
+        let name = until(pages, text, b"=\0", MAX_NAME)?;
+        if is_used(&name) {
+            variables.add(&until(pages, text, b"\0", MAX_LENGTH + 1)?);
+        }
     }
     Ok(variables)
 }
 
-/// Reads a string that ends with a zero byte.
-pub(super) fn string<M: Memory>(pages: &mut Pages<'_, M>, start: u64) -> Result<String, Fault> {
+/// Reads a text up to one of these bytes, or up to a length.
+fn until<M: Memory>(
+    pages: &mut Pages<'_, M>,
+    start: u64,
+    ends: &[u8],
+    limit: usize,
+) -> Result<String, Fault> {
     let mut bytes = Vec::new();
-    while bytes.len() < MAX_LENGTH {
+    while bytes.len() < limit {
         let mut byte = [0];
         pages.bytes(at(start, bytes.len() as u64)?, &mut byte)?;
-        if byte == [0] {
+        if ends.contains(&byte[0]) {
             break;
         }
         bytes.extend(byte);
@@ -119,12 +184,44 @@ pub(super) fn string<M: Memory>(pages: &mut Pages<'_, M>, start: u64) -> Result<
 mod tests {
     use super::*;
 
+    /// The environment of a program that was started with these variables.
+    fn of_program(variables: &[(&str, &str)]) -> (Environment, Option<Environment>) {
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("60").envs(variables.iter().copied()).spawn().unwrap();
+        let read = (Environment::of(child.id()), current(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        read
+    }
+
     #[test]
-    fn environment_of_this_process_is_read() {
-        let environment = Environment::of(std::process::id());
-        assert_eq!(environment.get("PATH"), std::env::var("PATH").ok().as_deref());
-        assert!(current(std::process::id()).is_some_and(|it| !it.is_empty()));
-        assert!(Environment::of(u32::MAX).get("PATH").is_none());
+    fn variables_of_the_job_are_read() {
+        let (environment, in_memory) =
+            of_program(&[("MASTER_ADDR", "a=b"), ("NCCL_ALGO", "Ring"), ("SECRET", "x")]);
+        for environment in [environment, in_memory.unwrap()] {
+            assert_eq!(environment.get("MASTER_ADDR"), Some("a=b"));
+            assert_eq!(environment.get("NCCL_ALGO"), Some("Ring"));
+            // Variables that no diagnosis uses are not kept.
+            assert_eq!((environment.get("SECRET"), environment.get("PATH")), (None, None));
+        }
+        assert!(Environment::of(u32::MAX).0.is_empty());
+    }
+
+    #[test]
+    fn size_is_bounded() {
+        let long = "x".repeat(MAX_LENGTH);
+        let variables: Vec<(String, &str)> =
+            (0..1000).map(|number| (format!("NCCL_{number}"), &long[..MAX_LENGTH - 64])).collect();
+        let mut variables: Vec<(&str, &str)> =
+            variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        variables.push(("RANK", &long));
+        let (environment, in_memory) = of_program(&variables);
+        for environment in [environment, in_memory.unwrap()] {
+            let size: usize =
+                environment.iter().map(|(name, value)| name.len() + value.len()).sum();
+            assert!(size <= MAX_KEPT && size > MAX_KEPT - MAX_LENGTH, "{size}");
+            assert_eq!(environment.get("RANK"), None);
+        }
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 use super::environment::Environment;
+use crate::diagnosis::model::MAX_WORLD;
 use crate::node::sample::proc::{self, Stat};
 use crate::node::sys;
 
@@ -52,6 +51,8 @@ pub struct RankProcess {
 pub struct RankedJob {
     /// Name of the job, the same on all hosts.
     pub id: String,
+    /// The user of all its processes.
+    pub user: u32,
     /// Its ranks, ascending.
     pub ranks: Vec<RankProcess>,
 }
@@ -82,13 +83,30 @@ impl RankedJob {
 /// The jobs on this host whose processes may be read, by name. `pids`: only jobs with one of these processes.
 #[must_use]
 pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
+    // A job is of one user: the processes of others are not read if it is known which one.
+    let users: BTreeSet<u32> = pids.iter().filter_map(|&pid| proc::owner(pid)).collect();
+    let mut found = jobs_where(|user| pids.is_empty() || users.contains(&user));
+    let is_wanted = |job: &RankedJob| job.ranks.iter().any(|it| pids.contains(&it.pid));
+    found.retain(|job| pids.is_empty() || is_wanted(job));
+    found
+}
+
+/// The jobs of a user on this host, by name.
+#[must_use]
+pub fn jobs_of(user: u32) -> Vec<RankedJob> {
+    jobs_where(|it| it == user)
+}
+
+fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
+    let may_be_wanted = |pid: u32| proc::owner(pid).is_some_and(&is_user);
     let all = proc::all().unwrap_or_default();
     let stats: HashMap<u32, Stat> =
         all.iter().filter_map(|&pid| Some((pid, Stat::of(pid).ok()?))).collect();
-    let ranks = all.into_iter().filter(|&pid| may_be_read(pid)).filter_map(|pid| {
-        let stat = stats.get(&pid)?;
-        proc::maps_library(pid, &LIBRARIES).then(|| rank_of(pid, stat))?
-    });
+    let ranks =
+        all.into_iter().filter(|&pid| may_be_read(pid) && may_be_wanted(pid)).filter_map(|pid| {
+            let stat = stats.get(&pid)?;
+            proc::maps_library(pid, &LIBRARIES).then(|| rank_of(pid, stat))?
+        });
     let ranks: BTreeMap<u32, RankProcess> = ranks.map(|it| (it.pid, it)).collect();
     let is_helper = |it: &RankProcess| {
         let mut above = ancestors(it.pid, &stats).filter_map(|pid| ranks.get(&pid));
@@ -99,17 +117,13 @@ pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
         jobs.entry(key(it)).or_default().push(it.clone());
     }
     let mut found: Vec<RankedJob> = jobs.into_values().flat_map(split).collect();
-    let is_wanted = |job: &RankedJob| job.ranks.iter().any(|it| pids.contains(&it.pid));
-    found.retain(|job| pids.is_empty() || is_wanted(job));
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
 }
 
 /// Whether this user may read a process: root reads those of all users.
 fn may_be_read(pid: u32) -> bool {
-    let user = sys::user_id();
-    pid != std::process::id()
-        && (user == 0 || fs::metadata(format!("/proc/{pid}")).is_ok_and(|it| it.uid() == user))
+    pid != std::process::id() && (sys::user_id() == 0 || proc::is_own(pid))
 }
 
 fn ancestors(pid: u32, stats: &HashMap<u32, Stat>) -> impl Iterator<Item = u32> {
@@ -126,8 +140,8 @@ fn rank_of(pid: u32, stat: &Stat) -> Option<RankProcess> {
         pid,
         start_ticks: stat.start_ticks,
         parent: stat.parent,
-        rank: environment.number(rank)?,
-        world_size: environment.number(size),
+        rank: environment.number(rank).filter(|&it| it < MAX_WORLD)?,
+        world_size: environment.number(size).filter(|&it| it <= MAX_WORLD),
         local_rank: environment.number(local),
         local_world_size: environment.number(local_size),
         environment,
@@ -153,7 +167,7 @@ fn key(process: &RankProcess) -> String {
         ids.join("\n")
     };
     // Another user can choose the same variables.
-    let user = fs::metadata(format!("/proc/{}", process.pid)).map_or(0, |it| it.uid());
+    let user = proc::owner(process.pid).unwrap_or(0);
     format!("{user}\n{place}")
 }
 
@@ -170,7 +184,8 @@ fn split(ranks: Vec<RankProcess>) -> Vec<RankedJob> {
         ranks.sort_by_key(|it| it.rank);
         let name = ranks.first().map(|it| name(&it.environment, it.parent)).unwrap_or_default();
         let id = if several { format!("{name}-{launcher}") } else { name };
-        RankedJob { id, ranks }
+        let user = ranks.first().and_then(|it| proc::owner(it.pid)).unwrap_or(0);
+        RankedJob { id, user, ranks }
     });
     jobs.collect()
 }
@@ -231,6 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_no_job_has_are_unknown() {
+        let mut command = std::process::Command::new("sleep");
+        let variables =
+            |rank: &str| [("RANK", rank.to_owned()), ("WORLD_SIZE", u32::MAX.to_string())];
+        for (rank, known) in [("3", Some(None)), ("4294967295", None)] {
+            let mut child = command.arg("60").envs(variables(rank)).spawn().unwrap();
+            let found = rank_of(child.id(), &Stat::of(child.id()).unwrap());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(found.map(|it| it.world_size), known);
+        }
+    }
+
+    #[test]
     fn repeated_ranks_are_of_two_launchers() {
         let rank =
             |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);
@@ -248,7 +277,7 @@ mod tests {
         let rank = |pid, rank| {
             process(pid, 1, &[("RANK", rank), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")])
         };
-        let job = RankedJob { id: "j".into(), ranks: vec![rank(10, "0"), rank(12, "2")] };
+        let job = RankedJob { id: "j".into(), user: 0, ranks: vec![rank(10, "0"), rank(12, "2")] };
         assert!(job.is_local());
         assert_eq!((job.world_size(), job.elsewhere()), (Some(3), vec![1]));
     }

@@ -424,7 +424,7 @@ impl Records {
             ..self.record(RecordKind::Issued)
         };
         let mut out: Vec<Kind> = Vec::new();
-        read_guards(&mut sites, SourceFolders::of_program(&source::folders_of(self.pid)));
+        read_guards(&mut sites, source::sources_of(self.pid));
         out.extend(sites.into_iter().map(Kind::SiteDefined));
         out.push(Kind::ThreadDefined(v1::ThreadDefined {
             process: self.process,

@@ -26,6 +26,7 @@ use crate::node::follow::names;
 use crate::node::launch::rundir::RunDir;
 use crate::node::source;
 use crate::private;
+use crate::source_files::SourceFolders;
 
 pub mod connection;
 pub mod counts;
@@ -89,6 +90,12 @@ impl Attached {
     pub fn source_folders(&self) -> Vec<PathBuf> {
         let first = self.job.ranks.first();
         first.map(|it| source::folders_of(it.pid)).unwrap_or_default()
+    }
+
+    /// Where the sources of the program are read while it runs.
+    #[must_use]
+    pub fn sources(&self) -> SourceFolders {
+        self.job.ranks.first().map(|it| source::sources_of(it.pid)).unwrap_or_default()
     }
 
     /// Ranks of the job that are on other hosts, as far as its launcher states it.

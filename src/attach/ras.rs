@@ -10,32 +10,30 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::Op;
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::environment::Environment;
+use crate::node::sample::proc;
 use crate::node::stacks::maps;
+use crate::node::sys;
+
+mod listener;
 
 /// Where RAS listens if `NCCL_RAS_ADDR` does not name another address.
 const ADDRESS: &str = "localhost:28028";
-/// Time limit for the connection, and for the whole answer.
+/// Time limit for the connection, and for everything: the address, the connection and the answer.
 const CONNECT: Duration = Duration::from_millis(500);
 const MAX_ANSWER: Duration = Duration::from_millis(2500);
 /// Maximum size of an answer, in bytes: some hundred bytes for each rank of each communicator.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 16 << 20;
+/// Maximum length of a line before the answer, in bytes.
+const MAX_LINE: u64 = 256;
 /// Maximum number of ranks in all communicators that are read.
 const MAX_RANKS: usize = 65_536;
 /// First version that answers in JSON.
 const FIRST: Version = (2, 28, 7);
 /// Versions whose answer dereferences a null pointer while a communicator is initialized, both included.
 const CRASHING: [Version; 2] = [(2, 29, 7), (2, 30, 7)];
-/// Collectives that RAS counts.
-const COUNTED: [(&str, Op); 5] = [
-    ("Broadcast", Op::Broadcast),
-    ("Reduce", Op::Reduce),
-    ("AllGather", Op::AllGather),
-    ("ReduceScatter", Op::ReduceScatter),
-    ("AllReduce", Op::AllReduce),
-];
 
 /// A version of NCCL.
 pub type Version = (u32, u32, u32);
@@ -112,72 +110,130 @@ fn version(text: &str) -> Option<Version> {
     Some((parts.next()??, parts.next()??, parts.next()??))
 }
 
-/// Asks the RAS of the job with these variables.
+/// Asks the RAS of a job: `rank` is one of its processes, `environment` has its variables.
 ///
 /// # Errors
 ///
-/// If it does not answer, or not in the expected form.
-pub fn ask(environment: &Environment) -> io::Result<Answer> {
-    let address = environment.get("NCCL_RAS_ADDR").unwrap_or(ADDRESS);
-    let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+/// If it does not answer in time, or not in the expected form, or if a process of another user listens there.
+pub fn ask(rank: u32, environment: &Environment) -> io::Result<Answer> {
+    let address = environment.get("NCCL_RAS_ADDR").unwrap_or(ADDRESS).to_owned();
     let until = Instant::now() + MAX_ANSWER;
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
-    stream.set_write_timeout(Some(CONNECT))?;
-    stream.set_read_timeout(Some(MAX_ANSWER))?;
-    let mut reader = BufReader::new(stream.try_clone()?.take(MAX_BYTES));
+    let user = proc::owner(rank).ok_or(io::ErrorKind::NotFound)?;
+    // The resolution of a name has no time limit of its own.
+    let asked = sys::within(MAX_ANSWER, move || {
+        let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+        if user != sys::user_id() && !address.ip().is_loopback() {
+            return Err(io::Error::other("the job of another user names another host"));
+        }
+        let stream = TcpStream::connect_timeout(&address, CONNECT)?;
+        let is_here = listener::is_on_this_host(&stream)?;
+        if is_here && !listener::owners(stream.peer_addr()?).contains(&user) {
+            return Err(io::Error::other("a process of another user listens at its address"));
+        }
+        converse(Limited { stream, until })
+    });
+    asked.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// A connection until a point in time.
+struct Limited {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Limited {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+
+    fn send(&mut self, line: &str) -> io::Result<()> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+fn converse(stream: Limited) -> io::Result<Answer> {
+    let mut reader = BufReader::new(stream);
     for (request, answer) in
         [("CLIENT PROTOCOL 2", "SERVER PROTOCOL"), ("TIMEOUT 2", "OK"), ("SET FORMAT json", "OK")]
     {
-        stream.write_all(format!("{request}\n").as_bytes())?;
+        reader.get_mut().send(request)?;
         let mut line = String::new();
-        reader.read_line(&mut line)?;
+        (&mut reader).take(MAX_LINE).read_line(&mut line)?;
         if !line.starts_with(answer) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, line.trim().to_owned()));
         }
     }
-    stream.write_all(b"VERBOSE STATUS\n")?;
-    let mut text = Vec::new();
-    let mut part = vec![0; 64 << 10];
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
-        let count = reader.read(&mut part)?;
-        if count == 0 || left.is_zero() {
-            break;
-        }
-        text.extend(&part[..count]);
+    reader.get_mut().send("VERBOSE STATUS")?;
+    Ok(serde_json::from_reader::<_, Sent>(reader.take(MAX_BYTES))?.into())
+}
+
+/// What is read of an answer. A field that is not used takes no memory.
+#[derive(Deserialize)]
+struct Sent {
+    communicators: Vec<SentCommunicator>,
+}
+
+#[derive(Deserialize)]
+struct SentCommunicator {
+    hash: String,
+    size: u32,
+    ranks: Vec<SentMember>,
+}
+
+#[derive(Deserialize)]
+struct SentMember {
+    rank: u32,
+    pid: u32,
+    collective_counts: SentCounts,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SentCounts {
+    broadcast: Option<u64>,
+    reduce: Option<u64>,
+    all_gather: Option<u64>,
+    reduce_scatter: Option<u64>,
+    all_reduce: Option<u64>,
+}
+
+impl From<Sent> for Answer {
+    fn from(sent: Sent) -> Self {
+        let mut left = MAX_RANKS;
+        let communicators = sent.communicators.into_iter().map_while(|it| {
+            left = left.checked_sub(it.ranks.len())?;
+            Some(Communicator {
+                hash: it.hash.chars().take(32).collect(),
+                size: it.size,
+                ranks: it.ranks.into_iter().map(Member::from).collect(),
+            })
+        });
+        Self { communicators: communicators.collect() }
     }
-    let value = serde_json::from_slice(&text)?;
-    parse(&value).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// The communicators in an answer.
-fn parse(answer: &Value) -> Option<Answer> {
-    let mut left = MAX_RANKS;
-    let communicators = answer.get("communicators")?.as_array()?.iter().filter_map(|it| {
-        let ranks = it.get("ranks")?.as_array()?;
-        left = left.checked_sub(ranks.len())?;
-        Some(Communicator {
-            hash: it.get("hash")?.as_str()?.chars().take(32).collect(),
-            size: number(it, "size")?,
-            ranks: ranks.iter().filter_map(member).collect(),
-        })
-    });
-    Some(Answer { communicators: communicators.collect() })
-}
-
-fn member(value: &Value) -> Option<Member> {
-    let counts = value.get("collective_counts")?;
-    let count = |&(name, op): &(&str, Op)| Some((op, counts.get(name)?.as_u64()?));
-    Some(Member {
-        rank: number(value, "rank")?,
-        pid: number(value, "pid")?,
-        counts: COUNTED.iter().filter_map(count).collect(),
-    })
-}
-
-fn number(value: &Value, name: &str) -> Option<u32> {
-    value.get(name)?.as_u64()?.try_into().ok()
+impl From<SentMember> for Member {
+    fn from(sent: SentMember) -> Self {
+        let counts = &sent.collective_counts;
+        let counts = [
+            (Op::Broadcast, counts.broadcast),
+            (Op::Reduce, counts.reduce),
+            (Op::AllGather, counts.all_gather),
+            (Op::ReduceScatter, counts.reduce_scatter),
+            (Op::AllReduce, counts.all_reduce),
+        ];
+        let counts = counts.into_iter().filter_map(|(op, count)| Some((op, count?)));
+        Self { rank: sent.rank, pid: sent.pid, counts: counts.collect() }
+    }
 }
 
 #[cfg(test)]
@@ -228,7 +284,7 @@ mod tests {
 
     #[test]
     fn counts_of_each_rank_are_read_from_the_socket() {
-        let answer = ask(&environment(&server(ANSWER))).unwrap();
+        let answer = ask(std::process::id(), &environment(&server(ANSWER))).unwrap();
         let [communicator] = &answer.communicators[..] else { panic!("{answer:?}") };
         assert_eq!((communicator.hash.as_str(), communicator.size), ("0x9b0a1c2d", 2));
         let counts: Vec<_> = communicator
@@ -247,9 +303,9 @@ mod tests {
         for answer in
             ["", "NCCL version 2.27.5 compiled with CUDA 12.9", "{}", r#"{"communicators": 7}"#]
         {
-            assert!(ask(&environment(&server(answer))).is_err(), "{answer}");
+            assert!(ask(std::process::id(), &environment(&server(answer))).is_err(), "{answer}");
         }
-        assert!(ask(&environment("127.0.0.1:1")).is_err());
+        assert!(ask(std::process::id(), &environment("127.0.0.1:1")).is_err());
     }
 
     #[test]

@@ -95,7 +95,8 @@ impl Rounds {
         if let Some(why) = versions.filter_map(|it| ras::may_be_asked(it).err()).next() {
             return refused(&why);
         }
-        match ras::ask(&self.job.ranks[0].environment) {
+        let first = &self.job.ranks[0];
+        match ras::ask(first.pid, &first.environment) {
             Ok(answer) => (Some(answer), Vec::new()),
             Err(error) => refused(&format!("its RAS subsystem does not answer ({error})")),
         }
@@ -138,7 +139,7 @@ impl Rounds {
         let has_changed = !gone.is_empty();
         self.ended.extend(gone);
         // A rank that was started again has the place of the one that ended.
-        let again = find::jobs(&[]).into_iter().find(|job| job.id == self.job.id);
+        let again = find::jobs_of(self.job.user).into_iter().find(|job| job.id == self.job.id);
         let known: Vec<u32> = self.job.ranks.iter().map(|it| it.pid).collect();
         let new: Vec<RankProcess> = again
             .map(|job| job.ranks)
@@ -188,6 +189,7 @@ mod tests {
         let [first, second] = [0, 1].map(|_| Command::new("sleep").arg("60").spawn().unwrap());
         let job = RankedJob {
             id: "test-of-rounds".into(),
+            user: crate::node::sys::user_id(),
             ranks: vec![rank(&first, 0), rank(&second, 1)],
         };
         let scale = crate::diagnosis::timing::TimeScale::new(0.01).unwrap();

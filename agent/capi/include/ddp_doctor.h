@@ -20,7 +20,8 @@
  *     child until the child opens a box of its own;
  *   - does nothing and returns 0 if a required pointer is NULL or a pointer is misaligned.
  * No function may be called in a signal handler. The functions that open a box return a status
- * instead of 0, and wait about a millisecond if they start the program `ddp-doctor`.
+ * instead of 0, and wait about a millisecond if they start the program `ddp-doctor`; where
+ * kernel.yama.ptrace_scope is 1, until it follows the box, two seconds at most.
  *
  * Text is UTF-8 with an explicit length, and is cut at 4096 bytes. The library copies all data that
  * pointers refer to before a function returns, except the two names passed to ddp_doctor_here().

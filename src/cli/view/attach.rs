@@ -100,7 +100,9 @@ impl Attach {
             print_lines(&attached.notes, global)?;
             let elsewhere = attached.elsewhere();
             let credentials = Credentials { can_ask: false, ..self.access.credentials() };
-            let shares = !elsewhere.is_empty() && credentials.token().is_ok();
+            // The variables of another user's job choose no host that this process connects to.
+            let is_own = attached.job.user == sys::user_id();
+            let shares = is_own && !elsewhere.is_empty() && credentials.token().is_ok();
             let is_kept = self.run_dir.is_some() || !elsewhere.is_empty() && !shares;
             let directory = is_kept.then(|| match &self.run_dir {
                 Some(directory) if several => directory.join(names::file_name(&attached.job.id)),
@@ -127,8 +129,9 @@ impl Attach {
                 json::write(report, file).context("the report cannot be written")?;
             }
         }
-        let folders: Vec<PathBuf> = read.iter().flat_map(Attached::source_folders).collect();
-        self.format.print(&analysis, &SourceFolders::of_program(&folders), global)?;
+        let sources = read.iter().map(Attached::sources);
+        let sources = sources.fold(SourceFolders::default(), SourceFolders::and);
+        self.format.print(&analysis, &sources, global)?;
         if matches!(self.format, Format::Text) && global.quiet == 0 {
             print_whereabouts(&read, &analysis)?;
         }
@@ -155,6 +158,10 @@ impl Attach {
         let mut jobs = find::jobs(&self.pids);
         if let Some(id) = &self.job {
             jobs.retain(|job| job.id == *id);
+            // Another user can give a job the same name.
+            if jobs.iter().any(|job| job.user == sys::user_id()) {
+                jobs.retain(|job| job.user == sys::user_id());
+            }
         }
         match &jobs[..] {
             [] if !self.pids.is_empty() => bail!(
@@ -169,8 +176,13 @@ impl Attach {
             [_] => {}
             _ if self.all => {}
             jobs => {
-                let ids: Vec<String> =
-                    jobs.iter().map(|it| format!("{} ({} ranks)", it.id, it.ranks.len())).collect();
+                let name = |it: &RankedJob| match it.user {
+                    user if user == sys::user_id() => {
+                        format!("{} ({} ranks)", it.id, it.ranks.len())
+                    }
+                    user => format!("{} ({} ranks, of user {user})", it.id, it.ranks.len()),
+                };
+                let ids: Vec<String> = jobs.iter().map(name).collect();
                 bail!(
                     "several jobs run on this host: {}. Choose one by --job ID, or read --all",
                     ids.join(", ")

@@ -23,7 +23,6 @@ use crate::node::sys;
 use crate::node::timing::Timing;
 use crate::report::json::Assembler;
 use crate::report::live::{Live, ReportFile};
-use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
 
 /// Time between rounds.
@@ -176,7 +175,7 @@ impl Follow<'_> {
         let style = self.global.style(stdout_is_terminal());
         let live = Live::new(out, style, self.global.verbosity(), job(first), files);
         Screen {
-            live: live.with_sources(SourceFolders::of_program(&first.source_folders())),
+            live: live.with_sources(first.sources()),
             directory: directory.clone(),
             was_blocked: false,
             scale: self.options.time_scale,

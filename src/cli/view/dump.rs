@@ -111,8 +111,7 @@ impl ShowStacks {
             let run_dir = target::run_dir(self.target.as_deref());
             return self.sources.of_paths(run_dir.as_slice());
         };
-        let folders = source::folders_of(pid);
-        SourceFolders::of_program(&folders).and_given(&self.sources.folders)
+        source::sources_of(pid).and_given(&self.sources.folders)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::attach::find::jobs;
+use crate::attach::find::jobs_of;
 use crate::diagnosis::words::{Ranks, begin, number};
 use crate::host::files::{self, Dir};
 use crate::node::follow::boxes::BoxDir;
@@ -263,7 +263,7 @@ fn newest_live(newest: Option<Description>, credentials: &Credentials) -> anyhow
 
 /// Message about a missing run. Jobs that were started without ddp-doctor are named.
 fn no_run(is: &str) -> String {
-    let others: Vec<String> = jobs(&[])
+    let others: Vec<String> = jobs_of(sys::user_id())
         .iter()
         .take(MAX_JOBS)
         .filter_map(|job| {

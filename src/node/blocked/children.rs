@@ -16,9 +16,11 @@ const MAX_COMMAND: usize = 80;
 const LOADER: &str = "/torch/utils/data/dataloader.py";
 const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 
-/// Name of a process: "process 17 (sleep 3600)".
+/// Name of a process: "process 17 (sleep 3600)". The command of a process of another user is not read, since that user
+/// decides how long it takes.
 pub(super) fn process(pid: u32) -> String {
-    let command: String = proc::arguments(pid).join(" ").chars().take(MAX_COMMAND).collect();
+    let words = if proc::is_own(pid) { proc::arguments(pid) } else { Vec::new() };
+    let command: String = words.join(" ").chars().take(MAX_COMMAND).collect();
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }
 

@@ -15,7 +15,7 @@ mod children;
 mod files;
 mod locks;
 mod mutex;
-mod peers;
+pub(crate) mod peers;
 mod syscall;
 
 /// A thread whose wait is to be named.

@@ -1,12 +1,15 @@
 //! The process at the other end of a pipe or a socket.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::node::sample::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
 const WRITES: u32 = 0o3;
+/// Maximum size of a table of connections, of any user, that is read: some 14 000 connections.
+const MAX_TABLE: u64 = 2 << 20;
 
 /// A process that has the other end of a pipe.
 pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
@@ -61,8 +64,13 @@ struct Socket {
 
 /// The TCP connections in the network namespace of a process.
 fn sockets(pid: u32) -> Vec<Socket> {
-    let read = |file| fs::read_to_string(format!("/proc/{pid}/net/{file}")).unwrap_or_default();
-    let texts = [read("tcp"), read("tcp6")];
+    let texts = ["tcp", "tcp6"].map(|table| {
+        let mut text = Vec::new();
+        let file = File::open(format!("/proc/{pid}/net/{table}"));
+        // What was read before an error counts.
+        drop(file.and_then(|file| file.take(MAX_TABLE).read_to_end(&mut text)));
+        String::from_utf8_lossy(&text).into_owned()
+    });
     texts.iter().flat_map(|text| text.lines().skip(1).filter_map(socket)).collect()
 }
 
@@ -77,7 +85,7 @@ fn socket(line: &str) -> Option<Socket> {
 }
 
 /// An address as words of the host's byte order: "0100007F:1F90". IPv4 addresses in IPv6 are IPv4.
-fn address(text: &str) -> Option<SocketAddr> {
+pub(crate) fn address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let words: Option<Vec<u32>> = host
         .as_bytes()

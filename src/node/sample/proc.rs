@@ -280,12 +280,22 @@ fn zero_separated(pid: u32, file: &str) -> Vec<String> {
     pieces.map(|piece| String::from_utf8_lossy(piece).into_owned()).collect()
 }
 
+/// Whether a process belongs to the user of this one.
+#[must_use]
+pub fn is_own(pid: u32) -> bool {
+    owner(pid) == Some(sys::user_id())
+}
+
+/// The user that a process belongs to; root for one that the kernel protects (proc(5)). `None`: it has ended.
+#[must_use]
+pub fn owner(pid: u32) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid())
+}
+
 /// Whether this process may read what the kernel shows only to the owner of a process.
 fn may_inspect(pid: u32) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
-    let us = sys::user_id();
-    us == 0 || owner.is_ok_and(|owner| owner == us)
+    sys::user_id() == 0 || is_own(pid)
 }
 
 fn cgroup_events(pid: u32) -> Option<PathBuf> {

@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
@@ -15,8 +14,7 @@ use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use crate::node::sample::proc;
-use crate::node::sys;
-use crate::source_files::SourceFolders;
+use crate::source_files::{ProcessRoot, SourceFolders};
 
 mod python;
 
@@ -31,14 +29,30 @@ const MAX_QUEUED: usize = 16_384;
 /// Time limit at the end of a job for files that are still being read.
 const MAX_LAST_READ: Duration = Duration::from_millis(200);
 
+/// Where the sources of a process of this user are read, in a container as well. A process of another user has none:
+/// it chooses what its command line shows.
+#[must_use]
+pub fn sources_of(pid: u32) -> SourceFolders {
+    let Some(root) = ProcessRoot::of(pid).filter(|_| proc::is_own(pid)) else {
+        return SourceFolders::of_program(&folders_of(pid));
+    };
+    match fs::read_link(format!("/proc/{pid}/cwd")) {
+        Ok(directory) => SourceFolders::in_root(root, &proc::arguments(pid), &directory),
+        Err(_) => SourceFolders::default(),
+    }
+}
+
 /// The folders with the sources of a process of this user, from its command line and those of the processes
-/// that started it. A process of another user has none: it chooses what its command line shows.
+/// that started it. None for a process of another user, and for one whose paths name other files than here.
 #[must_use]
 pub fn folders_of(pid: u32) -> Vec<PathBuf> {
+    if ProcessRoot::of(pid).is_some() {
+        return Vec::new();
+    }
     let mut folders = Vec::new();
     let mut next = Some(pid);
     for _ in 0..MAX_ANCESTORS {
-        let Some(pid) = next.filter(|pid| is_own(*pid)) else {
+        let Some(pid) = next.filter(|pid| proc::is_own(*pid)) else {
             break;
         };
         if let Ok(directory) = fs::read_link(format!("/proc/{pid}/cwd")) {
@@ -51,11 +65,6 @@ pub fn folders_of(pid: u32) -> Vec<PathBuf> {
         next = proc::Stat::of(pid).ok().map(|stat| stat.parent);
     }
     folders
-}
-
-fn is_own(pid: u32) -> bool {
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|it| it.uid());
-    owner.is_ok_and(|owner| owner == sys::user_id())
 }
 
 /// Reads sources in a thread beside the follower.

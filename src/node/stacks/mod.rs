@@ -7,6 +7,7 @@
 //! kernel must permit the access ([`access`]).
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{BlockKind, v1};
@@ -36,6 +37,8 @@ use tasks::Task;
 const MAX_NAME: usize = 1024;
 /// Maximum number of threads of a process whose waits are named.
 const MAX_BLOCKED: usize = 16;
+/// Time after which no further thread is examined for what it waits for.
+const MAX_SEARCH: Duration = Duration::from_millis(300);
 /// Maximum size of the reported frames of one process, in bytes.
 const MAX_FRAME_BYTES: usize = 2 << 20;
 
@@ -115,10 +118,13 @@ impl Capture {
     /// What the main thread and other threads that run Python wait for.
     fn blocked(&self, pid: u32, memory: &ProcessMemory) -> Vec<Option<v1::BlockedOn>> {
         let mut left = MAX_BLOCKED;
+        let started = Instant::now();
         let on = |(index, task): (usize, &Task)| {
             let python = self.python.iter().find(|(tid, _)| *tid == Some(task.inner_tid));
             let python = python.map(|(_, thread)| &thread.frames[..]).unwrap_or_default();
-            if left == 0 || task.state == 'R' || index > 0 && python.is_empty() {
+            // The connections and descriptors of all users are searched.
+            let is_late = started.elapsed() > MAX_SEARCH;
+            if left == 0 || is_late || task.state == 'R' || index > 0 && python.is_empty() {
                 return None;
             }
             left -= 1;

@@ -105,6 +105,15 @@ impl Writer {
         self.header()[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
     }
 
+    /// Pid and start time of the process that follows the box, in its namespaces; `None`: none does yet.
+    #[must_use]
+    pub fn followed_by(&self) -> Option<(u32, u64)> {
+        let header = self.header();
+        // The reader stores its pid last.
+        let pid = u32::try_from(header[header::READER_PID].load(Ordering::Acquire)).ok()?;
+        (pid != 0).then(|| (pid, header[header::READER_START_TICKS].load(Ordering::Relaxed)))
+    }
+
     // --- Records -------------------------------------------------------------------------------
 
     /// Completes a record with thread, step and phase, appends it, and updates the innermost call

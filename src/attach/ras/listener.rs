@@ -1,0 +1,58 @@
+//! Who listens at the other end of a connection within this host.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+use crate::node::blocked::peers;
+
+/// State of a listening socket in `/proc/net/tcp`.
+const LISTENING: &str = "0A";
+
+/// Whether both ends of a connection are on this host.
+pub(super) fn is_on_this_host(stream: &TcpStream) -> io::Result<bool> {
+    let peer = stream.peer_addr()?.ip();
+    Ok(peer.is_loopback() || peer == stream.local_addr()?.ip())
+}
+
+/// The users of the sockets that listen at an address of this host. Any user may listen on NCCL's port.
+pub(super) fn owners(address: SocketAddr) -> Vec<u32> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .map(|table| fs::read_to_string(table).unwrap_or_default());
+    let mut owners = Vec::new();
+    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
+        // number: local address, remote address, state, queues, timer, retransmissions, user
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(local), Some(&state), Some(user)) = (words.get(1), words.get(3), words.get(7))
+        else {
+            continue;
+        };
+        let accepts = state == LISTENING
+            && peers::address(local).is_some_and(|it| {
+                let is_there = it.ip().is_unspecified() || it.ip() == address.ip().to_canonical();
+                it.port() == address.port() && is_there
+            });
+        owners.extend(user.parse::<u32>().ok().filter(|_| accepts));
+    }
+    owners
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn listener_is_known_by_its_user() {
+        for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let port = listener.local_addr().unwrap().port();
+            let host = if address.starts_with('[') { "::1" } else { "127.0.0.1" };
+            let stream = TcpStream::connect((host, port)).unwrap();
+            let owners = owners(stream.peer_addr().unwrap());
+            assert!(is_on_this_host(&stream).unwrap(), "{address}");
+            assert_eq!(owners, [crate::node::sys::user_id()], "{address}");
+        }
+    }
+}
