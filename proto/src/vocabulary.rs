@@ -456,10 +456,14 @@ words! {
         Data = 2, "data";
         /// Whether numbers are finite.
         Finite = 3, "finite";
-        /// Other state of the rank: files, settings, the clock, random numbers.
+        /// Other state of the rank: files, settings, random numbers.
         State = 4, "state";
         /// Something else.
         Other = 5, "other";
+        /// Whether an input has ended: a queue or an iterator, whose items the loop takes.
+        Input = 6, "input";
+        /// The clock of the rank.
+        Clock = 7, "clock";
     }
 }
 
@@ -472,7 +476,7 @@ words! {
         Fails = 2, "fails";
         /// If the test holds, the iteration ends before the line: `continue`.
         Skips = 3, "skips";
-        /// If the test holds, the loop or the function ends before the line.
+        /// If the test holds, the loop ends before the line: `break`. In older recordings also `return`.
         Leaves = 4, "leaves";
         /// If the test holds, the loop around the line ends after the line.
         Ends = 5, "ends";
@@ -488,6 +492,12 @@ words! {
         Caches = 10, "caches";
         /// The test decides on a value that determines how often a loop around the line runs.
         Bounds = 11, "bounds";
+        /// If the test holds, the function ends before the line: `return`.
+        Returns = 12, "returns";
+        /// The line is in a loop over this, whose length decides how often the line is reached.
+        Repeats = 13, "repeats";
+        /// The line, or the header of a loop around it, uses the variable of this assignment.
+        Computes = 14, "computes";
     }
 }
 

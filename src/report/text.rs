@@ -7,12 +7,15 @@ use std::path::Path;
 
 use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
-use ddp_doctor_proto::words::{certainty, has_several_hosts, sides};
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
+use ddp_doctor_proto::words::{has_several_hosts, sides};
 pub use ddp_doctor_proto::words::{plain, wrapped};
 
-use crate::diagnosis::{findings, source::cause};
 use crate::source_files::{self, SourceFolders, SourceLines};
+
+mod explanation;
+
+use explanation::{explanation, shortened};
 
 /// Width at which text is wrapped, in columns, unless a terminal has less.
 pub(super) const WIDTH: usize = 100;
@@ -20,8 +23,8 @@ pub(super) const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 40;
 /// Maximum number of culprits in the table of a finding, and usual maximum of its rows.
 const MAX_ROWS: usize = 8;
-/// Width of the label and indentation of wrapped text.
-const INDENT: usize = 11;
+/// Maximum number of lines of a finding.
+pub const MAX_LINES: usize = 20;
 
 /// Style of terminal output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,9 +114,10 @@ pub fn findings(
     let mut long = long.peekable();
     while let Some(it) = long.next() {
         writeln!(out)?;
-        calls(out, it, &ranks, style, &mut sources)?;
+        let used = calls(out, it, &ranks, style, &mut sources)?;
         if !long.peek().is_some_and(|next| is_explained_alike(it, next)) {
-            explanation(out, it, style)?;
+            let left = if all { usize::MAX } else { MAX_LINES.saturating_sub(used) };
+            explanation(out, it, style, left)?;
         }
     }
     let mut brief = report.findings.iter().filter(|it| is_brief(it)).peekable();
@@ -189,18 +193,19 @@ pub fn finding(
     style: Style,
     folders: &SourceFolders,
 ) -> io::Result<()> {
-    calls(out, finding, &RankTable::of(ranks), style, &mut SourceLines::below(folders))?;
-    explanation(out, finding, style)
+    let sources = &mut SourceLines::below(folders);
+    let used = calls(out, finding, &RankTable::of(ranks), style, sources)?;
+    explanation(out, finding, style, MAX_LINES.saturating_sub(used))
 }
 
-/// Writes the headline of a finding and the calls of its ranks.
+/// Writes the headline of a finding and the calls of its ranks. Returns the number of lines.
 fn calls(
     out: &mut dyn Write,
     finding: &Finding,
     ranks: &RankTable<'_>,
     style: Style,
     sources: &mut SourceLines,
-) -> io::Result<()> {
+) -> io::Result<usize> {
     let (on, off) = style.severity(finding.severity);
     let word = match finding.severity {
         Severity::Note => "note",
@@ -211,9 +216,12 @@ fn calls(
     let label = format!("{word}[{}] {name}: ", finding.code);
     let title = style.headline(label.len(), finding.title());
     writeln!(out, "{on}{word}[{}]{off} {name}: {title}", finding.code)?;
+    let mut lines = title.lines().count();
     let context = context(finding, style.past);
     if !context.is_empty() {
-        writeln!(out, "    {}", style.headline(0, &context))?;
+        let context = style.headline(0, &context);
+        writeln!(out, "    {context}")?;
+        lines += context.lines().count();
     }
     let mut rows = rows(finding, ranks, sources);
     if !rows.is_empty() {
@@ -229,35 +237,14 @@ fn calls(
                 line.push_str(&format!("{cell:<width$}   "));
             }
             line.push_str(&row[4]);
-            writeln!(out, "{}", line.trim_end())?;
+            writeln!(out, "{}", shortened(line.trim_end(), style.columns))?;
         }
         if omitted > 0 {
             writeln!(out, "      … {omitted} more lines: ddp-doctor watch shows every rank")?;
         }
+        lines += 1 + rows.len() + usize::from(omitted > 0);
     }
-    Ok(())
-}
-
-/// Writes why a finding holds, and what to do about it.
-fn explanation(out: &mut dyn Write, finding: &Finding, style: Style) -> io::Result<()> {
-    writeln!(out)?;
-    for (i, why) in finding.reasons().iter().enumerate() {
-        labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
-    }
-    if let Some((cause, sentence)) =
-        finding.cause.and_then(|cause| Some((cause, cause::sentence(cause)?)))
-    {
-        labelled(out, "cause", &format!("{sentence} ({})", certainty(cause.confidence)), style)?;
-    }
-    for (i, next) in finding.next.iter().enumerate() {
-        labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
-    }
-    // A newer coordinator may report codes that this version does not know.
-    if findings::detects(&finding.code) {
-        let more = format!("ddp-doctor explain {}", finding.code);
-        labelled(out, "more", &more, style)?;
-    }
-    Ok(())
+    Ok(lines)
 }
 
 /// The ranks of a report, and what every finding needs to know of all of them.
@@ -309,16 +296,6 @@ fn omit(rows: &mut Vec<[String; 5]>) -> usize {
         keeps
     });
     all - rows.len()
-}
-
-fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
-    let (on, off) = style.label();
-    let mut label = label;
-    for line in wrapped(&plain(text), style.width() - INDENT) {
-        writeln!(out, "    {on}{label:<6}{off} {line}")?;
-        label = "";
-    }
-    Ok(())
 }
 
 /// Formats a place, relative to the working directory if the file is in it.

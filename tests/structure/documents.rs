@@ -80,23 +80,28 @@ fn every_finding_is_explained() {
 
 #[test]
 fn tables_of_findings_are_those_of_their_pages() {
-    is_generated("docs/findings/README.md", &explain::table(""));
-    is_generated("README.md", &explain::table("docs/findings/"));
+    is_generated("docs/findings/README.md", "findings", &explain::table(""));
+    is_generated("README.md", "findings", &explain::table("docs/findings/"));
 }
 
-/// Panics unless a file has that text between its markers; or updates it.
-fn is_generated(file: &str, text: &str) {
-    const MARKERS: [&str; 2] = ["<!-- findings -->\n", "<!-- /findings -->\n"];
+#[test]
+fn table_of_advice_is_that_of_the_findings() {
+    is_generated("docs/findings/README.md", "advice", &explain::advice_table());
+}
+
+/// Panics unless a file has that text between the markers of a table; or updates it.
+fn is_generated(file: &str, table: &str, text: &str) {
+    let markers = [format!("<!-- {table} -->\n"), format!("<!-- /{table} -->\n")];
     let path = root().join(file);
     let page = fs::read_to_string(&path).unwrap();
-    let (head, rest) = page.split_once(MARKERS[0]).unwrap();
-    let (table, tail) = rest.split_once(MARKERS[1]).unwrap();
+    let (head, rest) = page.split_once(&markers[0]).unwrap();
+    let (table, tail) = rest.split_once(&markers[1]).unwrap();
     if table == text {
         return;
     }
     let update = std::env::var_os("UPDATE_DOCS").is_some();
     assert!(update, "{file} is out of date; run the test with UPDATE_DOCS=1");
-    let [begin, end] = MARKERS;
+    let [begin, end] = markers;
     fs::write(&path, format!("{head}{begin}{text}{end}{tail}")).unwrap();
 }
 

@@ -1,6 +1,8 @@
 //! Compares a report with the truth of its program.
 
 use ddp_doctor::diagnosis::proof;
+use ddp_doctor::report::text::{self, Style};
+use ddp_doctor::source_files::SourceFolders;
 use ddp_doctor_proto::report::{Confidence, Report, Role, Severity, Where};
 
 use crate::program::{Backend, Case, Launcher};
@@ -120,6 +122,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
         let has_it = finding.why.iter().any(|reason| reason.contains(&why));
         assert!(has_it, "{}", show());
     }
+    fits_a_screen(report);
     // The text shows a note in at most one line, without its ranks.
     let is_note = finding.severity == Severity::Note;
     let file = case.program.path.file_name().unwrap().to_str().unwrap();
@@ -159,4 +162,18 @@ fn with_line(text: &str, program: &str, added_lines: u32) -> String {
     let marked = (1..).zip(program.lines()).find(|(_, line)| line.ends_with(" LINE"));
     let number = marked.map(|(number, _)| number - added_lines);
     number.map_or_else(|| text.to_owned(), |number| text.replace("{line}", &format!("{number}")))
+}
+
+/// Every finding takes at most 20 lines of 100 columns.
+fn fits_a_screen(report: &Report) {
+    const COLUMNS: usize = 100;
+    let style = Style { columns: Some(COLUMNS), ..Style::default() };
+    for finding in &report.findings {
+        let mut shown = Vec::new();
+        text::finding(&mut shown, finding, &report.ranks, style, &SourceFolders::default())
+            .unwrap();
+        let shown = String::from_utf8(shown).unwrap();
+        let is_wide = shown.lines().any(|line| line.chars().count() > COLUMNS);
+        assert!(!is_wide && shown.lines().count() <= 20, "{shown}");
+    }
 }

@@ -31,6 +31,7 @@ mod program;
 mod programs;
 mod recording;
 mod recording_checks;
+mod reread;
 mod schedule;
 mod scores;
 #[path = "../support/mod.rs"]

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::Outcome;
 use crate::program::{Backend, Case, Program};
+use crate::reread::reread;
 use crate::support::pytorch_jobs::jobs;
 
 const JOURNAL: &str = "journal.ddpj";
@@ -154,6 +155,10 @@ pub(crate) fn diagnose(case: &Case) -> Replay {
     let added_lines = added_lines(case, &meta);
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join(JOURNAL), bytes).unwrap();
+    // A program that was kept in place of a changed one did not run as the variant that is at hand.
+    if !kept_program(case).exists() {
+        reread(case, added_lines, &scratch.path().join(JOURNAL));
+    }
     let mut remarks = Vec::new();
     let paths = [scratch.path().to_owned()];
     let recorded = postmortem::record(&paths, &mut remarks, &Progress::default()).unwrap();

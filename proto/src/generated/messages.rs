@@ -616,10 +616,14 @@ pub enum GuardSubject {
     Data = 2,
     /// Whether numbers are finite.
     Finite = 3,
-    /// Other state of the rank: files, settings, the clock, random numbers.
+    /// Other state of the rank: files, settings, random numbers.
     State = 4,
     /// Something else.
     Other = 5,
+    /// Whether an input has ended: a queue or an iterator, whose items the loop takes.
+    Input = 6,
+    /// The clock of the rank.
+    Clock = 7,
 }
 impl GuardSubject {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -634,6 +638,8 @@ impl GuardSubject {
             Self::Finite => "GUARD_SUBJECT_FINITE",
             Self::State => "GUARD_SUBJECT_STATE",
             Self::Other => "GUARD_SUBJECT_OTHER",
+            Self::Input => "GUARD_SUBJECT_INPUT",
+            Self::Clock => "GUARD_SUBJECT_CLOCK",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -645,6 +651,8 @@ impl GuardSubject {
             "GUARD_SUBJECT_FINITE" => Some(Self::Finite),
             "GUARD_SUBJECT_STATE" => Some(Self::State),
             "GUARD_SUBJECT_OTHER" => Some(Self::Other),
+            "GUARD_SUBJECT_INPUT" => Some(Self::Input),
+            "GUARD_SUBJECT_CLOCK" => Some(Self::Clock),
             _ => None,
         }
     }
@@ -660,7 +668,7 @@ pub enum GuardForm {
     Fails = 2,
     /// If the test holds, the iteration ends before the line: `continue`.
     Skips = 3,
-    /// If the test holds, the loop or the function ends before the line: `break`, `return`.
+    /// If the test holds, the loop ends before the line: `break`. In older recordings also `return`.
     Leaves = 4,
     /// If the test holds, the loop around the line ends after the line.
     Ends = 5,
@@ -676,6 +684,12 @@ pub enum GuardForm {
     Caches = 10,
     /// The test decides on a value that determines how often a loop around the line runs.
     Bounds = 11,
+    /// If the test holds, the function ends before the line: `return`.
+    Returns = 12,
+    /// The line is in a loop over this, whose length decides how often the line is reached.
+    Repeats = 13,
+    /// The line, or the header of a loop around it, uses the variable of this assignment.
+    Computes = 14,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -696,6 +710,9 @@ impl GuardForm {
             Self::Iterates => "GUARD_FORM_ITERATES",
             Self::Caches => "GUARD_FORM_CACHES",
             Self::Bounds => "GUARD_FORM_BOUNDS",
+            Self::Returns => "GUARD_FORM_RETURNS",
+            Self::Repeats => "GUARD_FORM_REPEATS",
+            Self::Computes => "GUARD_FORM_COMPUTES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -713,6 +730,9 @@ impl GuardForm {
             "GUARD_FORM_ITERATES" => Some(Self::Iterates),
             "GUARD_FORM_CACHES" => Some(Self::Caches),
             "GUARD_FORM_BOUNDS" => Some(Self::Bounds),
+            "GUARD_FORM_RETURNS" => Some(Self::Returns),
+            "GUARD_FORM_REPEATS" => Some(Self::Repeats),
+            "GUARD_FORM_COMPUTES" => Some(Self::Computes),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@ use ddp_doctor_proto::report::{
 
 use crate::evidence::align::OddOnes;
 use crate::evidence::event::ProcessId;
+use crate::findings::advice;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
 use crate::source::cause::{Mistake, Reading};
@@ -300,7 +301,7 @@ impl Draft {
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
     pub fn explain(&mut self, reading: Reading) {
-        let advice = reading.advice().map(str::to_owned);
+        let advice = advice::against(self.code, &reading).map(str::to_owned);
         self.next.splice(0..0, advice);
         self.attribute(reading);
     }

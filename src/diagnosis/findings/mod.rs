@@ -17,6 +17,7 @@ use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
 use crate::situation::{Breach, Nature, Origin, Situation, Stall};
 
+pub mod advice;
 pub(crate) mod ddp;
 pub(crate) mod draft;
 pub(crate) mod evidence;

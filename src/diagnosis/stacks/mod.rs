@@ -82,14 +82,14 @@ pub fn of_looks<'a>(
     };
     let stays = is_there(first);
     let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks));
-    let ran = earliest.and_then(|stacks| occupation::processor_time(stacks, thread));
+    let earliest = earliest.map(|it| &**it);
     Some(Activity {
         thread,
         what,
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        occupation: occupation::of([first, last], thread, what, stays, ran),
+        occupation: occupation::of([first, last], thread, what, stays, earliest),
         stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),

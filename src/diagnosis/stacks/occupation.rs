@@ -30,16 +30,17 @@ pub enum Occupation {
 }
 
 /// The occupation of a process whose `thread` runs the program and does `what`; `stays`: at the same
-/// place in both captures; `ran`: processor time that the thread has used since it was first seen waiting there.
+/// place in both captures; `earliest`: the capture in which the thread was first seen waiting there.
 pub(super) fn of(
     looks: [&Stacks; 2],
     thread: &ThreadStack,
     what: What,
     stays: bool,
-    ran: Option<Duration>,
+    earliest: Option<&Stacks>,
 ) -> Occupation {
     use Occupation::{Blocked, Computing, Dormant, External, Listening, Shared};
     let [first, last] = looks;
+    let ran = earliest.and_then(|stacks| processor_time(stacks, thread));
     let used = processor_time(first, thread);
     let is_idle = used.is_some_and(|used| used * IDLE < last.at.since(first.at));
     // A sleep or a wait that lasts uses no processor time at all.
@@ -50,7 +51,11 @@ pub(super) fn of(
         What::Lock if is_idle && (polls || is_released_by_another(looks, thread)) => Listening,
         _ if moves(first, last) => Computing,
         What::Lock if is_released_by_another(looks, thread) => Listening,
-        What::DataLoader | What::Child if last.children.iter().any(may_go_on) => External,
+        What::DataLoader | What::Child if last.children.iter().any(may_go_on) => {
+            let has_slept = |child| earliest.is_some_and(|since| has_slept(since, looks, child));
+            let mut awake = last.children.iter().filter(|it| may_go_on(it));
+            if awake.all(has_slept) { Dormant } else { External }
+        }
         What::Lock | What::Gil | What::DataLoader | What::Child => Blocked,
         What::Store | What::FileLock | What::BuildLock => Shared,
         What::Message | What::Network => Listening,
@@ -71,6 +76,18 @@ fn may_go_on(child: &ChildProcess) -> bool {
     let channel = child.wait_channel.as_deref().and_then(sort::of_channel);
     let waits_outside = matches!(channel, Some(What::Sleep | What::Network | What::File));
     waits_outside || matches!(child.state, Some('D' | 'R'))
+}
+
+/// Whether a child process sleeps for a time, as it did in these captures and in the one `since`, and has used no
+/// processor time in between: one sleep, since each wakeup uses some.
+fn has_slept(since: &Stacks, looks: [&Stacks; 2], child: &ChildProcess) -> bool {
+    let sleeps = |it: &ChildProcess| {
+        let channel = it.wait_channel.as_deref().and_then(sort::of_channel);
+        channel == Some(What::Sleep) && it.cpu_time == child.cpu_time
+    };
+    [since, looks[0], looks[1]]
+        .into_iter()
+        .all(|stacks| stacks.children.iter().any(|it| it.pid == child.pid && sleeps(it)))
 }
 
 /// Processor time that a thread used since an earlier capture.

@@ -88,7 +88,11 @@ impl Source {
         let Some(at) = after.checked_sub(1).filter(|&at| self.lines[at].last >= line) else {
             return Vec::new();
         };
-        let mut found = self.within(at);
+        let mut found = Vec::new();
+        if self.head(at) == Head::Other {
+            self.assignments(value_of(&self.lines[at].text), at, &mut found);
+        }
+        found.extend(self.within(at));
         let mut inner = at;
         // Proceeds outwards from suite to suite, up to the function.
         loop {
@@ -212,7 +216,14 @@ impl Source {
             if line.indent < indent {
                 break;
             }
-            if line.indent > indent || i >= own || !matches!(self.head(i), Head::If | Head::Elif) {
+            if line.indent > indent || i >= own {
+                continue;
+            }
+            if self.head(i) == Head::Except && self.exit(i, "") == Some(Exit::Continue) {
+                let guard = self.guard(line.first, &line.text, GuardForm::Catches);
+                found.push(Guard { subject: GuardSubject::Other, ..guard });
+            }
+            if !matches!(self.head(i), Head::If | Head::Elif) {
                 continue;
             }
             let Some((test, suite)) = header_test(&line.text) else {
@@ -220,10 +231,11 @@ impl Source {
             };
             let form = match self.exit(i, suite) {
                 Some(Exit::Continue) => GuardForm::Skips,
-                Some(Exit::Break | Exit::Return) => GuardForm::Leaves,
+                Some(Exit::Break) => GuardForm::Leaves,
+                Some(Exit::Return) => GuardForm::Returns,
                 None => continue,
             };
-            found.push(self.guard(line.first, test, form));
+            found.push(self.leaving(i, test, form));
         }
     }
 
@@ -253,15 +265,17 @@ impl Source {
             }
             Head::Else => self.branches_before(header, at, found),
             Head::For => {
-                if let Some((_, over)) =
-                    header_test(&line.text).and_then(|it| it.0.split_once(" in "))
-                    && let Some(subject) = subject_of_order(over)
-                {
-                    let mut guard = self.guard(line.first, over, GuardForm::Iterates);
-                    guard.subject = subject;
-                    found.push(guard);
-                }
+                // The tests in the loop come before the loop.
                 self.ends(header, at, found);
+                let over = header_test(&line.text).and_then(|it| it.0.split_once(" in "));
+                if let Some((_, over)) = over.filter(|(_, over)| !is_range_of_numbers(over)) {
+                    let subject = subject_of_order(over);
+                    let form = subject.map_or(GuardForm::Repeats, |_| GuardForm::Iterates);
+                    let guard = self.guard(line.first, over, form);
+                    let subject = subject.unwrap_or(GuardSubject::Input);
+                    found.push(Guard { subject, ..guard });
+                    self.assignments(over, header, found);
+                }
             }
             // A handler that leaves is passed on the way out of the exception.
             Head::Except if !self.leaves(header) => {
@@ -319,6 +333,13 @@ impl Source {
         }
     }
 
+    /// A test of the statement at `at` whose suite leaves the loop or the function.
+    fn leaving(&self, at: usize, test: &str, form: GuardForm) -> Guard {
+        let guard = self.guard(self.lines[at].first, test, form);
+        let is_end = form != GuardForm::Skips && self.is_end_of_input(test, at);
+        Guard { subject: if is_end { GuardSubject::Input } else { guard.subject }, ..guard }
+    }
+
     /// The tests after the line that end a loop.
     fn ends(&self, header: usize, at: usize, found: &mut Vec<Guard>) {
         let end = self.suite_end(header);
@@ -327,7 +348,7 @@ impl Source {
                 && let Some((test, suite)) = header_test(&self.lines[i].text)
                 && matches!(self.exit(i, suite), Some(Exit::Break | Exit::Return))
             {
-                found.push(self.guard(self.lines[i].first, test, GuardForm::Ends));
+                found.push(self.leaving(i, test, GuardForm::Ends));
             }
         }
     }
@@ -495,6 +516,12 @@ fn subject_of_order(over: &str) -> Option<GuardSubject> {
     }
 }
 
+/// Whether a loop runs as often on all ranks, since it counts to a number.
+fn is_range_of_numbers(over: &str) -> bool {
+    let arguments = over.strip_prefix("range(").and_then(|it| it.strip_suffix(')'));
+    arguments.is_some_and(|it| it.chars().all(|c| c.is_ascii_digit() || ", ".contains(c)))
+}
+
 /// Whether a test depends on nothing but counters of iterations and the configuration: it has the same
 /// result on all ranks that are in the same iteration.
 fn is_test_of_counters(test: &str, counters: &[&str]) -> bool {
@@ -533,5 +560,7 @@ fn ends_header(text: &str) -> bool {
     text.ends_with(':')
 }
 
+#[cfg(test)]
+mod loop_tests;
 #[cfg(test)]
 mod tests;

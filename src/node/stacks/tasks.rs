@@ -55,15 +55,13 @@ impl Task {
         let dir = Path::new(&dir);
         let stat = fs::read(dir.join("stat")).ok()?;
         let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
-        let exact = fs::read_to_string(dir.join("schedstat")).ok();
-        let exact = exact.and_then(|text| text.split_whitespace().next()?.parse().ok());
         Some(Self {
             tid,
             inner_tid: inner_tid(dir).unwrap_or(tid),
             name,
             state,
             wait_channel: wait_channel(dir),
-            cpu_ns: exact.unwrap_or_else(|| nanoseconds(ticks)),
+            cpu_ns: schedstat(dir).unwrap_or_else(|| nanoseconds(ticks)),
         })
     }
 }
@@ -81,10 +79,23 @@ pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
             name,
             state: state.to_string(),
             wait_channel: wait_channel(Path::new(&dir)),
-            cpu_ns: nanoseconds(ticks),
+            cpu_ns: exact_time(Path::new(&dir)).max(nanoseconds(ticks)),
         })
     });
     children.collect()
+}
+
+/// Processor time used by the present threads of a process, in ns; 0: the kernel does not report it. Ticks are too
+/// coarse to show a process that wakes up, looks, and sleeps again.
+fn exact_time(dir: &Path) -> u64 {
+    let tasks = fs::read_dir(dir.join("task")).into_iter().flatten().flatten().take(MAX_THREADS);
+    tasks.filter_map(|task| schedstat(&task.path())).sum()
+}
+
+/// Processor time of a thread, in ns.
+fn schedstat(dir: &Path) -> Option<u64> {
+    let text = fs::read_to_string(dir.join("schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// Kernel function in which a thread or the main thread of a process sleeps; empty: none.

@@ -9,7 +9,8 @@ use ddp_doctor_proto::catalogue::{self, Code};
 pub use page::Page;
 
 use super::text::{Style, WIDTH, wrapped};
-use crate::diagnosis::findings;
+use crate::diagnosis::findings::{self, advice};
+use crate::diagnosis::source::cause::Detail;
 
 /// Number of similar codes suggested for an unknown one.
 const MAX_SUGGESTIONS: usize = 3;
@@ -108,6 +109,22 @@ pub fn table(pages: &str) -> String {
         let summary = Page::of(code).summary();
         let Code { code, name, .. } = code;
         table += &format!("| [{code}]({pages}{code}.md) | {name} | {summary} |\n");
+    }
+    table
+}
+
+/// The advice against each cause, as a Markdown table.
+#[must_use]
+pub fn advice_table() -> String {
+    let mut table = String::from("| cause | of | findings | advice |\n|---|---|---|---|\n");
+    for row in advice::ROWS {
+        let of = match row.detail {
+            Detail::Any => "",
+            Detail::Loop => "a loop over a collection of the program",
+            Detail::Clock => "the clock of each rank",
+        };
+        let codes = if row.codes.is_empty() { "all".to_owned() } else { row.codes.join(", ") };
+        table += &format!("| {} | {of} | {codes} | {} |\n", row.kind.as_str(), row.text);
     }
     table
 }

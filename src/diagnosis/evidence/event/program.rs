@@ -21,6 +21,22 @@ pub struct Guard {
     pub other: Option<OtherBranch>,
 }
 
+impl Guard {
+    /// The variable that an assignment of [`GuardForm::Computes`] sets.
+    #[must_use]
+    pub fn assigned(&self) -> Option<&str> {
+        let end = self.test.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+        (self.form == GuardForm::Computes).then_some(&self.test[..end])
+    }
+
+    /// Whether the test contains this name.
+    #[must_use]
+    pub fn uses(&self, name: &str) -> bool {
+        let mut words = self.test.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| word == name)
+    }
+}
+
 /// Branches of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherBranch {

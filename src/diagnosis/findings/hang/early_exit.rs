@@ -5,17 +5,14 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::findings::advice;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::stalls::termination::never_comes;
-use crate::model::{Ending, JoinedCall, Process, Side};
+use crate::model::{Ending, JoinedCall, Lone, Process, Side};
 use crate::situation::{Absence, Absent, Origin, Situation, Stall};
 use crate::source::cause::{self, Mistake};
 use crate::words::{self, Ranks, number};
-
-/// Advice if it is unknown why a rank made fewer calls.
-const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
-     of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
 
 /// DD102: ranks that ended, or destroyed the group, before their last collective.
 pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
@@ -53,7 +50,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
         words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
     ));
-    draft.advise(advice(stall, gone));
+    draft.next.extend(stall.message.as_ref().map(|lone| equal_numbers(lone, stall, gone)));
     if stall.parting.is_some() {
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;
@@ -61,8 +58,12 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     } else if stall.message.is_none() {
         let at = left.max(stall.since);
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
-        if cause::advice(reading.cause).is_none() {
-            draft.next.insert(0, EQUAL_CALLS.into());
+        if advice::against(draft.code, &reading).is_none() {
+            draft.advise(format!(
+                "Find out why {} made fewer calls: check the loops, tests and exceptions around {} last call.",
+                Ranks(gone),
+                number(gone, "its", "their"),
+            ));
         }
         draft.explain(reading);
     }
@@ -135,11 +136,8 @@ fn last_call(situation: &Situation<'_>, stall: &Stall, gone: &[u32], first: u32)
     }
 }
 
-fn advice(stall: &Stall, gone: &[u32]) -> String {
-    let Some(lone) = &stall.message else {
-        return "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
-            .into();
-    };
+/// Advice for messages of which one side makes more.
+fn equal_numbers(lone: &Lone, stall: &Stall, gone: &[u32]) -> String {
     let (own, theirs) = match lone.side {
         Side::Receive => ("sends", "receives from it"),
         Side::Send => ("receives", "sends to it"),

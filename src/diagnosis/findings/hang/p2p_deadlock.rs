@@ -223,8 +223,8 @@ fn order(waits: &[Blocked]) -> &'static str {
         "Compare this round of messages with the earlier ones, which met: one of these ranks has left out a \
          send, or receives before it sends."
     } else {
-        "Let one side go first: even ranks send and then receive, odd ranks receive and then send. Or issue \
-         isend and irecv for both (batch_isend_irecv) and wait after all are issued."
+        "Check what decides which of these ranks sends first and which receives first: within this group, each \
+         has to wait for a peer that takes the other side first."
     }
 }
 

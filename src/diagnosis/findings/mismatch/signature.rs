@@ -8,6 +8,7 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::align::{self, Mismatch};
 use crate::evidence::event::Call;
+use crate::findings::advice;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
     Met, OTHER_LINES, has_misfit_totals, parted, reading, sides,
@@ -23,7 +24,7 @@ struct Sentences {
     what: &'static str,
     /// Why such calls cannot match.
     why: fn(&Join) -> &'static str,
-    /// Advice for calls at one line.
+    /// What to look at, for calls at one line.
     next: &'static str,
 }
 
@@ -34,31 +35,31 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
         Mismatch::Op => Sentences {
             what: "",
             why: |_| "Different operations exchange different messages: neither side can complete.",
-            next: "Make every rank of the group issue the same collectives in the same order.",
+            next: "Check which operation the line calls on each rank, and what decides on it.",
         },
         // DD104.
         Mismatch::Size => Sentences {
             what: "the tensor sizes of ",
             why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
-            next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
+            next: "Check what decides on the number of elements of this tensor: it must be equal on all ranks of the group.",
         },
         // DD105.
         Mismatch::DType => Sentences {
             what: "the dtype of ",
             why: on_bytes,
-            next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
+            next: "Check where the tensor gets its dtype: from a literal, an empty list, a mixed-precision switch, or a default that differs between ranks.",
         },
         // DD106.
         Mismatch::ReduceOp => Sentences {
             what: "the reduce op of ",
             why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
-            next: "Pass the same reduce op on every rank.",
+            next: "Check what decides on the reduce op: it must be equal on all ranks of the group.",
         },
         // DD107.
         Mismatch::Root => Sentences {
             what: "the root of ",
             why: |_| "Each side waits for, or sends to, a rank that the other side does not expect.",
-            next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
+            next: "Check how src or dst is computed: all ranks of the group must pass the same global rank, not one that follows from their own.",
         },
         // DD108.
         Mismatch::Splits => return None,
@@ -99,7 +100,7 @@ pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>
     let next = if is_one_line { about.next } else { OTHER_LINES };
     let reading = reading(situation, met, &classes);
     // The advice for a mismatch may contradict that for its cause.
-    if reading.advice().is_none() {
+    if advice::against(code, &reading).is_none() {
         draft.advise(next);
     }
     draft.mistake = fact(join, &classes, divergence.mismatch, is_one_line);

@@ -85,7 +85,10 @@ pub(crate) fn draft(
         _ if cycle.iter().any(|wait| wait.message.is_some()) => {
             message::cause(situation, ranks, victims, closed)
         }
-        _ => cause::read(situation, None, ranks, victims, closed),
+        _ => match in_one_loop(situation, &cycle.iter().collect::<Vec<_>>()) {
+            Some(reading) => reading,
+            None => cause::read(situation, None, ranks, victims, closed),
+        },
     });
     let mut draft = draft.proved_by(proof(situation, cycle));
     // The ranks of the cycle are its root cause.
@@ -184,6 +187,19 @@ fn meet_in_both_groups(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
         && pairs.all(|(wait, other)| wait.message.is_none() && members(wait).contains(&other.rank))
 }
 
+/// Ranks that wait for each other in different groups at one line of a loop take the groups in different orders.
+fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<Reading> {
+    let (first, rest) = cycle.split_first()?;
+    let line = first.call.place.as_ref()?;
+    let is_there =
+        |wait: &&Blocked| wait.call.place.as_ref().is_some_and(|it| it.is_same_line(line));
+    let groups: BTreeSet<GroupId> = cycle.iter().map(|wait| wait.group).collect();
+    if groups.len() < 2 || !rest.iter().all(|wait| is_there(wait)) {
+        return None;
+    }
+    cause::order_of_loop(situation.model.member(first.group, first.rank)?, line)
+}
+
 /// Why each of two ranks waits for the other in a group that both use. If both have come to their lines
 /// equally often, they make the same two calls in another order, or one of them left out a call. If
 /// not, the one with the fewer has left behind the line where the other waits.
@@ -199,6 +215,7 @@ fn of_two(situation: &Situation<'_>, one: &Blocked, other: &Blocked, at: Timesta
     if order.is_ne() || reading.cause.confidence == Confidence::Supported {
         reading
     } else {
-        cause::suspected(CauseKind::SwappedCalls, None)
+        let swapped = || cause::suspected(CauseKind::SwappedCalls, None);
+        in_one_loop(situation, &[one, other]).unwrap_or_else(swapped)
     }
 }

@@ -12,11 +12,51 @@ use crate::source::guards;
 use crate::words;
 
 use super::{
-    Reading, Sides, choice, decided_by, is_read, last_line, line_is_guarded, ranks, suspected,
-    with_line,
+    Detail, Mistake, Reading, Sides, choice, decided_by, is_read, last_line, line_is_guarded,
+    numbers, ranks, supported, suspected, with_line,
 };
 
 impl Sides<'_> {
+    /// One side has left a loop over a collection in which the other goes on, after fewer calls at a line in it.
+    /// The source shows no test in the loop that decides on that line, so the collection is shorter there.
+    pub(super) fn shorter_loop(&self) -> Option<Reading> {
+        let left = |short: &[&Process], long: &[&Process]| {
+            let (first, other) = (*short.first()?, *long.first()?);
+            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
+            let times = |it: &Process| self.calls_at(it, within);
+            let visits = |it: &Process| self.calls_at(it, after);
+            let (fewer, more) = (times(first), times(other));
+            let has_gone_on = visits(first) == visits(other) + 1;
+            if after.is_same_line(within) || !(1..more).contains(&fewer) || !has_gone_on {
+                return None;
+            }
+            if self.caught(first, other, after, within).is_some()
+                || choice(other, within, GuardForm::Bounds).is_some()
+            {
+                return None;
+            }
+            let (line, over, is_only) = loop_left(first, other, after, within)?;
+            let because = format!(
+                "{} made the call at {} {} before going on, {} {}. {}",
+                words::begin(ranks(short)),
+                words::line(within),
+                words::times(fewer),
+                ranks(long),
+                words::times(more),
+                line_is_guarded(&(Arc::clone(&line), over)),
+            );
+            let because = Some(with_assignment(because, other, &line, over));
+            let mistake = Mistake::left_loop(&numbers(short), &numbers(long), &line, over);
+            let reading = if is_only {
+                supported(CauseKind::UnevenInputs, because).with_mistake(mistake)
+            } else {
+                suspected(CauseKind::UnevenInputs, because)
+            };
+            Some(reading.with_detail(Detail::Loop))
+        };
+        left(&self.odd, &self.others).or_else(|| left(&self.others, &self.odd))
+    }
+
     /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
     pub(super) fn left(&self) -> Option<Reading> {
         if !self.all_left() {
@@ -193,5 +233,61 @@ fn loop_around<'a>(
     match collection.or_else(bounds) {
         Some((kind, shown)) => (kind, Some(shown)),
         None => (CauseKind::UnevenInputs, None),
+    }
+}
+
+/// The cause of calls in different groups at one line of a loop, which ranks make in different orders.
+pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<Reading> {
+    use GuardForm::{Iterates, Repeats};
+    let mut around = guards::all_around(process, line);
+    let (at, over) = around.find(|(_, it)| matches!(it.form, Iterates | Repeats))?;
+    let because = format!(
+        "All these calls are made at {}, in a loop over `{}` (line {}): the ranks take its elements in different \
+         orders.",
+        words::line(line),
+        over.test,
+        over.line,
+    );
+    let because = with_assignment(because, process, &at, over);
+    Some(suspected(CauseKind::SwappedCalls, Some(because)))
+}
+
+/// The loop around the line `within` of one process that is not around the line `after` of another one: its header, and
+/// whether it is the only one. If tests in the loop decide on the line, there is none.
+fn loop_left<'a>(
+    short: &Process,
+    long: &'a Process,
+    after: &Arc<Where>,
+    within: &Arc<Where>,
+) -> Option<(Arc<Where>, &'a Guard, bool)> {
+    let is_same = |a: &(Arc<Where>, &Guard), b: &(Arc<Where>, &Guard)| {
+        a.0.file == b.0.file && a.1.line == b.1.line && a.1.form == b.1.form
+    };
+    let around: Vec<(Arc<Where>, &Guard)> = guards::all_around(short, after).collect();
+    let mut found: Vec<(Arc<Where>, &'a Guard)> = Vec::new();
+    for it in guards::all_around(long, within) {
+        use GuardForm::{Bounds, Chooses, Computes, Repeats};
+        match it.1.form {
+            Chooses | Bounds | Computes => {}
+            _ if around.iter().any(|other| is_same(other, &it)) => {}
+            Repeats => found.push(it),
+            // A test in the loop.
+            _ if found.is_empty() => return None,
+            // One around the loop explains as much.
+            _ => break,
+        }
+    }
+    let is_only = found.len() == 1;
+    found.pop().map(|(line, guard)| (line, guard, is_only))
+}
+
+/// The sentence, and one on the assignment from which the collection of a loop was computed, if the source shows it.
+fn with_assignment(because: String, process: &Process, line: &Where, over: &Guard) -> String {
+    let mut said = guards::said_of(process, line);
+    let is_of_loop =
+        |it: &&Guard| it.line < over.line && it.assigned().is_some_and(|name| over.uses(name));
+    match said.find(is_of_loop) {
+        Some(it) => format!("{because} It is computed at line {}: `{}`.", it.line, it.test),
+        None => because,
     }
 }

@@ -50,6 +50,18 @@ impl Mistake {
         Self::new(short, clause)
     }
 
+    /// Ranks left a loop in which others go on, since what they loop over is shorter.
+    pub(super) fn left_loop(short: &[u32], long: &[u32], line: &Where, over: &Guard) -> Self {
+        let clause = format!(
+            "{} left the loop over `{}` at {}, {} still in it",
+            Ranks(short),
+            cut(&over.test, MAX_TEST_CHARS),
+            file(line, over),
+            Ranks(long).with("is", "are"),
+        );
+        Self::new(short, clause)
+    }
+
     /// A rank raised an exception.
     pub(crate) fn raised(rank: u32, exception: &Exception) -> Self {
         let text = words::short(&exception.text);
@@ -153,7 +165,9 @@ fn text(guard: &Guard, others: &str) -> String {
         GuardForm::Holds => format!("`if {test}`"),
         GuardForm::Fails => format!("unless `{test}`"),
         GuardForm::Skips => format!("{others} skip{s} it where `{test}`"),
-        GuardForm::Leaves | GuardForm::Ends => format!("{others} leave{s} where `{test}`"),
+        GuardForm::Leaves | GuardForm::Ends | GuardForm::Returns => {
+            format!("{others} leave{s} where `{test}`")
+        }
         _ => format!("`{test}`"),
     }
 }

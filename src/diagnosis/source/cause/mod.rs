@@ -12,6 +12,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
+use crate::evidence::align::Mismatch;
 use crate::evidence::event::Guard;
 use crate::evidence::transport;
 use crate::model::{Exception, GroupId, Process};
@@ -23,6 +24,7 @@ use crate::words::{self, Ranks};
 mod loops;
 mod mistake;
 
+pub(crate) use loops::order_of_loop;
 pub use mistake::Mistake;
 
 /// A cause with its evidence.
@@ -36,6 +38,20 @@ pub struct Reading {
     pub mistake: Option<Mistake>,
     /// All ranks took the same path: advice against different paths does not apply.
     pub same_path: bool,
+    /// The part of what the cause covers, if the advice depends on it.
+    pub detail: Detail,
+}
+
+/// A part of what a kind of cause covers, with advice of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// No part in particular.
+    #[default]
+    Any,
+    /// The input is a collection of the program that a loop runs over.
+    Loop,
+    /// The decision follows the clock of each rank.
+    Clock,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
@@ -93,9 +109,19 @@ impl Reading {
         Self { mistake: Some(mistake), ..self }
     }
 
-    /// Advice against the cause, if it applies.
-    pub(crate) fn advice(&self) -> Option<&'static str> {
-        advice(self.cause).filter(|_| !self.same_path)
+    /// The same about a part of what its cause covers.
+    #[must_use]
+    pub(crate) fn with_detail(self, detail: Detail) -> Self {
+        Self { detail, ..self }
+    }
+
+    /// The same about a test.
+    fn of_test(self, guard: &Guard) -> Self {
+        self.with_detail(match guard.subject {
+            GuardSubject::Clock => Detail::Clock,
+            GuardSubject::Input => Detail::Loop,
+            _ => Detail::Any,
+        })
     }
 
     /// Nothing on record explains it.
@@ -129,6 +155,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.skipped_iteration())
             .or_else(|| self.rank_conditional())
             .or_else(|| self.ignored_call())
+            .or_else(|| self.shorter_loop())
             .or_else(|| self.tests())
             .or_else(|| self.left())
             .or_else(|| self.other_tests())
@@ -263,7 +290,7 @@ impl<'a> Sides<'a> {
         let all_left = self.all_left();
         self.missed().into_iter().find_map(|(line, guard)| {
             let kind = meaning(guard, all_left)?;
-            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))))
+            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))).of_test(guard))
         })
     }
 
@@ -271,8 +298,8 @@ impl<'a> Sides<'a> {
     /// decided by itself.
     fn other_tests(&self) -> Option<Reading> {
         let decides = |guard: &Guard| {
-            use GuardForm::{Fails, Holds, Leaves};
-            matches!(guard.form, Holds | Fails | Leaves)
+            use GuardForm::{Fails, Holds, Leaves, Returns};
+            matches!(guard.form, Holds | Fails | Leaves | Returns)
         };
         if self.odd.is_empty() || self.others.is_empty() {
             return None;
@@ -280,7 +307,7 @@ impl<'a> Sides<'a> {
         let mut missed = self.missed().into_iter();
         let (line, guard) = missed.find(|(_, guard)| decides(guard))?;
         let because = line_is_guarded(&(line, guard));
-        Some(suspected(CauseKind::LocalDecision, Some(because)))
+        Some(suspected(CauseKind::LocalDecision, Some(because)).of_test(guard))
     }
 
     /// Conditions around the last line of one side that are not around that of the other. Those
@@ -320,7 +347,9 @@ impl<'a> Sides<'a> {
         };
         let mut tests = missed(&self.odd, &self.others);
         tests.extend(missed(&self.others, &self.odd));
-        let leaves = |guard: &Guard| matches!(guard.form, GuardForm::Ends | GuardForm::Leaves);
+        let leaves = |guard: &Guard| {
+            matches!(guard.form, GuardForm::Ends | GuardForm::Leaves | GuardForm::Returns)
+        };
         tests.sort_by_key(|(_, guard)| !leaves(guard));
         tests
     }
@@ -360,7 +389,13 @@ impl<'a> Sides<'a> {
             (None, None) => (CauseKind::Unknown, None, true),
         };
         let shown = shown.map(|shown| line_is_guarded(&shown));
-        let because = words::joined(calls.into_iter().chain(shown), " ");
+        // Where a value comes from: one assignment back.
+        let is_of_value =
+            matches!(join.mismatch, Some((Mismatch::Size | Mismatch::DType | Mismatch::Root, _)));
+        let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
+        let computed =
+            computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
+        let because = words::joined(calls.into_iter().chain(shown).chain(computed), " ");
         let because = Some(because).filter(|it| !it.is_empty());
         Some(Reading { same_path, ..suspected(kind, because) })
     }
@@ -396,34 +431,37 @@ fn choice<'a>(
 
 /// The kind of cause that the subject of a test or of a collection indicates, if values follow from it.
 const fn decided_by(guard: &Guard) -> Option<CauseKind> {
-    use GuardSubject::{Data, Finite, Rank, State};
+    use GuardSubject::{Clock, Data, Finite, Rank, State};
     match guard.subject {
         Rank => Some(CauseKind::RankConditional),
         Data | Finite => Some(CauseKind::DataDependentPath),
-        State => Some(CauseKind::LocalDecision),
+        State | Clock => Some(CauseKind::LocalDecision),
         _ => None,
     }
 }
 
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
-    use GuardForm::{Bounds, Caches, Catches, Chooses, Iterates, Unspecified};
-    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Skips};
-    use GuardSubject::{Data, Finite, Rank, State};
+    use GuardForm::{Bounds, Caches, Catches, Chooses, Computes, Iterates, Repeats, Unspecified};
+    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Returns, Skips};
+    use GuardSubject::{Clock, Data, Finite, Input, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
-        (Catches | Chooses | Bounds | Iterates | Unspecified, _) => return None,
+        (Catches | Chooses | Bounds | Iterates | Repeats | Computes | Unspecified, _) => {
+            return None;
+        }
         (_, Rank) => CauseKind::RankConditional,
         (Caches, _) => CauseKind::LocalDecision,
+        (Ends | Leaves | Returns, Input) => CauseKind::UnevenInputs,
         // Each rank decides by itself when to leave the loop.
         (Ends, _) => CauseKind::LocalDecision,
         // What follows in the step is skipped, whatever the other steps hold.
-        (Leaves | Skips, Finite) => CauseKind::SkippedIteration,
-        (Leaves, _) if all_left => CauseKind::LocalDecision,
-        (Holds | Fails | Leaves | Skips, State) => CauseKind::LocalDecision,
-        (Holds | Fails | Leaves, Data | Finite) => CauseKind::DataDependentPath,
+        (Leaves | Returns | Skips, Finite) => CauseKind::SkippedIteration,
+        (Leaves | Returns, _) if all_left => CauseKind::LocalDecision,
+        (Holds | Fails | Leaves | Returns | Skips, State | Clock) => CauseKind::LocalDecision,
+        (Holds | Fails | Leaves | Returns, Data | Finite) => CauseKind::DataDependentPath,
         (Skips, _) => CauseKind::SkippedIteration,
-        (Holds | Fails | Leaves, _) => return None,
+        (Holds | Fails | Leaves | Returns, _) => return None,
     })
 }
 
@@ -487,48 +525,25 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 /// A supported cause with its evidence, if it needs any.
 pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Supported;
-    Reading { cause: Cause { kind, confidence }, because, mistake: None, same_path: false }
+    Reading {
+        cause: Cause { kind, confidence },
+        because,
+        mistake: None,
+        same_path: false,
+        detail: Detail::Any,
+    }
 }
 
 /// A cause that is only suspected.
 pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     let confidence = Confidence::Suspected;
-    Reading { cause: Cause { kind, confidence }, because, mistake: None, same_path: false }
+    Reading {
+        cause: Cause { kind, confidence },
+        because,
+        mistake: None,
+        same_path: false,
+        detail: Detail::Any,
+    }
 }
 
 pub use ddp_doctor_proto::words::cause as sentence;
-
-/// Advice against the cause, which precedes the advice of the finding.
-pub const fn advice(cause: Cause) -> Option<&'static str> {
-    Some(match cause.kind {
-        CauseKind::UnevenInputs => {
-            "Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or \
-             run the loop inside Join([model])."
-        }
-        CauseKind::RankConditional => {
-            "Make the call on every rank of the group, and keep only what one rank has to do (writing a \
-             file, printing) under the condition."
-        }
-        CauseKind::SkippedIteration => {
-            "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, \
-             or run backward on a loss of zero."
-        }
-        CauseKind::SwallowedException => {
-            "Do not go on after an exception on one rank alone: let it end the job, or all_reduce \
-             a flag so that every rank leaves the step."
-        }
-        CauseKind::SwappedCalls => {
-            "Make the calls in one order on all ranks: sort what a loop runs over, and give both \
-             branches of a test the same order."
-        }
-        CauseKind::LocalDecision => {
-            "Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts \
-             on it."
-        }
-        CauseKind::DataDependentPath => {
-            "Take the same path on every rank whatever its batch holds (on a dummy input, times \
-             zero), or agree on the path by an all_reduce first."
-        }
-        CauseKind::Teardown | CauseKind::Unknown => return None,
-    })
-}

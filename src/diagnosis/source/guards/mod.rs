@@ -86,14 +86,40 @@ pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
-    use GuardForm::{Bounds, Chooses};
+    use GuardForm::{Bounds, Chooses, Computes, Repeats};
+    let decides = |guard: &Guard| !matches!(guard.form, Chooses | Bounds | Repeats | Computes);
+    all_around(process, place).filter(move |(_, guard)| decides(guard))
+}
+
+/// All that the user's source says around a line, in the same order.
+pub(super) fn all_around<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
     way_to(process, place).flat_map(|line| {
         let site = process.sites.get(&line).filter(|_| is_users(&line.file));
         let guards = site.and_then(|it| it.guards.as_deref());
-        let guards = guards.unwrap_or_default().iter();
-        let decides = guards.filter(|guard| !matches!(guard.form, Chooses | Bounds));
-        decides.map(move |guard| (Arc::clone(&line), guard))
+        guards.unwrap_or_default().iter().map(move |guard| (Arc::clone(&line), guard))
     })
+}
+
+/// The assignments to variables that a line itself uses: what its values were computed from.
+pub(super) fn computed<'a>(
+    process: &'a Process,
+    line: &Where,
+) -> impl Iterator<Item = &'a Guard> + use<'a> {
+    let guards = said_of(process, line);
+    // Those of the loops around it follow after the loops.
+    guards.take_while(|guard| guard.form == GuardForm::Computes)
+}
+
+/// What the user's source says around a line alone, without its callers.
+pub(super) fn said_of<'a>(
+    process: &'a Process,
+    line: &Where,
+) -> impl Iterator<Item = &'a Guard> + use<'a> {
+    let site = process.sites.get(line).filter(|_| is_users(&line.file));
+    site.and_then(|it| it.guards.as_deref()).unwrap_or_default().iter()
 }
 
 /// The tests in the user's source that decide on values which a line uses, or how often a loop around
@@ -183,7 +209,9 @@ fn comes(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
     let holds = test::holds(&guard.test, rank, world)?;
     match guard.form {
         GuardForm::Holds => Some(holds),
-        GuardForm::Fails | GuardForm::Skips | GuardForm::Leaves => Some(!holds),
+        GuardForm::Fails | GuardForm::Skips | GuardForm::Leaves | GuardForm::Returns => {
+            Some(!holds)
+        }
         _ => None,
     }
 }
@@ -211,6 +239,11 @@ pub fn sentence(guard: &Guard) -> String {
         GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
         GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),
         GuardForm::Leaves => format!("is not reached where `{test}` holds (line {line})"),
+        GuardForm::Returns => {
+            format!("is not reached where `{test}` holds and the function returns (line {line})")
+        }
+        GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
+        GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
         GuardForm::Ends => format!("is not reached any more once `{test}` held (line {line})"),
         GuardForm::Handles => format!("handles an exception (line {line})"),
         GuardForm::Catches => {

@@ -29,6 +29,16 @@ pub(super) fn changes(text: &str, name: &str) -> bool {
     rest.starts_with(['[', '.', '=', '+']) && !rest.starts_with("==")
 }
 
+/// Whether a statement assigns a value to a variable as a whole: `x = …`, `x: T = …`.
+pub(super) fn assigns(text: &str, name: &str) -> bool {
+    let Some(rest) = text.strip_prefix(name) else {
+        return false;
+    };
+    let rest = rest.trim_start();
+    let is_plain = rest.starts_with('=') && !rest.starts_with("==");
+    is_plain || rest.starts_with(':') && value_of(text).len() < text.len()
+}
+
 /// The tests of the conditional expressions `x if test else y` in a line, also within brackets.
 pub(super) fn conditional_tests(text: &str) -> Vec<&str> {
     let mut found = Vec::new();

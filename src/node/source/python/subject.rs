@@ -84,7 +84,11 @@ const DATA: [&str; 31] = [
     "data",
     "positives",
 ];
-const STATE: [&str; 40] = [
+/// Functions that read a clock.
+const CLOCK: [&str; 6] = ["time", "monotonic", "perf_counter", "datetime", "now", "process_time"];
+/// A name for what only this rank has.
+const LOCAL: &str = "local";
+const STATE: [&str; 35] = [
     "path",
     "exists",
     "isfile",
@@ -95,11 +99,6 @@ const STATE: [&str; 40] = [
     "listdir",
     "stat",
     "getmtime",
-    "time",
-    "monotonic",
-    "perf_counter",
-    "datetime",
-    "now",
     "random",
     "rand",
     "randint",
@@ -178,15 +177,16 @@ impl Names {
     /// Takes over the subject of the value that a name stands for.
     fn set(&mut self, name: &str, value: &str) {
         let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-        // A value computed from a subject, such as a device or a seed, is not that subject.
+        // A value computed from a subject, such as a device or a seed, is not that subject. A duration is computed
+        // from the clock.
         if !is_name
-            || !is_test(value)
+            || !is_test(value) && !reads_clock(value)
             || self.known.contains_key(name)
             || self.known.len() >= MAX_NAMES
         {
             return;
         }
-        let subject = self.subject(value);
+        let subject = if reads_clock(value) { GuardSubject::Clock } else { self.subject(value) };
         // What is computed for a rank, such as its part of the data, is not the rank.
         let is_computed = || self.subject(&without_arguments(value)) != GuardSubject::Rank;
         if subject == GuardSubject::Other || subject == GuardSubject::Rank && is_computed() {
@@ -209,7 +209,7 @@ impl Names {
         let weight = |subject| match subject {
             GuardSubject::Rank => 4,
             GuardSubject::Finite => 3,
-            GuardSubject::State => 2,
+            GuardSubject::State | GuardSubject::Clock => 2,
             GuardSubject::Data => 1,
             _ => 0,
         };
@@ -217,6 +217,8 @@ impl Names {
         for word in words(test) {
             let subject = match word {
                 _ if RANK_ATTRIBUTES.contains(&word) && is_attribute(word) => GuardSubject::Rank,
+                // The method of a tensor; a variable of this name is anything.
+                "item" if is_attribute(word) => GuardSubject::Other,
                 _ => self.word(word),
             };
             if weight(subject) > weight(best) {
@@ -238,7 +240,9 @@ impl Names {
         }
         let in_parts =
             |list: &[&str]| list.contains(&word) || word.split('_').any(|it| list.contains(&it));
-        if in_parts(&STATE) {
+        if CLOCK.contains(&word) {
+            GuardSubject::Clock
+        } else if word == LOCAL || in_parts(&STATE) {
             GuardSubject::State
         } else if in_parts(&DATA) {
             GuardSubject::Data
@@ -246,6 +250,18 @@ impl Names {
             GuardSubject::Other
         }
     }
+}
+
+/// Whether an expression calls a function that reads a clock.
+fn reads_clock(value: &str) -> bool {
+    CLOCK.iter().any(|it| {
+        let mut calls = value.match_indices(it);
+        calls.any(|(at, _)| {
+            let is_whole =
+                value[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '_');
+            is_whole && value[at + it.len()..].starts_with("()")
+        })
+    })
 }
 
 fn is_rank(word: &str) -> bool {

@@ -1,12 +1,22 @@
 use super::*;
 
-/// The guards of the line marked `# here`, as "form subject line test".
-fn guards(text: &str) -> Vec<String> {
+/// The guards of the line marked `# here`, without those of [`counts`], as "form subject line test".
+pub(super) fn guards(text: &str) -> Vec<String> {
+    of_forms(text, |form| !matches!(form, GuardForm::Repeats | GuardForm::Computes))
+}
+
+/// The loops around the line marked `# here`, and the assignments to what it and they use.
+pub(super) fn counts(text: &str) -> Vec<String> {
+    of_forms(text, |form| matches!(form, GuardForm::Repeats | GuardForm::Computes))
+}
+
+fn of_forms(text: &str, is_shown: fn(GuardForm) -> bool) -> Vec<String> {
     let line = text.lines().position(|line| line.contains("# here"));
     let line = line.unwrap() as u32 + 1;
     Source::parse(text)
         .guards(line)
         .into_iter()
+        .filter(|it| is_shown(it.form))
         .map(|it| format!("{} {} {} {}", it.form, it.subject, it.line, it.test))
         .collect()
 }
@@ -69,7 +79,7 @@ def train(loader):
             "skips data 9 x.numel() == 0",
             "skips finite 6 not torch.isfinite(loss)",
             "ends state 13 loss.item() < best",
-            "leaves rank 2 not is_main_process()",
+            "returns rank 2 not is_main_process()",
         ]
     );
 }

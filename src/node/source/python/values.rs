@@ -2,13 +2,20 @@
 
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
-use super::expression::{changes, conditional_tests, header_test, is_comparison, parts, value_of};
+use super::expression::{
+    assigns, changes, conditional_tests, header_test, is_comparison, parts, value_of,
+};
 use super::{Guard, Head, Source, subject};
 
 /// Maximum number of names in a line that are followed …
 const MAX_NAMES: usize = 16;
 /// … and of lines before it that are searched for assignments.
 const MAX_LINES_BEFORE: usize = 400;
+/// Maximum number of variables of an expression whose assignments are reported.
+const MAX_ASSIGNMENTS: usize = 4;
+/// Calls that take the next item of an input.
+const TAKES: [&str; 7] =
+    [".get(", ".get_nowait(", "next(", ".pop(", ".popleft(", ".recv(", ".readline("];
 /// Progress bars: they yield the values that they are given.
 const PROGRESS_BARS: [&str; 4] = ["tqdm", "trange", "track", "alive_it"];
 /// Maximum length of a statement that is searched for conditional expressions, in bytes.
@@ -63,6 +70,48 @@ impl Source {
                 }
             }
         }
+    }
+
+    /// The latest assignments before a line, in its function, to the variables that an expression uses.
+    pub(super) fn assignments(&self, text: &str, at: usize, found: &mut Vec<Guard>) {
+        let mut known: Vec<&str> = Vec::new();
+        for name in subject::names(text).take(MAX_NAMES) {
+            let latest = self.assignment(name, at).filter(|_| !known.contains(&name));
+            known.push(name);
+            let Some(line) = latest.map(|it| &self.lines[it]) else { continue };
+            let guard = self.guard(line.first, &line.text, GuardForm::Computes);
+            let is_new = |it: &Guard| it.form != GuardForm::Computes || it.line != guard.line;
+            // A constant is equal on all ranks.
+            let is_computed = value_of(&line.text).contains(['(', '[']);
+            if is_computed && known.len() <= MAX_ASSIGNMENTS && found.iter().all(is_new) {
+                found.push(Guard { subject: GuardSubject::Other, ..guard });
+            }
+        }
+    }
+
+    /// The latest assignment to a variable before a line, in the same function.
+    fn assignment(&self, name: &str, at: usize) -> Option<usize> {
+        let scope = self.scope(at);
+        let mut earlier = (0..at).rev().take(MAX_LINES_BEFORE);
+        earlier.find(|&i| assigns(&self.lines[i].text, name) && self.scope(i) == scope)
+    }
+
+    /// Whether a test decides that an input has ended: that a variable, which was taken from a queue or an iterator,
+    /// is the value that stands for the end.
+    pub(super) fn is_end_of_input(&self, test: &str, at: usize) -> bool {
+        let positive = test.strip_prefix("not ");
+        let compared = positive.unwrap_or(test);
+        let sides = [" is ", " == "].into_iter().find_map(|it| compared.split_once(it));
+        let item = sides.map_or(compared, |(item, _)| item.trim());
+        let is_end = match sides {
+            Some((_, end)) => !end.starts_with("not "),
+            None => positive.is_some(),
+        };
+        if !is_end || !item.chars().all(|c| c.is_alphanumeric() || c == '_') {
+            return false;
+        }
+        let assignment = self.assignment(item, at).map(|it| value_of(&self.lines[it].text));
+        assignment.is_some_and(|value| TAKES.iter().any(|it| value.contains(it)))
     }
 
     /// The tests that decide on the values of a statement: in it, and in what it calls.

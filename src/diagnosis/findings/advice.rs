@@ -1,0 +1,93 @@
+//! Advice by code and cause.
+//!
+//! Advice that changes the program needs a cause. Without one, a finding says what to look at.
+
+use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::report::CauseKind;
+
+use crate::source::cause::{Detail, Reading};
+
+/// Advice against a cause.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Codes to which it applies; empty: all without a row of their own.
+    pub codes: &'static [&'static str],
+    /// Kind of the cause.
+    pub kind: CauseKind,
+    /// The part of the kind to which it applies.
+    pub detail: Detail,
+    /// The advice.
+    pub text: &'static str,
+}
+
+const fn row(kind: CauseKind, detail: Detail, text: &'static str) -> Row {
+    Row { codes: &[], kind, detail, text }
+}
+
+/// All advice against causes, which the documentation lists.
+pub const ROWS: &[Row] = &[
+    row(
+        CauseKind::UnevenInputs,
+        Detail::Any,
+        "Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or run the loop inside \
+         Join([model]) if DDP makes all its calls.",
+    ),
+    row(
+        CauseKind::UnevenInputs,
+        Detail::Loop,
+        "Agree on the number of iterations before the loop (all_reduce of the length with MIN or MAX), or make the \
+         call after it, once on every rank.",
+    ),
+    row(
+        CauseKind::RankConditional,
+        Detail::Any,
+        "Make the call on every rank of the group, and keep only what one rank has to do (writing a file, printing) \
+         under the condition.",
+    ),
+    row(
+        CauseKind::SkippedIteration,
+        Detail::Any,
+        "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, or run backward on a \
+         loss of zero.",
+    ),
+    row(
+        CauseKind::SwallowedException,
+        Detail::Any,
+        "Do not go on after an exception on one rank alone: let it end the job, or all_reduce a flag so that every \
+         rank leaves the step.",
+    ),
+    row(
+        CauseKind::SwappedCalls,
+        Detail::Any,
+        "Make the calls in one order on all ranks: sort what a loop runs over, and give both branches of a test the \
+         same order.",
+    ),
+    row(
+        CauseKind::LocalDecision,
+        Detail::Any,
+        "Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on it.",
+    ),
+    row(
+        CauseKind::LocalDecision,
+        Detail::Clock,
+        "Count steps instead of time, or let one rank read its clock and broadcast the decision before any rank acts \
+         on it.",
+    ),
+    row(
+        CauseKind::DataDependentPath,
+        Detail::Any,
+        "Take the same path on every rank whatever its batch holds (on a dummy input, times zero), or agree on the \
+         path by an all_reduce first.",
+    ),
+];
+
+/// Advice of a finding with this code against the cause; `None`: the cause is unknown, or has none that applies.
+pub(crate) fn against(code: &Code, reading: &Reading) -> Option<&'static str> {
+    let kind = reading.cause.kind;
+    let mut rows: Vec<&Row> = ROWS.iter().filter(|it| it.kind == kind).collect();
+    rows.retain(|it| it.codes.is_empty() || it.codes.contains(&code.code));
+    // The most particular row.
+    rows.sort_by_key(|it| (it.codes.is_empty(), it.detail != reading.detail));
+    let applies = |it: &&Row| it.detail == Detail::Any || it.detail == reading.detail;
+    rows.into_iter().find(applies).map(|it| it.text).filter(|_| !reading.same_path)
+}
