@@ -54,13 +54,13 @@ pub(super) fn explanation(
         left = left.saturating_sub(needed);
         labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
     }
-    for cause in &cause {
+    if let Some(cause) = &cause {
         labelled(out, "cause", cause, style)?;
     }
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
-    for more in &more {
+    if let Some(more) = &more {
         labelled(out, "more", more, style)?;
     }
     Ok(())
