@@ -194,7 +194,7 @@ fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<Reading>
     let is_there =
         |wait: &&Blocked| wait.call.place.as_ref().is_some_and(|it| it.is_same_line(line));
     let groups: BTreeSet<GroupId> = cycle.iter().map(|wait| wait.group).collect();
-    if groups.len() < 2 || !rest.iter().all(|wait| is_there(wait)) {
+    if groups.len() < 2 || !rest.iter().all(is_there) {
         return None;
     }
     cause::order_of_loop(situation.model.member(first.group, first.rank)?, line)
