@@ -341,7 +341,7 @@ def load(path):
     dist.broadcast(x, 0)  # here
 ",
     );
-    assert_eq!(found, ["leaves state 2 os.path.exists(path)"]);
+    assert_eq!(found, ["returns state 2 os.path.exists(path)"]);
 }
 
 #[test]
