@@ -285,9 +285,10 @@ impl Job<'_> {
             Some((entry.rank, track, call))
         });
         let numbers = numbered(timeline);
-        for (nth, (rank, track, call)) in
-            calls.filter(|(.., it)| it.is_open()).take(MAX_ARROWS).enumerate()
-        {
+        // A process may have ended before the finding.
+        let lasts = |track: &Track| track.until(timeline) >= began;
+        let calls = calls.filter(|(_, track, call)| call.is_open() && lasts(track));
+        for (nth, (rank, track, call)) in calls.take(MAX_ARROWS).enumerate() {
             let known = numbers.iter().find(|(it, _)| std::ptr::eq(*it, track));
             let Some(number) = known.and_then(|(_, it)| it.get(&call.call.thread.0)) else {
                 continue;

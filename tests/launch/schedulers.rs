@@ -57,7 +57,7 @@ fn install(name: &str, dir: &Path, program: &str) -> PathBuf {
     script
 }
 
-/// A Slurm cluster of two hosts without cgroups, with the prolog and the epilog of the documentation.
+/// A Slurm cluster of two hosts without cgroups, with the prologs of the documentation.
 struct Slurm {
     hosts: Hosts,
     dir: PathBuf,
@@ -80,7 +80,7 @@ impl Slurm {
         let config =
             include_str!("../support/programs/slurm.conf").replace("@DIR@", dir.to_str().unwrap());
         fs::write(dir.join("slurm.conf"), config).unwrap();
-        for name in ["prolog.sh", "task-prolog.sh", "epilog.sh"] {
+        for name in ["prolog.sh", "task-prolog.sh"] {
             install(name, &dir, PROGRAM);
         }
         // Needed by slurmd although no plugin uses cgroups.
@@ -216,51 +216,6 @@ fn unchanged_job_of_slurm_reports_to_the_coordinator_of_its_user() {
     assert_and_print_hang(&report);
     assert!(report.job.id.starts_with("slurm-"), "{}", report.job.id);
     drop(srun);
-}
-
-#[test]
-fn boxes_of_a_killed_job_of_slurm_are_kept_and_diagnosed() {
-    let Some(venv) = venv() else { return };
-    let Some(slurm) = Slurm::start() else { return };
-    let mut sbatch = slurm.command("sbatch");
-    sbatch
-        .env("PATH", path(venv))
-        .env("OMP_NUM_THREADS", "1")
-        .env("DDP_DOCTOR_TOKEN", TOKEN)
-        .args(["--wait", "--output=job.out"])
-        .arg(operations().join("slurm/torchrun.sbatch"))
-        .arg(jobs().join("../../agent/python/examples/uneven_batches.py"));
-    let mut job = slurm.hosts.start(0, "sbatch", sbatch);
-    let output = slurm.dir.join("job.out");
-    eventually("the job hangs", || {
-        fs::read_to_string(&output).is_ok_and(|it| it.contains("error[DD103]"))
-    });
-    // As the kernel does without memory; `scancel` first sends SIGTERM, at which `run` writes its report.
-    let variable = format!("SLURM_SUBMIT_DIR={}\0", slurm.dir.display());
-    for process in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
-        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
-        if String::from_utf8_lossy(&environment).contains(&variable) {
-            let pid = process.file_name();
-            assert!(Command::new("kill").arg("-KILL").arg(pid).output().is_ok());
-        }
-    }
-    job.end();
-    let kept = slurm.dir.join("home/ddp-doctor-runs");
-    let report = |host: &str| {
-        let folders = fs::read_dir(&kept).ok()?;
-        let mut folders = folders.filter_map(|it| Some(it.ok()?.path()));
-        let folder = folders.find(|it| it.to_string_lossy().ends_with(host))?;
-        report_in(&folder.join("report.json"))
-    };
-    for host in ["host-0", "host-1"] {
-        eventually("the epilog has diagnosed the boxes", || report(host).is_some());
-        let report = report(host).unwrap();
-        assert_eq!(
-            (report.verdict, report.evidence.ranks_reporting),
-            (Verdict::Hang, 1),
-            "{report:#?}"
-        );
-    }
 }
 
 #[test]
