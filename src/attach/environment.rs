@@ -182,12 +182,18 @@ fn until<M: Memory>(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     /// The environment of a program that was started with these variables.
     fn of_program(variables: &[(&str, &str)]) -> (Environment, Option<Environment>) {
-        let mut command = std::process::Command::new("sleep");
-        let mut child = command.arg("60").envs(variables.iter().copied()).spawn().unwrap();
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo; read line"]).envs(variables.iter().copied());
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Once it prints, its C library knows the variables.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let read = (Environment::of(child.id()), current(child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
