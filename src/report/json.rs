@@ -77,6 +77,12 @@ impl Assembler {
         self.evidence.ranks_reporting
     }
 
+    /// Number of ranks whose state is known. It can lag behind [`Self::ranks_reporting`] by one update.
+    #[must_use]
+    pub fn ranks_listed(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// The current report.
     #[must_use]
     pub fn report(&self) -> Report {

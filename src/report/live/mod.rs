@@ -134,7 +134,7 @@ impl Live {
     pub fn apply(&mut self, update: Update, now: Instant) {
         let ended = update.ended;
         self.has_ended |= ended;
-        let outline = |it: &Assembler| (it.verdict(), it.ranks_reporting());
+        let outline = |it: &Assembler| (it.verdict(), it.ranks_reporting(), it.ranks_listed());
         let before = outline(&self.assembler);
         let changed = self.assembler.apply(update);
         if changed || ended || before != outline(&self.assembler) {
@@ -382,6 +382,8 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
+    use ddp_doctor_proto::report::Rank;
+
     use super::*;
 
     #[derive(Clone, Default)]
@@ -450,6 +452,23 @@ mod tests {
             let line = format!("\"ranks_reporting\": {ranks}");
             assert!(report.contains(&line), "{report}");
         }
+    }
+
+    #[test]
+    fn report_of_a_healthy_job_lists_a_rank_that_was_counted_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let (out, style) = (Box::new(Screen::default()), Style::default());
+        let files = vec![path.clone().into()];
+        let mut live = Live::new(out, style, Verbosity::default(), Job::default(), files);
+        for listed in [0, 1] {
+            let mut joined = Update { verdict: Verdict::Healthy, ..Default::default() };
+            joined.evidence.ranks_reporting = 2;
+            joined.ranks = vec![Rank { rank: listed, ..Default::default() }];
+            live.apply(joined, Instant::now());
+        }
+        let report: Report = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(report.ranks.iter().map(|it| it.rank).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
