@@ -53,6 +53,19 @@ struct Node {
     ended: bool,
 }
 
+impl Node {
+    const fn new(requests: mpsc::Sender<v1::Request>) -> Self {
+        Self {
+            requests,
+            round: Vec::new(),
+            next: Vec::new(),
+            bytes: 0,
+            is_attached: true,
+            ended: false,
+        }
+    }
+}
+
 impl Gathering {
     pub(super) const fn new(publisher: watch::Sender<Arc<Published>>) -> Self {
         Self { nodes: Vec::new(), by_attachment: BTreeMap::new(), publisher, engine: None }
@@ -89,14 +102,7 @@ impl Gathering {
                 }
                 send(&requests, v1::request::Kind::Welcome(welcome));
                 self.by_attachment.insert(attachment, self.nodes.len());
-                self.nodes.push(Node {
-                    requests,
-                    round: Vec::new(),
-                    next: Vec::new(),
-                    bytes: 0,
-                    is_attached: true,
-                    ended: false,
-                });
+                self.nodes.push(Node::new(requests));
             }
             Input::Report { attachment, report, .. } => {
                 if let Some(&index) = self.by_attachment.get(&attachment) {
@@ -237,14 +243,7 @@ mod tests {
         let mut gathering = Gathering::new(publisher);
         for (index, round) in rounds.into_iter().enumerate() {
             let (requests, _node) = mpsc::channel(1);
-            gathering.nodes.push(Node {
-                requests,
-                round: Vec::new(),
-                next: Vec::new(),
-                bytes: 0,
-                is_attached: true,
-                ended: false,
-            });
+            gathering.nodes.push(Node::new(requests));
             for report in round.into_iter().chain([v1::Report::default()]) {
                 gathering.receive(index, report);
             }

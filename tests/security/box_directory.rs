@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -79,15 +79,21 @@ fn identity(path: &Path) -> Identity {
     Identity { device: found.dev(), inode: found.ino() }
 }
 
-/// Between the start of a reporter and its first look at the directory, another one has been put there.
-#[test]
-fn reporter_uses_only_the_directory_of_its_rank() {
-    let Some(victim) = Victim::new() else { return };
+/// A directory of boxes in one where anybody can write, and a box in it.
+fn boxes_that_others_can_exchange(victim: &Victim) -> (PathBuf, PathBuf) {
     let shared = victim.path().join("shared");
     fs::create_dir(&shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
     let boxes = shared.join("boxes");
     let black_box = boxes_of(&boxes, [3, 3], [false, false]).remove(0);
+    (boxes, black_box)
+}
+
+/// Between the start of a reporter and its first look at the directory, another one has been put there.
+#[test]
+fn reporter_uses_only_the_directory_of_its_rank() {
+    let Some(victim) = Victim::new() else { return };
+    let (boxes, black_box) = boxes_that_others_can_exchange(&victim);
     let elsewhere = KnownDirectories::new([identity(victim.path())]);
     let error = Following::begin_in(&boxes, FollowedBy::Reporter, &elsewhere).unwrap_err();
     assert!(error.to_string().contains("is not the directory that was made"), "{error}");
@@ -111,11 +117,7 @@ fn reporter_uses_only_the_directory_of_its_rank() {
 #[test]
 fn reporter_with_invalid_identities_uses_no_directory_that_others_can_exchange() {
     let Some(victim) = Victim::new() else { return };
-    let shared = victim.path().join("shared");
-    fs::create_dir(&shared).unwrap();
-    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
-    let boxes = shared.join("boxes");
-    let black_box = boxes_of(&boxes, [3, 3], [false, false]).remove(0);
+    let (boxes, black_box) = boxes_that_others_can_exchange(&victim);
     for (identities, is_refused) in [("", false), ("device:inode", true), ("12", true)] {
         let mut reporter = program(victim.path());
         reporter.arg("reporter").args([&black_box, &boxes]);

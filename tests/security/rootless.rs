@@ -15,6 +15,18 @@ export LD_LIBRARY_PATH=/mnt/bin
 cd /mnt/home
 "#;
 
+/// Whether a script with the installation succeeds, and its output; `None`: this system permits no user namespaces, or the
+/// test does not run as root.
+fn outcome(script: &str) -> Option<(bool, String)> {
+    let output = with_two_users(&format!("{INSTALLED}{script}"))?;
+    let said = text(&output);
+    if said.contains("unshare failed") {
+        eprintln!("skipped: this system permits no user namespaces");
+        return None;
+    }
+    Some((output.status.success(), said))
+}
+
 #[test]
 fn job_in_a_rootless_container_is_diagnosed() {
     let script = r#"
@@ -25,12 +37,8 @@ fn job_in_a_rootless_container_is_diagnosed() {
             exec /mnt/bin/training 2'
         cat report.json
     "#;
-    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
-    let said = text(&output);
-    if !said.contains("owner: 65534") {
-        return eprintln!("skipped: this system permits no user namespaces");
-    }
-    assert!(output.status.success(), "{said}");
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded && said.contains("owner: 65534\n"), "{said}");
     assert!(said.contains("path: /mnt/app/lib/ddp-doctor/python/ddp_doctor/activate:"), "{said}");
     assert!(said.contains("library: /mnt/app/lib/ddp-doctor/libddp_doctor.so\n"), "{said}");
     assert!(said.contains("\"ranks_reporting\": 2"), "{said}");
@@ -48,12 +56,8 @@ fn ranks_in_a_rootless_container_are_diagnosed() {
             unshare --user --map-root-user /mnt/bin/training 2
         cat report.json
     "#;
-    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
-    let said = text(&output);
-    if said.contains("unshare failed") {
-        return eprintln!("skipped: this system permits no user namespaces");
-    }
-    assert!(output.status.success(), "{said}");
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
     assert!(said.contains("\"ranks_reporting\": 2") && said.contains("verdict: healthy"), "{said}");
 }
 
@@ -73,11 +77,7 @@ fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {
         rootless /mnt/app/bin/ddp-doctor run --run-dir /mnt/theirs/rep/run -- true || true
         echo "left: $(ls -A kept) $(cat kept/report.json)"
     "#;
-    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
-    let said = text(&output);
-    if said.contains("unshare failed") {
-        return eprintln!("skipped: this system permits no user namespaces");
-    }
+    let Some((_, said)) = outcome(script) else { return };
     assert!(said.contains("left: report.json precious\n"), "{said}");
     assert!(said.contains("rep is a link that another user can change"), "{said}");
 }
@@ -94,12 +94,8 @@ fn library_is_not_below_a_directory_of_another_user_of_the_host() {
         rootless /mnt/app/bin/ddp-doctor run --run-dir out --nccl profiler -- \
             sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
     "#;
-    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
-    let said = text(&output);
-    if said.contains("unshare failed") {
-        return eprintln!("skipped: this system permits no user namespaces");
-    }
-    assert!(output.status.success(), "{said}");
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
     assert!(said.contains("folder: /mnt/home/.cache/ddp-doctor/"), "{said}");
     let notice =
         "another user of the host may own /mnt/theirs, and can remove or replace the evidence";
@@ -115,12 +111,8 @@ fn refused_package_is_not_reported_as_missing() {
         cp -r /mnt/app /mnt/shared
         rootless /mnt/shared/app/bin/ddp-doctor run -- true
     "#;
-    let Some(output) = with_two_users(&format!("{INSTALLED}{script}")) else { return };
-    let said = text(&output);
-    if said.contains("unshare failed") {
-        return eprintln!("skipped: this system permits no user namespaces");
-    }
-    assert!(output.status.success(), "{said}");
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
     let captured = "collectives of Python programs will not be captured: ";
     assert!(said.contains(captured) && said.contains("is ignored, because /mnt/shared"), "{said}");
     assert!(said.contains("set DDP_DOCTOR_PYTHON to use it"), "{said}");

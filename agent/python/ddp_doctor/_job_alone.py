@@ -48,7 +48,7 @@ def why_not(program):
 
 
 def start(arguments, reason):
-    """Replaces this process with the job of the command line, and prints `reason`. Returns if there is no job."""
+    """Prints `reason`, and executes the job of the command line in this process. Returns if the line has none."""
     job = _job(arguments)
     if not job:
         return

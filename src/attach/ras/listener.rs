@@ -1,6 +1,5 @@
 //! Who listens at the other end of a connection within this host.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
@@ -17,8 +16,7 @@ pub(super) fn is_on_this_host(stream: &TcpStream) -> io::Result<bool> {
 
 /// The users of the sockets that listen at an address of this host. Any user may listen on NCCL's port.
 pub(super) fn owners(address: SocketAddr) -> Vec<u32> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
-        .map(|table| fs::read_to_string(table).unwrap_or_default());
+    let tables = peers::tables(std::process::id());
     let mut owners = Vec::new();
     for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
         // number: local address, remote address, state, queues, timer, retransmissions, user

@@ -176,11 +176,11 @@ impl Attach {
             [_] => {}
             _ if self.all => {}
             jobs => {
-                let name = |it: &RankedJob| match it.user {
-                    user if user == sys::user_id() => {
-                        format!("{} ({} ranks)", it.id, it.ranks.len())
-                    }
-                    user => format!("{} ({} ranks, of user {user})", it.id, it.ranks.len()),
+                let name = |it: &RankedJob| {
+                    let is_own = it.user == sys::user_id();
+                    let owner =
+                        if is_own { String::new() } else { format!(", of user {}", it.user) };
+                    format!("{} ({} ranks{owner})", it.id, it.ranks.len())
                 };
                 let ids: Vec<String> = jobs.iter().map(name).collect();
                 bail!(

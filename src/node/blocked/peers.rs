@@ -64,14 +64,18 @@ struct Socket {
 
 /// The TCP connections in the network namespace of a process.
 fn sockets(pid: u32) -> Vec<Socket> {
-    let texts = ["tcp", "tcp6"].map(|table| {
+    tables(pid).iter().flat_map(|text| text.lines().skip(1).filter_map(socket)).collect()
+}
+
+/// The tables of TCP sockets in the network namespace of a process. Those that listen come first.
+pub(crate) fn tables(pid: u32) -> [String; 2] {
+    ["tcp", "tcp6"].map(|table| {
         let mut text = Vec::new();
         let file = File::open(format!("/proc/{pid}/net/{table}"));
         // What was read before an error counts.
         drop(file.and_then(|file| file.take(MAX_TABLE).read_to_end(&mut text)));
         String::from_utf8_lossy(&text).into_owned()
-    });
-    texts.iter().flat_map(|text| text.lines().skip(1).filter_map(socket)).collect()
+    })
 }
 
 /// A line of `/proc/net/tcp` or `tcp6`.

@@ -524,19 +524,15 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 
 /// A supported cause with its evidence, if it needs any.
 pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
-    let confidence = Confidence::Supported;
-    Reading {
-        cause: Cause { kind, confidence },
-        because,
-        mistake: None,
-        same_path: false,
-        detail: Detail::Any,
-    }
+    reading(kind, Confidence::Supported, because)
 }
 
 /// A cause that is only suspected.
 pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
-    let confidence = Confidence::Suspected;
+    reading(kind, Confidence::Suspected, because)
+}
+
+const fn reading(kind: CauseKind, confidence: Confidence, because: Option<String>) -> Reading {
     Reading {
         cause: Cause { kind, confidence },
         because,
