@@ -181,23 +181,30 @@ fn until<M: Memory>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::Read;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
-    /// The environment of a program that was started with these variables.
-    fn of_program(variables: &[(&str, &str)]) -> (Environment, Option<Environment>) {
-        let mut command = std::process::Command::new("sh");
+    /// What `read` returns for the pid of a program that was started with these variables.
+    pub(in crate::attach) fn with_program<T>(
+        variables: &[(&str, &str)],
+        read: impl FnOnce(u32) -> T,
+    ) -> T {
+        let mut command = Command::new("sh");
         command.args(["-c", "echo; read line"]).envs(variables.iter().copied());
-        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // Once it prints, its C library knows the variables.
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Only once it prints are its variables in /proc and known to its C library.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let read = (Environment::of(child.id()), current(child.id()));
+        let read = read(child.id());
         child.kill().unwrap();
         child.wait().unwrap();
         read
+    }
+
+    fn of_program(variables: &[(&str, &str)]) -> (Environment, Option<Environment>) {
+        with_program(variables, |pid| (Environment::of(pid), current(pid)))
     }
 
     #[test]

@@ -204,6 +204,7 @@ fn name(environment: &Environment, launcher: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::environment::tests::with_program;
     use super::*;
 
     fn process(pid: u32, parent: u32, variables: &[(&'static str, &'static str)]) -> RankProcess {
@@ -247,14 +248,10 @@ mod tests {
 
     #[test]
     fn numbers_that_no_job_has_are_unknown() {
-        let mut command = std::process::Command::new("sleep");
-        let variables =
-            |rank: &str| [("RANK", rank.to_owned()), ("WORLD_SIZE", u32::MAX.to_string())];
+        let size = u32::MAX.to_string();
         for (rank, known) in [("3", Some(None)), ("4294967295", None)] {
-            let mut child = command.arg("60").envs(variables(rank)).spawn().unwrap();
-            let found = rank_of(child.id(), &Stat::of(child.id()).unwrap());
-            child.kill().unwrap();
-            child.wait().unwrap();
+            let variables = [("RANK", rank), ("WORLD_SIZE", size.as_str())];
+            let found = with_program(&variables, |pid| rank_of(pid, &Stat::of(pid).unwrap()));
             assert_eq!(found.map(|it| it.world_size), known);
         }
     }
