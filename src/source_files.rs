@@ -38,7 +38,7 @@ pub struct ProcessRoot(Arc<File>);
 impl ProcessRoot {
     /// The root directory of a process; `None`: it is that of this process, or may not be read.
     #[must_use]
-    pub fn of(pid: u32) -> Option<Self> {
+    pub fn open(pid: u32) -> Option<Self> {
         let path = PathBuf::from(format!("/proc/{pid}/root"));
         let opened =
             File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(&path);
@@ -346,7 +346,7 @@ mod tests {
         let Some(mut child) = contained() else {
             return;
         };
-        let root = ProcessRoot::of(child.id());
+        let root = ProcessRoot::open(child.id());
         let words = ["sleep", "/opt/other/absent.py"];
         let folders = root.map(|it| SourceFolders::in_root(it, &words, "/opt/app".as_ref()));
         let folders = folders.unwrap_or_default();
@@ -362,6 +362,6 @@ mod tests {
         let expected = [program.clone(), program.clone(), None, None, None, None, program];
         assert_eq!(read, expected);
         assert_eq!(here, None);
-        assert!(ProcessRoot::of(std::process::id()).is_none());
+        assert!(ProcessRoot::open(std::process::id()).is_none());
     }
 }

@@ -88,7 +88,7 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
     let members: Vec<u32> = (0..RANKS).collect();
     let mut ring = Ring {
         world: agent.group("world", "all ranks", "sockets", &members),
-        neighbours: Neighbours::meet(rank)?,
+        neighbors: Neighbors::meet(rank)?,
         agent,
     };
     let mut weights = [0.0; PARAMETERS];
@@ -117,11 +117,11 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A rank with its connections to the neighbours.
+/// A rank with its connections to the neighbors.
 struct Ring {
     agent: Agent,
     world: Group,
-    neighbours: Neighbours,
+    neighbors: Neighbors,
 }
 
 impl Ring {
@@ -137,7 +137,7 @@ impl Ring {
             .issue();
         let mut passing = values.to_vec();
         for _ in 1..RANKS {
-            self.neighbours.pass_on(&mut passing)?;
+            self.neighbors.pass_on(&mut passing)?;
             for (sum, value) in values.iter_mut().zip(&passing) {
                 *sum += value;
             }
@@ -149,12 +149,12 @@ impl Ring {
 }
 
 /// Connections to the next and from the previous rank.
-struct Neighbours {
+struct Neighbors {
     next: TcpStream,
     previous: TcpStream,
 }
 
-impl Neighbours {
+impl Neighbors {
     fn meet(rank: u32) -> Result<Self> {
         let ports = env::var("PORTS")?;
         let ports: Vec<u16> =

@@ -52,8 +52,8 @@ impl Agent {
         self.group_of_epoch(name, description, backend, 0, members)
     }
 
-    /// Like [`Agent::group`], for a world that is initialised repeatedly: `epoch` counts the
-    /// initialisations, from 0.
+    /// Like [`Agent::group`], for a world that is initialized repeatedly: `epoch` counts the
+    /// initializations, from 0.
     #[must_use = "calls are made in the group"]
     pub fn group_of_epoch(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! Another process would need its own context on the device, which takes some of the memory to be
 //! measured. The sampling thread uses the contexts of this process instead. It neither loads nor
-//! initialises the driver, and creates no context on a device that has none.
+//! initializes the driver, and creates no context on a device that has none.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
 use std::ffi::CStr;
@@ -54,7 +54,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 pub enum GpuError {
     /// The process has not loaded the driver.
     NotLoaded,
-    /// The process has not initialised the driver.
+    /// The process has not initialized the driver.
     NotInitialized,
     /// The driver lacks a required function.
     Incompatible,
@@ -66,7 +66,7 @@ impl fmt::Display for GpuError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotLoaded => f.write_str("this process has not loaded the CUDA driver"),
-            Self::NotInitialized => f.write_str("this process has not initialised CUDA"),
+            Self::NotInitialized => f.write_str("this process has not initialized CUDA"),
             Self::Incompatible => f.write_str("the CUDA driver lacks a function"),
             Self::Driver(error) => write!(f, "a CUDA driver call failed with error {error}"),
         }
@@ -101,7 +101,7 @@ fn query_driver() -> Result<Vec<Sample>, GpuError> {
         return Err(GpuError::NotLoaded);
     }
     let mut devices = 0;
-    // SAFETY: the pointer is to a live value. An uninitialised driver returns an error.
+    // SAFETY: the pointer is to a live value. An uninitialized driver returns an error.
     check(unsafe { cuda::cuDeviceGetCount(&raw mut devices) })?;
     // While another thread captures a graph, calls that might disturb the capture fail in other
     // capture modes.

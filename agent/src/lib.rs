@@ -35,7 +35,7 @@
 //! coordinator. The examples of this package are complete jobs.
 //!
 //! With the feature `cuda` and `DDP_DOCTOR_GPU_MEMORY=1`, a thread samples the memory of the GPUs
-//! that the process uses. It neither loads nor initialises CUDA.
+//! that the process uses. It neither loads nor initializes CUDA.
 //!
 //! With the feature `nccl`, the module `nccl` wraps cudarc's NCCL types under the same names and
 //! records their calls with the source line of the caller.

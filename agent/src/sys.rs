@@ -141,7 +141,7 @@ pub(crate) fn has_functions(library: &CStr, names: &[&CStr]) -> Option<bool> {
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut every = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the masks are live values, and the first call initialises what the second one reads.
+    // SAFETY: the masks are live values, and the first call initializes what the second one reads.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
         // Raised by faults of the thread itself, see `blackbox/faults.rs`.

@@ -52,7 +52,7 @@ fn model(number: u64) -> Model {
         function: "train".into(),
         ..Where::default()
     });
-    let processes = [0, 1].map(|rank| ProcessId::of(0, rank + 1));
+    let processes = [0, 1].map(|rank| ProcessId::new(0, rank + 1));
     for (process, rank) in processes.into_iter().zip(0..) {
         model.apply(Event::ProcessJoined {
             process,

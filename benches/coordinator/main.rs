@@ -279,7 +279,7 @@ fn process(event: &Event) -> ProcessId {
         | Event::Spent { process, .. }
         | Event::Scheduled { process, .. }
         | Event::Memory { process, .. } => *process,
-        other => panic!("{other:?} is no event of a simulated job"),
+        other => panic!("{other:?} is not an event of a simulated job"),
     }
 }
 

@@ -189,7 +189,7 @@ impl Job {
 
 impl Rank {
     fn process(&self) -> ProcessId {
-        ProcessId::of(self.rank / NODE, self.rank + 1)
+        ProcessId::new(self.rank / NODE, self.rank + 1)
     }
 
     fn until(&mut self, layout: &Layout, fault_step: u64, now: u64, events: &mut Vec<Event>) {

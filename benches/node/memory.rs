@@ -44,7 +44,7 @@ fn main() {
         black_box(proc::shared_memory(pid));
     });
     println!("twice a second, of each control group, and of the host:");
-    let group = MemoryGroup::of(&proc::cgroups(pid));
+    let group = MemoryGroup::parse(&proc::cgroups(pid));
     match &group {
         Some(group) => report("usage, limit, kills and reclaims of a control group", || {
             black_box((group.tightest(), group.oom_kills()));
@@ -67,11 +67,11 @@ fn main() {
     };
     let flat = series(|_| 500);
     report("growth check: constant memory", || {
-        black_box(growth::of(&flat, 100));
+        black_box(growth::growth(&flat, 100));
     });
     let grows = series(|step| 500 + 20 * step);
     report("growth check: growing memory", || {
-        growth::of(black_box(&grows), 100).unwrap();
+        growth::growth(black_box(&grows), 100).unwrap();
     });
 }
 

@@ -1,7 +1,7 @@
 """Measures what capturing its stacks costs a process: `ddp-doctor dump --pid` in a loop.
 
 A busy Python process with 30 sleeping threads does equal pieces of work. In alternating turns of a second its
-stacks are captured as fast as possible, or not at all. Pieces of neighbouring turns are compared by processor
+stacks are captured as fast as possible, or not at all. Pieces of neighboring turns are compared by processor
 time, which other load hardly affects. In practice a stall is sampled only a few times per hour.
 
     python benches/node/stacks.py

@@ -1,6 +1,6 @@
-//! Colours and characters, for terminals of different capabilities.
+//! Colors and characters, for terminals of different capabilities.
 //!
-//! Colour is never the only carrier of information: every toned text also has a word, a letter or a
+//! Color is never the only carrier of information: every toned text also has a word, a letter or a
 //! mark.
 
 use ratatui::buffer::Buffer;
@@ -8,22 +8,22 @@ use ratatui::style::{Color, Modifier, Style};
 
 use crate::state::Health;
 
-/// Number of colours of a terminal.
+/// Number of colors of a terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// No colours.
+    /// No colors.
     #[default]
     None,
-    /// The 16 standard colours, in shades that the user configured.
+    /// The 16 standard colors, in shades that the user configured.
     Sixteen,
-    /// 256 colours.
+    /// 256 colors.
     Indexed,
-    /// 24-bit colours.
+    /// 24-bit colors.
     True,
 }
 
 impl Depth {
-    /// Detects the number of colours from environment variables.
+    /// Detects the number of colors from environment variables.
     #[must_use]
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let term = variable("TERM").unwrap_or_default();
@@ -52,7 +52,7 @@ pub enum Tone {
     Warn,
     /// A bad state.
     Bad,
-    /// Emphasised.
+    /// Emphasized.
     Strong,
     /// How far a member lags behind the first, in levels from 0 to 4.
     Heat(u8),
@@ -61,14 +61,14 @@ pub enum Tone {
 /// Capabilities of the terminal that determine the style.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
-    /// Number of colours.
+    /// Number of colors.
     pub depth: Depth,
     /// Whether the terminal shows more than ASCII.
     pub unicode: bool,
 }
 
 impl Theme {
-    /// No colours, ASCII only.
+    /// No colors, ASCII only.
     pub const BARE: Self = Self { depth: Depth::None, unicode: false };
 
     /// The style of a tone.
@@ -97,7 +97,7 @@ impl Theme {
         }
     }
 
-    /// The style of a tone with reversed colours, for the most important words.
+    /// The style of a tone with reversed colors, for the most important words.
     #[must_use]
     pub fn banner(self, tone: Tone) -> Style {
         self.style(tone).add_modifier(Modifier::REVERSED | Modifier::BOLD)
@@ -180,7 +180,7 @@ mod tests {
     use ratatui::layout::Rect;
 
     #[test]
-    fn colour_depth_follows_the_environment() {
+    fn color_depth_follows_the_environment() {
         let of = |term: &str, more: &str| {
             Depth::of_environment(|name| Some(if name == "TERM" { term } else { more }.to_owned()))
         };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn bare_theme_has_no_colours_and_distinct_marks() {
+    fn bare_theme_has_no_colors_and_distinct_marks() {
         let tones = [Tone::Good, Tone::Warn, Tone::Bad, Tone::Label, Tone::Heat(3)];
         for tone in tones {
             let style = Theme::BARE.style(tone);

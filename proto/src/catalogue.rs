@@ -21,7 +21,7 @@ pub struct Code {
 impl Code {
     /// Looks up the entry of a code.
     #[must_use]
-    pub fn of(code: &str) -> Option<&'static Self> {
+    pub fn find(code: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.code == code).copied()
     }
 
@@ -133,7 +133,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());
-        assert_eq!(Code::of("DD102").map(|code| code.name), Some("early-exit"));
-        assert_eq!(Code::of("DD999"), None);
+        assert_eq!(Code::find("DD102").map(|code| code.name), Some("early-exit"));
+        assert_eq!(Code::find("DD999"), None);
     }
 }

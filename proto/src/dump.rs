@@ -27,14 +27,14 @@ pub struct Dump {
     /// Ranks of the job that were never seen.
     pub missing_ranks: Vec<u32>,
     /// Groups of processes whose main threads have the same frames, the smallest group first.
-    pub groups: Vec<Group>,
+    pub groups: Vec<FrameGroup>,
     /// All processes, by rank.
     pub processes: Vec<Process>,
 }
 
 /// Processes whose main threads have the same frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group {
+pub struct FrameGroup {
     /// Indexes into [`Dump::processes`].
     pub processes: Vec<usize>,
     /// The frames, innermost first.

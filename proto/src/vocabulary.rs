@@ -380,7 +380,7 @@ words! {
         NeverUnused = 7, "never unused";
         /// A line at which the program uses them.
         UsedAt = 8, "used at";
-        /// The values of some elements of one of them, after a synchronised backward pass.
+        /// The values of some elements of one of them, after a synchronized backward pass.
         Values = 9, "values";
         /// They required no gradient when the model was wrapped, and got one step after step.
         Thawed = 10, "thawed";

@@ -91,7 +91,7 @@ pub fn sides<'a>(
     mut source: impl FnMut(&Where) -> Option<String>,
 ) -> Vec<[String; 5]> {
     let roots: HashSet<u32> = finding.ranks.root.iter().copied().collect();
-    let mut ways = Ways::of(finding);
+    let mut ways = Ways::new(finding);
     let mut rows: Vec<Side> = Vec::new();
     let mut known: HashMap<([String; 4], bool), usize> = HashMap::new();
     for call in &finding.per_rank {
@@ -141,7 +141,7 @@ struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    fn of(finding: &'a Finding) -> Self {
+    fn new(finding: &'a Finding) -> Self {
         let mut lines: HashMap<_, Vec<&Where>> = HashMap::new();
         let mut known = HashSet::new();
         for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {

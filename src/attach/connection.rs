@@ -16,8 +16,8 @@ use crate::node::UserLog;
 use crate::node::follow::{Command, Commander, Commands};
 use crate::node::launch::coordinator::{Chosen, serve_here};
 use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::ship::attach::{CONCLUSION, Concluded, Diagnosis};
 use crate::node::timing::Timing;
+use crate::node::upload::attach::{CONCLUSION, Concluded, CoordinatorLink};
 
 /// Time limit for the last update to viewers of a coordinator in this process.
 const VIEWER_SHUTDOWN: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub fn rendezvous(first: &RankProcess) -> Option<Rendezvous> {
         "WORLD_SIZE" => first.world_size.map(|it| it.to_string()),
         name => first.environment.get(name).map(str::to_owned),
     };
-    Rendezvous::of(&[], &variable)
+    Rendezvous::from_command(&[], &variable)
 }
 
 impl Connection {
@@ -79,7 +79,7 @@ impl Connection {
         let (stop_serving, stop) = oneshot::channel();
         serve_here(&runtime, chosen.listening, &chosen.coordinator, &log, stop);
         let (ending, has_ended) = watch::channel(false);
-        let diagnosis = Diagnosis {
+        let diagnosis = CoordinatorLink {
             follower: commander.clone(),
             log,
             job: job.to_owned(),

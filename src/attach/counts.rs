@@ -41,14 +41,14 @@ pub struct Counted {
 #[must_use]
 pub fn counted(answer: &Answer, ranks: &[Placed]) -> Vec<Counted> {
     let mut found: Vec<Counted> =
-        answer.communicators.iter().filter_map(|it| Counted::of(it, ranks)).collect();
+        answer.communicators.iter().filter_map(|it| Counted::new(it, ranks)).collect();
     // Calls of the smaller group are usually later: the group of all ranks leads.
     found.sort_by_key(|it| std::cmp::Reverse(it.beyond.len()));
     found
 }
 
 impl Counted {
-    fn of(communicator: &Communicator, ranks: &[Placed]) -> Option<Self> {
+    fn new(communicator: &Communicator, ranks: &[Placed]) -> Option<Self> {
         let rank_of = |member: &Member| ranks.iter().find(|it| it.pid == member.pid);
         let mut members: Vec<(u32, u32, &Member)> = communicator
             .ranks

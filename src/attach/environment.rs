@@ -68,7 +68,7 @@ impl Environment {
     /// For a process of another user they are those of its start, which the kernel reads: that user decides what
     /// reading its memory costs, and when it ends (a page of a FUSE file).
     #[must_use]
-    pub fn of(pid: u32) -> Self {
+    pub fn read(pid: u32) -> Self {
         let memory = || current(pid).filter(|it| !it.0.is_empty());
         let current = if proc::is_own(pid) { memory() } else { None };
         current.unwrap_or_else(|| proc::environment(pid).iter().map(String::as_str).collect())
@@ -204,7 +204,7 @@ pub(super) mod tests {
     }
 
     fn of_program(variables: &[(&str, &str)]) -> (Environment, Option<Environment>) {
-        with_program(variables, |pid| (Environment::of(pid), current(pid)))
+        with_program(variables, |pid| (Environment::read(pid), current(pid)))
     }
 
     #[test]
@@ -217,7 +217,7 @@ pub(super) mod tests {
             // Variables that no diagnosis uses are not kept.
             assert_eq!((environment.get("SECRET"), environment.get("PATH")), (None, None));
         }
-        assert!(Environment::of(u32::MAX).0.is_empty());
+        assert!(Environment::read(u32::MAX).0.is_empty());
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
     let may_be_wanted = |pid: u32| proc::owner(pid).is_some_and(&is_user);
     let all = proc::all().unwrap_or_default();
     let stats: HashMap<u32, Stat> =
-        all.iter().filter_map(|&pid| Some((pid, Stat::of(pid).ok()?))).collect();
+        all.iter().filter_map(|&pid| Some((pid, Stat::read(pid).ok()?))).collect();
     let ranks =
         all.into_iter().filter(|&pid| may_be_read(pid) && may_be_wanted(pid)).filter_map(|pid| {
             let stat = stats.get(&pid)?;
@@ -133,7 +133,7 @@ fn ancestors(pid: u32, stats: &HashMap<u32, Stat>) -> impl Iterator<Item = u32> 
 }
 
 fn rank_of(pid: u32, stat: &Stat) -> Option<RankProcess> {
-    let environment = Environment::of(pid);
+    let environment = Environment::read(pid);
     let [rank, size, local, local_size] =
         LAUNCHERS.into_iter().find(|[rank, ..]| environment.number(rank).is_some())?;
     Some(RankProcess {
@@ -251,7 +251,7 @@ mod tests {
         let size = u32::MAX.to_string();
         for (rank, known) in [("3", Some(None)), ("4294967295", None)] {
             let variables = [("RANK", rank), ("WORLD_SIZE", size.as_str())];
-            let found = with_program(&variables, |pid| rank_of(pid, &Stat::of(pid).unwrap()));
+            let found = with_program(&variables, |pid| rank_of(pid, &Stat::read(pid).unwrap()));
             assert_eq!(found.map(|it| it.world_size), known);
         }
     }

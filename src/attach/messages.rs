@@ -13,7 +13,7 @@ use super::counts::{self, Placed};
 use super::find::{RankProcess, RankedJob};
 use super::position::{self, Position, StackCall};
 use super::ras::Answer;
-use super::sample::Look;
+use super::sample::StackRound;
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::evidence::backends::Backend;
 use crate::diagnosis::evidence::{place, settings};
@@ -46,7 +46,7 @@ pub struct Evidence<'a> {
     /// Duration of a wait that is reported, if it can be measured.
     pub min_wait: Duration,
     /// The captures, each of all ranks, the oldest first.
-    pub looks: &'a [Look],
+    pub looks: &'a [StackRound],
     /// Duration of a wait that is reported, in seconds.
     pub stall_after_s: u32,
     /// Factor of all other durations.
@@ -114,7 +114,7 @@ impl Evidence<'_> {
         let backend = stacks.last().and_then(|it| backend_of(it));
         let is_on_device = backend.is_some_and(Backend::is_on_device);
         let mut position = match &stacks[..] {
-            [first, .., last] => position::of(first, last, is_on_device),
+            [first, .., last] => position::locate(first, last, is_on_device),
             _ => Position::Unknown,
         };
         if let Position::Inside(call) = &mut position {
@@ -253,7 +253,7 @@ impl Evidence<'_> {
             anchor_unix_ns: last,
             ..v1::ProcessJoined::default()
         }));
-        if let Ok(stat) = Stat::of(it.process.pid) {
+        if let Ok(stat) = Stat::read(it.process.pid) {
             out.push(Kind::ProcessChanged(v1::ProcessChanged {
                 process: it.number,
                 state: i32::from(stat.state().number()),

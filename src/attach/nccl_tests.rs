@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::find::{RankProcess, RankedJob};
 use super::messages::Evidence;
 use super::ras::{Answer, Communicator, Member};
-use super::sample::Look;
+use super::sample::StackRound;
 use crate::diagnosis::timing::TimeScale;
 use crate::postmortem;
 use std::time::Duration;
@@ -113,7 +113,7 @@ fn diagnosed(ranks: &[Recorded], answer: Option<&Answer>) -> (Report, Vec<String
         environment: Environment::default(),
     };
     let job = RankedJob { id: "recorded".into(), user: 0, ranks: (0..size).map(process).collect() };
-    let looks: [Look; 2] =
+    let looks: [StackRound; 2] =
         [false, true].map(|is_last| ranks.iter().map(|it| capture(it, size, is_last)).collect());
     let evidence = Evidence {
         job: &job,

@@ -84,7 +84,7 @@ pub struct StackCall {
 /// The position of a rank, from two captures, the older one first. `is_on_device`: its calls return before they are
 /// complete.
 #[must_use]
-pub fn of(first: &Arc<Stacks>, last: &Arc<Stacks>, is_on_device: bool) -> Position {
+pub fn locate(first: &Arc<Stacks>, last: &Arc<Stacks>, is_on_device: bool) -> Position {
     let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {
         return Position::Unknown;
     };
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn sleeping_rank_is_inside_the_call_of_its_frames() {
-        let position = of(
+        let position = locate(
             &capture(1, 5.0, Some(60.0), all_reduce(9)),
             &capture(3, 5.0, Some(62.0), all_reduce(9)),
             false,
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn rank_that_called_again_between_the_captures_moves() {
         let of = |asleep, line| {
-            of(
+            locate(
                 &capture(1, 5.0, Some(0.1), all_reduce(9)),
                 &capture(3, 5.0, asleep, all_reduce(line)),
                 false,
@@ -265,7 +265,7 @@ mod tests {
     fn rank_outside_moves_or_not() {
         let at =
             |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
-        let of = |first, last| of(&first, &last, false);
+        let of = |first, last| locate(&first, &last, false);
         assert_eq!(of(at(1, 5.0, 9), at(3, 5.0, 9)), Position::Outside);
         assert_eq!(of(at(1, 5.0, 9), at(3, 7.0, 9)), Position::Moves);
         assert_eq!(of(at(1, 5.0, 9), at(3, 5.0, 10)), Position::Moves);
@@ -277,7 +277,7 @@ mod tests {
     fn rank_that_polls_at_one_line_waits_for_its_device() {
         let at =
             |second, cpu, line| capture(second, cpu, None, vec![frame("train.py", line, "main")]);
-        let is_waiting = |first, last| matches!(of(&first, &last, true), Position::Device(_));
+        let is_waiting = |first, last| matches!(locate(&first, &last, true), Position::Device(_));
         assert!(is_waiting(at(1, 5.0, 9), at(3, 7.0, 9)));
         assert!(!is_waiting(at(1, 5.0, 9), at(3, 7.0, 10)), "another line");
         assert!(!is_waiting(at(1, 5.0, 9), at(3, 5.0, 9)), "it sleeps");

@@ -10,7 +10,7 @@ use super::find::{self, RankProcess, RankedJob};
 use super::messages::{self, Evidence, Whereabouts};
 use super::position::{self, Position};
 use super::ras::{self, Answer};
-use super::sample::{self, Look};
+use super::sample::{self, StackRound};
 use super::{Attached, Options};
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::evidence::backends::Backend;
@@ -31,7 +31,7 @@ pub struct Rounds {
     options: Options,
     cache: Arc<FunctionCache>,
     /// The latest capture of the ranks.
-    latest: Option<(Look, Instant)>,
+    latest: Option<(StackRound, Instant)>,
     /// Ranks that have ended, and were not started again.
     ended: Vec<RankProcess>,
     /// Whether NCCL was asked: once at most.
@@ -66,7 +66,7 @@ impl Rounds {
             None => (self.look(), Instant::now()),
         };
         let (answer, notes) = self.ask(&first);
-        thread::sleep(scale.of(APART).saturating_sub(at.elapsed()));
+        thread::sleep(scale.scale(APART).saturating_sub(at.elapsed()));
         let last = self.look();
         let looks = [first, last];
         let read = self.attached(&looks, answer.as_ref(), notes);
@@ -75,12 +75,12 @@ impl Rounds {
         Some(read)
     }
 
-    fn look(&self) -> Look {
-        sample::look(&self.job.ranks, &self.cache)
+    fn look(&self) -> StackRound {
+        sample::capture_round(&self.job.ranks, &self.cache)
     }
 
     /// What NCCL counts, if this may be asked. The second result is what the user should know about it.
-    fn ask(&mut self, look: &Look) -> (Option<Answer>, Vec<String>) {
+    fn ask(&mut self, look: &StackRound) -> (Option<Answer>, Vec<String>) {
         let stacks: Vec<Stacks> = look.iter().map(decode).collect();
         let uses_nccl = |it: &Stacks| messages::backend_of(it).is_some_and(Backend::is_on_device);
         if std::mem::replace(&mut self.is_asked, true) || !stacks.iter().any(uses_nccl) {
@@ -102,13 +102,18 @@ impl Rounds {
         }
     }
 
-    fn attached(&self, looks: &[Look], answer: Option<&Answer>, notes: Vec<String>) -> Attached {
+    fn attached(
+        &self,
+        looks: &[StackRound],
+        answer: Option<&Answer>,
+        notes: Vec<String>,
+    ) -> Attached {
         let scale = self.options.time_scale;
         let mut evidence = Evidence {
             job: &self.job,
             ended: &self.ended,
             answer,
-            min_wait: scale.of(MIN_WAIT),
+            min_wait: scale.scale(MIN_WAIT),
             looks,
             stall_after_s: 0,
             time_scale: scale,
@@ -119,8 +124,11 @@ impl Rounds {
             _ => false,
         };
         // Threads that poll have no measured wait: two captures that show the same are then enough.
-        let limit =
-            if whereabouts.iter().any(is_measured) { scale.of(MIN_WAIT) } else { Duration::ZERO };
+        let limit = if whereabouts.iter().any(is_measured) {
+            scale.scale(MIN_WAIT)
+        } else {
+            Duration::ZERO
+        };
         evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
         let reports = evidence.reports();
         let ended = self.ended.iter().map(|it| it.rank).collect();
@@ -169,7 +177,7 @@ mod tests {
         let environment: Environment = [("MASTER_PORT", "1")].into_iter().collect();
         RankProcess {
             pid: child.id(),
-            start_ticks: proc::Stat::of(child.id()).unwrap().start_ticks,
+            start_ticks: proc::Stat::read(child.id()).unwrap().start_ticks,
             parent: std::process::id(),
             rank,
             world_size: Some(2),

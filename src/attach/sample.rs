@@ -16,11 +16,11 @@ use crate::node::sys;
 const MAX_CAPTURE: Duration = Duration::from_secs(2);
 
 /// One capture of all ranks, in their order.
-pub type Look = Vec<v1::Stacks>;
+pub type StackRound = Vec<v1::Stacks>;
 
 /// Captures the stacks of all ranks at once. No rank is stopped. `cache` caches the functions of files.
 #[must_use]
-pub fn look(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> Look {
+pub fn capture_round(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> StackRound {
     thread::scope(|scope| {
         let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(|| capture(it, cache))).collect();
         captures.into_iter().map(|it| it.join().unwrap_or_default()).collect()

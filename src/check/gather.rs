@@ -168,7 +168,7 @@ fn directory(path: PathBuf) -> Directory {
 }
 
 fn memory() -> Option<MemoryLimit> {
-    let usage = MemoryGroup::of(&read("/proc/self/cgroup"))?.tightest()?;
+    let usage = MemoryGroup::parse(&read("/proc/self/cgroup"))?.tightest()?;
     Some(MemoryLimit { used: usage.used, limit: usage.limit })
 }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn facts_of_this_machine_are_read() {
-        let facts = facts(&[], &Shape::of(&[], &|_| None), None);
+        let facts = facts(&[], &Shape::from_command(&[], &|_| None), None);
         assert_eq!(facts.host, sys::host_name());
         assert!(facts.descriptors.soft > 0 && facts.descriptors.soft <= facts.descriptors.hard);
         let loopback = facts.interfaces.iter().find(|it| it.name == "lo").unwrap();

@@ -66,8 +66,8 @@ pub struct Checked {
 /// If this process can neither listen nor start threads.
 pub fn check(options: &Options) -> anyhow::Result<Checked> {
     let variable = |name: &str| std::env::var(name).ok();
-    let shape = Shape::of(&options.command, &variable);
-    let rendezvous = Rendezvous::of(&options.command, &variable);
+    let shape = Shape::from_command(&options.command, &variable);
+    let rendezvous = Rendezvous::from_command(&options.command, &variable);
     let mut facts = gather::facts(&options.command, &shape, rendezvous.as_ref());
     let address = options.coordinator.as_deref();
     facts.coordinator = address.map(|it| coordinator::ask(it, &options.credentials));
@@ -94,7 +94,7 @@ pub fn check(options: &Options) -> anyhow::Result<Checked> {
             return Ok(alone(facts, Some(launch), Some(why)));
         }
     };
-    let keys = Keys::of(&token).context("no keys can be made from the token")?;
+    let keys = Keys::derive(&token).context("no keys can be made from the token")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -195,7 +195,7 @@ impl fmt::Display for Outcome {
 impl Outcome {
     /// The outcome of a connection that failed.
     #[must_use]
-    pub fn of(error: &std::io::Error) -> Self {
+    pub fn from_error(error: &std::io::Error) -> Self {
         use std::io::ErrorKind;
         match error.kind() {
             ErrorKind::TimedOut => Self::NoAnswer,
@@ -307,8 +307,8 @@ mod tests {
     #[test]
     fn errors_of_the_system_and_of_the_peer_differ() {
         let local = std::io::Error::from_raw_os_error(libc::EPERM);
-        assert!(matches!(Outcome::of(&local), Outcome::Failed(_)));
+        assert!(matches!(Outcome::from_error(&local), Outcome::Failed(_)));
         let token = std::io::Error::new(std::io::ErrorKind::PermissionDenied, "another token");
-        assert_eq!(Outcome::of(&token), Outcome::OtherToken);
+        assert_eq!(Outcome::from_error(&token), Outcome::OtherToken);
     }
 }

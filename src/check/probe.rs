@@ -141,7 +141,7 @@ async fn ask(address: SocketAddr) -> Result<u64, Outcome> {
 async fn connect(address: SocketAddr) -> Result<TcpStream, Outcome> {
     match timeout(CONNECT, TcpStream::connect(address)).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(Outcome::of(&error)),
+        Ok(Err(error)) => Err(Outcome::from_error(&error)),
         Err(_) => Err(Outcome::NoAnswer),
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn peer_is_recognised_by_its_answer() {
+    async fn peer_is_recognized_by_its_answer() {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
         let answering = tokio::spawn(answer(listener, 7));

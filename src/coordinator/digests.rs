@@ -10,7 +10,7 @@ use crate::evidence::decode::Decoder;
 use crate::node::follow::digest::EVERY;
 
 /// Sequence numbers at which the hash of a group is kept: more than ranks are apart.
-const KEPT_CHECKS: usize = 16;
+const MAX_CHECKS: usize = 16;
 
 /// The latest digests.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ impl Checks {
             return false;
         }
         self.disagreed = *self.hashes.entry(check.below).or_insert(check.hash) != check.hash;
-        if self.hashes.len() > KEPT_CHECKS {
+        if self.hashes.len() > MAX_CHECKS {
             self.hashes.pop_first();
         }
         self.disagreed

@@ -4,7 +4,7 @@
 //! it asks the nodes for digests, whose size does not depend on what the job does, and the engine
 //! rests. It looks again, at records that the coordinator pulls from the black boxes,
 //!
-//! - while ranks stand still for longer than ranks of this job did in the last minutes, or the hashes of the calls
+//! - while ranks are stuck for longer than ranks of this job were in the last minutes, or the hashes of the calls
 //!   of a group disagree: a hang or a mismatch;
 //! - every ten seconds, at some records of each process: what slows the job down, memory, and what viewers show.
 //!
@@ -68,7 +68,7 @@ const CHANGED: f64 = 1.5;
 /// time.
 const MAX_PATIENCE: Duration = Duration::from_secs(5);
 const PATIENT: Duration = Duration::from_secs(120);
-/// While a rank stands still, pulls follow each other after this part of the time for which it has.
+/// While a rank is stuck, pulls follow each other after this part of the time for which it has been.
 const OFTEN: u32 = 4;
 
 /// Decides what nodes send, and when the engine looks.
@@ -89,7 +89,7 @@ pub(super) struct Flow {
     suspicious_until: Timestamp,
     /// Maximum number of records of all processes in the next pull.
     pulled: u64,
-    /// Ranks that stand still for this long are usual, until then. Half of it is afterwards.
+    /// Ranks that are stuck for this long are usual, until then. Half of it is afterwards.
     patience: Duration,
     patient_until: Timestamp,
     /// The longest time for which one has since that became suspicious.

@@ -79,7 +79,7 @@ impl Job {
         self.poll(HEALTHY)
     }
 
-    /// After half a second, the digests of both ranks, which have stood still for `still_ms`.
+    /// After half a second, the digests of both ranks, which have been stuck for `still_ms`.
     fn digests(&mut self, still_ms: [u32; 2]) -> Option<Kind> {
         self.digest(still_ms, 0, [7, 7])
     }

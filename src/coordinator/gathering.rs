@@ -118,7 +118,7 @@ impl Gathering {
             Input::Summarize { answer } => {
                 if let Some(engine) = &self.engine {
                     // Fails if the requester is gone.
-                    drop(answer.send(Summary::of(&engine.report())));
+                    drop(answer.send(Summary::new(&engine.report())));
                 }
             }
             Input::Refresh { done } => {
@@ -191,7 +191,7 @@ impl Gathering {
     fn publish(&self, ended: bool) {
         let at = Timestamp::now();
         let report = self.engine.as_ref().map(Engine::report);
-        let detail = self.engine.as_ref().map(|it| Arc::new(Detail::of(it.model(), at)));
+        let detail = self.engine.as_ref().map(|it| Arc::new(Detail::new(it.model(), at)));
         self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
     }
 

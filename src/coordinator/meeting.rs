@@ -10,7 +10,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    pub(super) fn of(hello: &v1::Hello) -> Self {
+    pub(super) fn from_hello(hello: &v1::Hello) -> Self {
         Self { place: hello.meeting.clone(), node_rank: hello.node_rank }
     }
 

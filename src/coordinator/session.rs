@@ -241,7 +241,7 @@ impl Session {
             Input::Dump { answer } => self.begin_dump(answer),
             Input::Summarize { answer } => {
                 // Fails if the requester is gone.
-                drop(answer.send(Summary::of(&self.engine.report())));
+                drop(answer.send(Summary::new(&self.engine.report())));
             }
             Input::Refresh { done } => {
                 // Durations depend on the time of the evaluation.
@@ -465,7 +465,7 @@ impl Session {
         let at = (self.now)();
         let report = Some(self.engine.report());
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
-        let detail = watched.then(|| Arc::new(Detail::of(self.engine.model(), at)));
+        let detail = watched.then(|| Arc::new(Detail::new(self.engine.model(), at)));
         self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
         for done in self.refreshed.drain(..) {
             // Fails if the viewer is gone.

@@ -36,7 +36,7 @@ const AFTERWARDS: Duration = Duration::from_secs(5);
 /// Records of a process in a pull that leaves most of a random program's out.
 const FEW: u64 = 4;
 
-/// The monotonic clock stands still: looks take no time.
+/// The monotonic clock does not advance: looks take no time.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 thread_local! {

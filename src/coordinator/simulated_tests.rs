@@ -32,7 +32,7 @@ enum Fault {
     Work(u32, u32),
     /// The same by waiting for input.
     Input(u32, u32),
-    /// The same in a phase that the program marks, which is no fault.
+    /// The same in a phase that the program marks, which is not a fault.
     Phase(u32, u32),
     /// Collectives take longer from the middle of the job on.
     Network,

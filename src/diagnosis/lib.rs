@@ -6,8 +6,8 @@
 //! the same evidence gives the same findings, whether it is live, from a journal or from a scenario file.
 //!
 //! ```text
-//! event ─► model ─► situation ─────────────► findings/* ─► judge ─► report
-//!                    stalls, divergences      drafts      causal order
+//! event ─► model ─► situation ─────────────► findings/* ─► causal order ─► report
+//!                    stalls, divergences      drafts
 //!                    waits, cycles            with certificates
 //! ```
 
@@ -22,12 +22,12 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod capture;
-mod causality;
+pub mod causal_order;
 mod common_root;
 mod episodes;
 pub mod evidence;
 pub mod findings;
-pub mod judge;
+mod known_causes;
 pub mod model;
 pub mod proof;
 mod restarts;
@@ -170,12 +170,12 @@ impl Engine {
         self.roster.release(now, &mut understood);
         self.apply(understood);
         let communication = self.communication.look(&mut self.model, now).clone();
-        let mut situation = Situation::of(&self.model, &self.config, now);
+        let mut situation = Situation::new(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
         situation.communication = communication;
         let mut drafts = findings::detect(&situation);
         self.episodes.update(&situation, &mut drafts);
-        let judged = judge::judge(&situation, drafts);
+        let judged = causal_order::judge(&situation, drafts);
         let next = next_look(&situation).into_iter().chain(self.roster.next_release());
         self.timeout = next.min().filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
@@ -403,7 +403,7 @@ impl Engine {
     fn call_at(&self, target: Target, rank: u32) -> Option<Arc<Call>> {
         let group = self.model.group(target.group());
         match target {
-            Target::Message(_, post) => Some(group.traffic.lone(&post)?.joined.call),
+            Target::Message(_, post) => Some(group.traffic.unmatched(&post)?.joined.call),
             Target::Join(_, seq) => {
                 Some(Arc::clone(&group.open_or_entered(seq)?.calls.get(&rank)?.call))
             }
@@ -413,7 +413,7 @@ impl Engine {
 
 /// Verdict on a job, from the leading one of its findings.
 pub fn verdict_of(findings: &[Finding]) -> Verdict {
-    // DD901 may also concern a process that is no rank. It is an error if it leaves the verdict open.
+    // DD901 may also concern a process that is not a rank. It is an error if it leaves the verdict open.
     let is_gap = |finding: &Finding| {
         catalogue::is_gap(&finding.code)
             && (finding.code != catalogue::DD901.code || finding.severity >= Severity::Error)

@@ -11,7 +11,7 @@
 //! | Duration | Why it is physical |
 //! |---|---|
 //! | delivery of evidence (`roster.rs`, `FAILED_FOR` in `situation/`) | processes and nodes do not report sooner |
-//! | correlation of ends, kills and signals (`judge.rs`, `out_of_memory.rs`, `host_memory.rs`, `REFLEX` in `model/`, `TEARDOWN` in `postmortem/play.rs`) | set by kernel and launcher |
+//! | correlation of ends, kills and signals (`causal_order.rs`, `out_of_memory.rs`, `host_memory.rs`, `REFLEX` in `model/`, `TEARDOWN` in `postmortem/play.rs`) | set by kernel and launcher |
 //! | start of a process (`STARTED_AGAIN` in `rendezvous_incomplete.rs`) | set by the interpreter |
 //! | defaults and timers of PyTorch (`long_phase.rs`, `ABOUT` in `stall.rs`) | PyTorch's own |
 //! | clocks, costs of a call (`clock_skew.rs`, `GAP` in `lateness/`, `LONGER` in `slow.rs`) | properties of hosts and networks |
@@ -46,7 +46,7 @@ macro_rules! scalable {
         impl $name {
             /// Every duration multiplied by `scale`.
             pub fn scaled(&self, scale: $crate::timing::TimeScale) -> Self {
-                Self { $( $field: scale.of(self.$field), )+ }
+                Self { $( $field: scale.scale(self.$field), )+ }
             }
         }
     };
@@ -160,7 +160,7 @@ impl TimeScale {
     }
 
     /// A duration multiplied by the factor.
-    pub fn of(self, duration: Duration) -> Duration {
+    pub fn scale(self, duration: Duration) -> Duration {
         duration.mul_f64(self.0)
     }
 }

@@ -188,7 +188,7 @@ impl Decoder {
             .iter()
             .map(|(&number, process)| KnownProcess {
                 number: u64::from(number),
-                id: ProcessId::of(self.node, number),
+                id: ProcessId::new(self.node, number),
                 identity: process.identity(),
                 layer: process.layer(),
                 next_record: process.next_record(),
@@ -206,7 +206,7 @@ impl Decoder {
     pub(crate) fn process_and_world(&self, number: u64) -> Option<(ProcessId, &str)> {
         let number = u32::try_from(number).ok()?;
         let process = self.processes.get(&number)?;
-        let id = ProcessId::of(self.node, number);
+        let id = ProcessId::new(self.node, number);
         Some((id, process.identity().world.as_str()))
     }
 
@@ -246,7 +246,7 @@ impl Decoder {
         numbers.sort_unstable();
         for number in numbers {
             if let Some(process) = self.processes.get_mut(&number) {
-                release(process, ProcessId::of(self.node, number), out);
+                release(process, ProcessId::new(self.node, number), out);
                 self.holding |= process.holds();
             }
         }
@@ -391,7 +391,7 @@ impl Decoder {
                 });
             }
             out.push(Event::ProcessJoined {
-                process: ProcessId::of(self.node, number),
+                process: ProcessId::new(self.node, number),
                 rank: valid_rank(joined.rank),
                 world_size: valid_size(joined.world_size),
                 host: self.host.clone(),
@@ -480,7 +480,7 @@ impl Decoder {
     fn process(&mut self, number: u64) -> Option<(ProcessId, &mut Process, &mut Limits)> {
         let number = u32::try_from(number).ok()?;
         let process = self.processes.get_mut(&number)?;
-        Some((ProcessId::of(self.node, number), process, &mut self.limits))
+        Some((ProcessId::new(self.node, number), process, &mut self.limits))
     }
 }
 

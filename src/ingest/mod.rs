@@ -34,7 +34,7 @@ impl std::fmt::Display for Remark {
 
 /// Number of the process of a rank, in evidence that contains one process of each rank.
 pub(crate) const fn process(rank: u32) -> ProcessId {
-    ProcessId::of(0, rank + 1)
+    ProcessId::new(0, rank + 1)
 }
 
 /// Observes a job while its evidence is passed to an engine.

@@ -109,9 +109,9 @@ pub fn page(state: &State, started: Timestamp, webhook: Option<Counts>) -> Strin
 /// Of several jobs with one label, only the newest is shown: samples must be unique.
 fn jobs(page: &mut Page, jobs: &[JobState]) {
     let mut seen = BTreeSet::new();
-    let labelled = jobs.iter().map(|job| (names::file_name(&job.id), job));
+    let labeled = jobs.iter().map(|job| (names::file_name(&job.id), job));
     let jobs: Vec<(String, &JobState)> =
-        labelled.filter(|(label, _)| seen.insert(label.clone())).collect();
+        labeled.filter(|(label, _)| seen.insert(label.clone())).collect();
     let each = |value: fn(&JobState) -> Option<f64>| {
         jobs.iter().filter_map(move |(label, job)| Some(([(JOB, label.as_str())], value(job)?)))
     };
@@ -180,7 +180,7 @@ mod tests {
     fn job(id: &str, is_current: bool) -> JobState {
         JobState {
             id: id.into(),
-            summary: Some(Summary::of(&report())),
+            summary: Some(Summary::new(&report())),
             nodes: 2,
             is_running: true,
             is_current,

@@ -30,7 +30,7 @@ pub struct Summary {
 impl Summary {
     /// Summarizes a report.
     #[must_use]
-    pub fn of(report: &Report) -> Self {
+    pub fn new(report: &Report) -> Self {
         let mut findings = BTreeMap::new();
         for finding in &report.findings {
             if finding.role == Role::Initiating {

@@ -37,7 +37,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Why a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
-    /// It is no URL of HTTP.
+    /// It is not an HTTP URL.
     #[error("not a URL like https://HOST/PATH")]
     Invalid,
     /// It contains a user name.
@@ -286,7 +286,7 @@ fn body(event: &Event, dropped: u64) -> Bytes {
         created_at: Timestamp::now(),
         messages_dropped: dropped,
     };
-    // Serialization fails only for maps whose keys are no strings.
+    // Serialization fails only for maps whose keys are not strings.
     serde_json::to_vec(&message).map(Bytes::from).unwrap_or_default()
 }
 

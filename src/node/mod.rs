@@ -11,11 +11,11 @@ pub mod follow;
 pub mod launch;
 pub mod processes;
 pub mod sample;
-pub mod ship;
 pub mod source;
 pub mod stacks;
 pub mod sys;
 pub mod timing;
+pub mod upload;
 
 /// Prints lines for the user, from any thread.
 #[derive(Clone)]

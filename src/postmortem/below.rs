@@ -31,7 +31,7 @@ pub(super) struct Below {
 
 impl Below {
     /// Searches the subdirectories of a folder. Links are followed, but not to folders that contain it.
-    pub(super) fn of(dir: &Path) -> Self {
+    pub(super) fn list(dir: &Path) -> Self {
         let mut below = Self::default();
         let root = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         for folder in root.ancestors() {
@@ -93,5 +93,5 @@ pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<
 }
 
 fn is_run(folder: &Path) -> bool {
-    folder.join(journal::FIRST).exists() || Description::of(folder).is_ok_and(|it| it.is_some())
+    folder.join(journal::FIRST).exists() || Description::read(folder).is_ok_and(|it| it.is_some())
 }

@@ -174,7 +174,7 @@ impl Collected {
         let text = match kind_of(path) {
             Err(error) => return self.closed.push((path.to_owned(), error)),
             Ok(FileKind::Journal) => {
-                let description = path.parent().and_then(|dir| Description::of(dir).ok());
+                let description = path.parent().and_then(|dir| Description::read(dir).ok());
                 return self.journal(path, place, description.flatten().as_ref());
             }
             Ok(FileKind::BlackBox) => return self.black_box(path, place, None),
@@ -202,7 +202,7 @@ impl Collected {
             }
             Ok(FileKind::Empty) => "the file is empty".into(),
             Ok(FileKind::Unknown) if is_packed(path) => PACKED.into(),
-            Ok(FileKind::Unknown) => format!("this is no evidence of a known kind: {WANTED}"),
+            Ok(FileKind::Unknown) => format!("this is not evidence of a known kind: {WANTED}"),
         };
         self.remark(path, text);
     }
@@ -236,7 +236,7 @@ impl Collected {
 
     /// Adds a run directory, or any directory with evidence.
     fn directory(&mut self, dir: &Path, place: Place) {
-        let description = match Description::of(dir) {
+        let description = match Description::read(dir) {
             Ok(description) => description,
             Err(error) => {
                 let file = dir.join("run.json");
@@ -262,7 +262,7 @@ impl Collected {
         // Beside recordings, the output of a job says nothing more.
         let mut runs = Vec::new();
         if self.met - before.0 == self.dumps.len() - dumps {
-            let below = Below::of(dir);
+            let below = Below::list(dir);
             self.dumps_below(dir, &below);
             let files = self.logs(dir, |_| true);
             if self.dumps.len() > dumps {
@@ -379,7 +379,7 @@ impl Collected {
         }
     }
 
-    /// A file of a folder that is no evidence of a known kind.
+    /// A file of a folder that is not evidence of a known kind.
     fn other(&mut self, path: &Path, kind: FileKind) {
         let why = match kind {
             FileKind::Empty => "the file is empty",
@@ -531,9 +531,9 @@ fn nothing_in(dir: &Path, runs: Vec<PathBuf>) -> String {
             "there is no evidence in it: neither a journal, a black box nor a log that states a failure, \
              and no Flight Recorder dump here or in its subdirectories down to {MAX_DEPTH} levels"
         ),
-        [one] => format!("this is no run directory; there is one in it: {one}"),
+        [one] => format!("this is not a run directory; there is one in it: {one}"),
         several => format!(
-            "this is no run directory; there are {} in it, the newest: {}",
+            "this is not a run directory; there are {} in it, the newest: {}",
             several.len(),
             several[..several.len().min(LISTED)].join(", ")
         ),

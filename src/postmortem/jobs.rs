@@ -12,7 +12,7 @@ use crate::ingest::logs::Log;
 
 /// The evidence of one job.
 #[derive(Debug, Default)]
-pub(super) struct Job {
+pub(super) struct RecordedJob {
     pub(super) nodes: Vec<Node>,
     /// Logs, if these are its only evidence.
     pub(super) logs: Vec<Log>,
@@ -31,7 +31,7 @@ pub(super) struct Node {
 }
 
 /// Groups evidence into jobs, the oldest first. All logs are of one job.
-pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
+pub(super) fn assemble(found: Collected, remarks: &mut Vec<Remark>) -> Vec<RecordedJob> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut journals = found.journals;
     journals.sort_by_key(|journal| (journal.hello.started_unix_ns, journal.segment));
@@ -96,7 +96,7 @@ pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     }
     let mut jobs = into_jobs(nodes);
     if !found.logs.is_empty() {
-        jobs.push(Job { logs: found.logs, ..Job::default() });
+        jobs.push(RecordedJob { logs: found.logs, ..RecordedJob::default() });
     }
     jobs
 }
@@ -129,9 +129,9 @@ impl Node {
 }
 
 /// Groups nodes that worked on one job at the same time.
-fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
+fn into_jobs(mut nodes: Vec<Node>) -> Vec<RecordedJob> {
     nodes.sort_by_key(|node| node.hello.started_unix_ns);
-    let mut jobs: Vec<Job> = Vec::new();
+    let mut jobs: Vec<RecordedJob> = Vec::new();
     for node in nodes {
         let job = jobs
             .iter_mut()
@@ -139,7 +139,7 @@ fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
             .find(|job| job.nodes.iter().all(|other| is_one_job(other, &node)));
         match job {
             Some(job) => job.nodes.push(node),
-            None => jobs.push(Job { nodes: vec![node], ..Job::default() }),
+            None => jobs.push(RecordedJob { nodes: vec![node], ..RecordedJob::default() }),
         }
     }
     jobs

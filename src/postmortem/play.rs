@@ -10,7 +10,7 @@ use v1::event::Kind;
 
 use super::Remark;
 use super::collect::BoxFile;
-use super::jobs::{Job, Node};
+use super::jobs::{Node, RecordedJob};
 use crate::diagnosis::event::OomKills;
 use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
@@ -30,7 +30,11 @@ const TEARDOWN: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 4096;
 
 /// Plays the evidence of a job to its end. Returns the engine in its final state.
-pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut dyn Observer) -> Engine {
+pub(super) fn play(
+    job: RecordedJob,
+    remarks: &mut Vec<Remark>,
+    observer: &mut dyn Observer,
+) -> Engine {
     // Black boxes without a journal have no settings.
     let hellos = job.nodes.iter().map(|node| &node.hello);
     let hello = hellos.max_by_key(|it| (it.stall_after_s, it.time_scale.is_some()));
@@ -114,7 +118,7 @@ impl Observer for Unobserved {
 }
 
 /// Plays logs: their events at once, and the end of the text.
-fn play_logs(job: &Job, mut config: Config, observer: &mut dyn Observer) -> Engine {
+fn play_logs(job: &RecordedJob, mut config: Config, observer: &mut dyn Observer) -> Engine {
     let evidence = logs::evidence(&job.logs);
     // What the text itself gave up has waited long enough.
     let given_up = evidence.timeout.unwrap_or(config.stall_after);

@@ -43,7 +43,7 @@ pub fn record(
     };
     let (engine, report) = source.play(remarks, &mut recorder);
     let last = recorder.evaluated;
-    recorder.take(&report, &Detail::of(engine.model(), last), last, true);
+    recorder.take(&report, &Detail::new(engine.model(), last), last, true);
     Some(Recording { updates: recorder.updates, report })
 }
 
@@ -101,7 +101,7 @@ impl Observer for Recorder {
         let is_news = report.findings.len() != self.findings;
         if is_due || is_news {
             self.findings = report.findings.len();
-            self.take(&report, &Detail::of(engine.model(), now), now, false);
+            self.take(&report, &Detail::new(engine.model(), now), now, false);
         }
     }
 }

@@ -19,11 +19,11 @@ const MAX_SKEW: Duration = Duration::from_millis(5);
 /// The evidence of one job.
 pub(super) enum Source {
     /// Journals and black boxes.
-    Recorded(jobs::Job),
+    Recorded(jobs::RecordedJob),
     /// Flight Recorder dumps, with the logs of their job.
-    Dumps(flight_recorder::Job),
+    Dumps(flight_recorder::DumpedJob),
     /// Logs alone.
-    Logs(jobs::Job),
+    Logs(jobs::RecordedJob),
 }
 
 /// Finds the evidence in paths: first that which was recorded, the oldest first.
@@ -39,21 +39,29 @@ pub(super) fn find(
     found.beside.extend(dumps.logs_with_dumps);
     let mut dumps = dumps.jobs;
     add_logs(&mut dumps, &mut found, remarks);
-    let (logs, recorded): (Vec<jobs::Job>, Vec<jobs::Job>) = of_jobs(found, remarks);
+    let (logs, recorded): (Vec<jobs::RecordedJob>, Vec<jobs::RecordedJob>) =
+        of_jobs(found, remarks);
     let recorded = recorded.into_iter().map(Source::Recorded);
     let dumps = dumps.into_iter().map(Source::Dumps);
     let logs = logs.into_iter().map(Source::Logs);
     recorded.chain(dumps).chain(logs).collect()
 }
 
-fn of_jobs(found: Collected, remarks: &mut Vec<Remark>) -> (Vec<jobs::Job>, Vec<jobs::Job>) {
-    let jobs = jobs::of(found, remarks).into_iter();
+fn of_jobs(
+    found: Collected,
+    remarks: &mut Vec<Remark>,
+) -> (Vec<jobs::RecordedJob>, Vec<jobs::RecordedJob>) {
+    let jobs = jobs::assemble(found, remarks).into_iter();
     jobs.partition(|job| !job.logs.is_empty())
 }
 
 /// Adds logs to the dumps of their job. Those that were found beside dumps are left out if nothing shows
 /// which job it is.
-fn add_logs(dumps: &mut [flight_recorder::Job], found: &mut Collected, remarks: &mut Vec<Remark>) {
+fn add_logs(
+    dumps: &mut [flight_recorder::DumpedJob],
+    found: &mut Collected,
+    remarks: &mut Vec<Remark>,
+) {
     let beside = std::mem::take(&mut found.beside);
     if dumps.is_empty() {
         found.logs.extend(beside.into_iter().flatten());
@@ -87,14 +95,14 @@ struct Refused {
 }
 
 /// Adds logs to the only job that they are shown to be of. Otherwise returns them.
-fn of_job(dumps: &mut [flight_recorder::Job], mut logs: Vec<Log>) -> Refused {
+fn of_job(dumps: &mut [flight_recorder::DumpedJob], mut logs: Vec<Log>) -> Refused {
     if logs.is_empty() {
         return Refused::default();
     }
     if let [job] = dumps {
         logs.iter_mut().for_each(|log| log.set_year(job.begins()));
     }
-    let statements = Statements::of(&logs);
+    let statements = Statements::new(&logs);
     let offsets = dumps.iter().enumerate();
     let offsets = offsets.filter_map(|(at, job)| Some((at, job.offset_of(&statements)?)));
     let offsets: Vec<(usize, i64)> = offsets.collect();
@@ -127,7 +135,7 @@ impl Source {
         match self {
             Self::Dumps(job) => flight_recorder::diagnose(job, observer),
             Self::Recorded(job) | Self::Logs(job) => {
-                let claims = logs::Claims::of(&job.logs);
+                let claims = logs::Claims::new(&job.logs);
                 let engine = play::play(job, remarks, observer);
                 let mut report = engine.report();
                 claims.limit(&mut report);
@@ -145,7 +153,7 @@ impl Source {
                 (true, Timestamp(starts.min().unwrap_or(0)))
             }
             Self::Dumps(job) => (false, job.begins()),
-            Self::Logs(job) => (false, Statements::of(&job.logs).period().0),
+            Self::Logs(job) => (false, Statements::new(&job.logs).period().0),
         }
     }
 
@@ -168,7 +176,7 @@ impl Source {
     pub(super) fn claims(&self) -> logs::Claims {
         match self {
             Self::Recorded(_) | Self::Dumps(_) => logs::Claims::default(),
-            Self::Logs(job) => logs::Claims::of(&job.logs),
+            Self::Logs(job) => logs::Claims::new(&job.logs),
         }
     }
 
@@ -178,7 +186,7 @@ impl Source {
             Self::Recorded(_) => false,
             Self::Dumps(job) => recordings.iter().any(|it| has_calls_of(it, job)),
             Self::Logs(job) => {
-                let statements = Statements::of(&job.logs);
+                let statements = Statements::new(&job.logs);
                 let mut recordings = recordings.iter();
                 recordings.any(|it| has_processes_of(it, &statements))
             }
@@ -192,7 +200,7 @@ impl Source {
 }
 
 /// Whether a rank made a collective of the dumps at the same time in the recording.
-fn has_calls_of(recording: &Timeline, dumps: &flight_recorder::Job) -> bool {
+fn has_calls_of(recording: &Timeline, dumps: &flight_recorder::DumpedJob) -> bool {
     let size = dumps.world_size();
     if recording.tracks.iter().any(|track| track.rank >= size) {
         return false;

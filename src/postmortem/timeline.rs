@@ -117,7 +117,7 @@ impl Observer for Collector {
             return;
         }
         self.waited_at = now;
-        let blocked = Waits::of(model, now).blocked.into_values();
+        let blocked = Waits::new(model, now).blocked.into_values();
         let threads = blocked.filter_map(|it| it.into_iter().next());
         self.waits = threads
             .map(|it| Blocked {
@@ -135,7 +135,7 @@ impl Collector {
         self.processes.get_mut(&process).map(apply);
     }
 
-    /// Applies the events that are no calls.
+    /// Applies the events that are not calls.
     fn mark(&mut self, event: &Event) {
         let (process, at, what) = match event {
             Event::Step { process, step, at, .. } => (*process, *at, What::Step(*step)),
@@ -314,7 +314,7 @@ impl Process {
         }
     }
 
-    /// The track of the process; `None`: it is no rank.
+    /// The track of the process; `None`: it is not a rank.
     fn finish(mut self) -> Option<Track> {
         let mut track = self.track;
         track.rank = self.rank?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Thread};
+use ddp_doctor_proto::dump::{Dump, FrameGroup, Process, SCHEMA, SCHEMA_VERSION, Thread};
 use ddp_doctor_proto::report::{BlockedOn, Job, Rank, RankState, Timestamp, Tool, Where};
 use ddp_doctor_proto::words::of_group;
 
@@ -103,9 +103,11 @@ pub fn grouped(mut dump: Dump) -> Dump {
             groups.entry(&main.python).or_default().push(index);
         }
     }
-    let group =
-        |(frames, processes): (&[Where], Vec<usize>)| Group { processes, frames: frames.to_vec() };
-    let mut groups: Vec<Group> = groups.into_iter().map(group).collect();
+    let group = |(frames, processes): (&[Where], Vec<usize>)| FrameGroup {
+        processes,
+        frames: frames.to_vec(),
+    };
+    let mut groups: Vec<FrameGroup> = groups.into_iter().map(group).collect();
     groups.sort_by_key(|group| (group.processes.len(), group.processes[0]));
     dump.groups = groups;
     dump
@@ -222,7 +224,7 @@ fn head(dump: &Dump) -> Option<String> {
     Some(format!("job {id}, {ranks} ranks · {}", dump.taken_at))
 }
 
-fn members<'a>(dump: &'a Dump, group: &Group) -> Vec<&'a Process> {
+fn members<'a>(dump: &'a Dump, group: &FrameGroup) -> Vec<&'a Process> {
     group.processes.iter().filter_map(|&index| dump.processes.get(index)).collect()
 }
 

@@ -21,7 +21,7 @@ pub fn report(out: &mut dyn Write, report: &Report, folders: &SourceFolders) -> 
     if report.findings.is_empty() {
         writeln!(out, "\nNo problems found.")?;
     }
-    let ranks = RankTable::of(&report.ranks);
+    let ranks = RankTable::new(&report.ranks);
     let mut sources = SourceLines::below(folders);
     for finding in &report.findings {
         one(out, finding, &ranks, &mut sources)?;

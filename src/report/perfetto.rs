@@ -40,7 +40,8 @@ pub fn trace(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<(
     write!(out, ",\"traceEvents\":[")?;
     let mut is_first = true;
     for (number, &(report, timeline)) in (1..).zip(jobs) {
-        let mut job = Job { process: number * PROCESSES, begins: timeline.begins(), out, is_first };
+        let mut job =
+            TracedJob { process: number * PROCESSES, begins: timeline.begins(), out, is_first };
         job.findings(report, timeline)?;
         job.ranks(report, timeline)?;
         job.memory(report, timeline)?;
@@ -49,7 +50,7 @@ pub fn trace(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<(
     writeln!(out, "\n]}}")
 }
 
-struct Job<'a> {
+struct TracedJob<'a> {
     /// Number of the process that holds the ranks; memory and findings have the next ones.
     process: u64,
     begins: Timestamp,
@@ -57,7 +58,7 @@ struct Job<'a> {
     is_first: bool,
 }
 
-impl Job<'_> {
+impl TracedJob<'_> {
     fn push(&mut self, event: &Value) -> io::Result<()> {
         let separator = if self.is_first { "\n" } else { ",\n" };
         self.is_first = false;

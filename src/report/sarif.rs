@@ -86,7 +86,7 @@ fn run(report: &Report) -> Value {
 /// Fixed properties of a code. An unknown code, from a later version, is described by its finding.
 fn rule(code: &str, report: &Report) -> Value {
     let finding = report.findings.iter().find(|finding| finding.code == code);
-    let known = Code::of(code);
+    let known = Code::find(code);
     let name = known.map(|it| it.name);
     let name = name.or(finding.map(|it| it.name.as_str()));
     let severity = known.map(|it| it.severity);
@@ -94,11 +94,11 @@ fn rule(code: &str, report: &Report) -> Value {
     let mut rule = json!({
         "id": code,
         "name": pascal(name.unwrap_or_default()),
-        "shortDescription": { "text": sentence(&known.map_or_else(|| plain(code), |it| Page::of(it).summary())) },
+        "shortDescription": { "text": sentence(&known.map_or_else(|| plain(code), |it| Page::new(it).summary())) },
         "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
     });
     if let Some(code) = known.filter(|it| findings::detects(it.code)) {
-        let page = Page::of(code);
+        let page = Page::new(code);
         let meaning = page.meaning().join("\n\n");
         let mut help = meaning.clone();
         for (title, items) in explain::sections(page) {

@@ -29,7 +29,7 @@ pub const MAX_LINES: usize = 20;
 /// Style of terminal output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// Whether colours may be used.
+    /// Whether colors may be used.
     pub color: bool,
     /// Whether the job is over. The latency of findings is then left out.
     pub past: bool,
@@ -107,7 +107,7 @@ pub fn findings(
     all: bool,
     folders: &SourceFolders,
 ) -> io::Result<()> {
-    let ranks = RankTable::of(&report.ranks);
+    let ranks = RankTable::new(&report.ranks);
     let mut sources = SourceLines::below(folders);
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
     let long = report.findings.iter().filter(|it| !is_brief(it));
@@ -194,7 +194,7 @@ pub fn finding(
     folders: &SourceFolders,
 ) -> io::Result<()> {
     let sources = &mut SourceLines::below(folders);
-    let used = calls(out, finding, &RankTable::of(ranks), style, sources)?;
+    let used = calls(out, finding, &RankTable::new(ranks), style, sources)?;
     explanation(out, finding, style, MAX_LINES.saturating_sub(used))
 }
 
@@ -255,7 +255,7 @@ pub(super) struct RankTable<'a> {
 }
 
 impl<'a> RankTable<'a> {
-    pub(super) fn of(ranks: &'a [Rank]) -> Self {
+    pub(super) fn new(ranks: &'a [Rank]) -> Self {
         Self {
             // The first of equal numbers counts.
             by_number: ranks.iter().rev().map(|rank| (rank.rank, rank)).collect(),
@@ -346,7 +346,7 @@ mod tests {
         let mut report = sample();
         let mut finding = early_exit();
         let attempt =
-            |finding: &Finding, report: &Report| RankTable::of(&report.ranks).attempt(finding);
+            |finding: &Finding, report: &Report| RankTable::new(&report.ranks).attempt(finding);
         assert_eq!(attempt(&finding, &report), None);
         report.ranks[0].attempt = 2;
         assert_eq!(attempt(&finding, &report).unwrap(), "attempt 0");

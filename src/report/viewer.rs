@@ -35,7 +35,7 @@ pub struct Detail {
 impl Detail {
     /// The state at a time.
     #[must_use]
-    pub fn of(model: &Model, now: Timestamp) -> Self {
+    pub fn new(model: &Model, now: Timestamp) -> Self {
         let mut missing = BTreeMap::new();
         let lateness = recent_lateness(model);
         let growers = growth::growers(model);
@@ -260,7 +260,7 @@ fn waits_for(
                 ranks.extend(joined.map(|it| it.needs(rank, sorted)).unwrap_or_default());
             }
             Some(Target::Message(id, post)) => {
-                let lone = model.group(id).traffic.lone(&post);
+                let lone = model.group(id).traffic.unmatched(&post);
                 ranks.extend(lone.and_then(|lone| lone.peer));
             }
             None => {}

@@ -91,7 +91,7 @@ impl Address {
                     let token = credentials
                         .token()
                         .map_err(|error| AddressError::Token { address: text.to_owned(), error })?;
-                    Place::Remote { host: host.to_owned(), port, keys: Keys::of(&token)? }
+                    Place::Remote { host: host.to_owned(), port, keys: Keys::derive(&token)? }
                 }
             }
         };

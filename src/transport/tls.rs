@@ -70,10 +70,11 @@ impl Keys {
     /// # Errors
     ///
     /// If the cryptographic library fails, which does not depend on the token.
-    pub fn of(token: &Token) -> io::Result<Self> {
+    pub fn derive(token: &Token) -> io::Result<Self> {
         let provider = Arc::new(provider::default_provider());
-        let coordinator = Pair::of(token, b"coordinator", &provider).map_err(io::Error::other)?;
-        let client = Pair::of(token, b"client", &provider).map_err(io::Error::other)?;
+        let coordinator =
+            Pair::derive(token, b"coordinator", &provider).map_err(io::Error::other)?;
+        let client = Pair::derive(token, b"client", &provider).map_err(io::Error::other)?;
         let accepts = |peer: &Pair| {
             Arc::new(Pinned { key: peer.public.clone(), provider: Arc::clone(&provider) })
         };
@@ -179,7 +180,7 @@ impl KeyType for Seed {
 }
 
 impl Pair {
-    fn of(token: &Token, side: &[u8], provider: &CryptoProvider) -> Result<Self, Error> {
+    fn derive(token: &Token, side: &[u8], provider: &CryptoProvider) -> Result<Self, Error> {
         let failed = |_unspecified| Error::General("no key can be derived".into());
         let mut seed = [0; LENGTH];
         let secret = Salt::new(HKDF_SHA256, SALT).extract(token.as_bytes());
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     fn keys(token: &str) -> Keys {
-        Keys::of(&Token::new(token).unwrap()).unwrap()
+        Keys::derive(&Token::new(token).unwrap()).unwrap()
     }
 
     /// A server that accepts one connection and sends two bytes; its address and its result.
@@ -357,9 +358,9 @@ mod tests {
         let (address, serving) = serve(right).await;
         let other = Token::new("fedcba9876543210").unwrap();
         let provider = Arc::new(provider::default_provider());
-        let own = Pair::of(&other, b"client", &provider).unwrap();
+        let own = Pair::derive(&other, b"client", &provider).unwrap();
         let coordinator = Token::new("0123456789abcdef").unwrap();
-        let public = Pair::of(&coordinator, b"coordinator", &provider).unwrap().public;
+        let public = Pair::derive(&coordinator, b"coordinator", &provider).unwrap().public;
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .unwrap()

@@ -112,7 +112,7 @@ fn unusable_file_is_named_with_a_remedy() {
             "states no failure: its job ended well",
         ),
         ("notes.txt", b"hello", "nothing in this text states how a job ended"),
-        ("zeros", &[0; 5000], "no evidence of a known kind"),
+        ("zeros", &[0; 5000], "not evidence of a known kind"),
         ("short.ddpj", b"DDPJ", "no journal"),
         ("bare.ddpj", b"DDPJ\x01\0\0\0", "cut off before it says whose it is"),
         ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
@@ -190,7 +190,7 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
     fs::remove_file(dir.path().join("junk")).unwrap();
     fs::remove_file(dir.path().join("cut.box")).unwrap();
     let twice = analyze(dir.path(), &[".", "node-0.ddpj", "."]);
-    assert_eq!(stderr(&twice), "", "a path given twice is no error");
+    assert_eq!(stderr(&twice), "", "a path given twice is not an error");
 
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
     assert!(copy > 0);

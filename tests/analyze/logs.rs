@@ -62,7 +62,7 @@ pub(super) struct Truth {
 
 impl Truth {
     /// The truth of an excerpt.
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn read(path: &Path) -> Self {
         let truth = fs::read_to_string(path.with_extension("toml")).unwrap();
         toml::from_str(&truth).unwrap()
     }
@@ -182,7 +182,7 @@ fn sentences(finding: &Finding) -> Vec<&str> {
     std::iter::once(&*finding.summary).chain(others).collect()
 }
 
-/// Text is no proof, and no other rank is a culprit.
+/// Text is not proof, and no other rank is a culprit.
 fn makes_no_further_claims(report: &Report, truth: &Truth) -> Result<(), String> {
     for finding in &report.findings {
         if finding.confidence == Confidence::Proved || finding.certificate.is_some() {
@@ -213,7 +213,7 @@ fn excerpts_of_real_logs_lead_to_their_truths() {
         if only.as_ref().is_some_and(|it| *it != name) {
             continue;
         }
-        let truth = Truth::of(&path);
+        let truth = Truth::read(&path);
         assert!(truth.incident.ends_with('.'), "{name}");
         let report = report_of(&path);
         let result = report.as_ref().map_err(Clone::clone).and_then(|it| check(it, &truth));
@@ -305,8 +305,8 @@ fn damaged_log_is_read_as_far_as_it_goes() {
     let cut = compressed(&[text.clone(), text.clone()].concat());
     assert_eq!(leading(&cut[..cut.len() - 40]), missing);
     let lines = String::from_utf8(text.clone()).unwrap();
-    let coloured = lines.replace('\n', "\x1b[0m\r\n\x1b[31m");
-    assert_eq!(leading(coloured.as_bytes()), missing);
+    let colored = lines.replace('\n', "\x1b[0m\r\n\x1b[31m");
+    assert_eq!(leading(colored.as_bytes()), missing);
     let mut dirty = text.clone();
     dirty.extend([b"\xff\xfe caf\xe9\n".as_slice(), &[b'x'; 1 << 20], b"\n[rank"].concat());
     assert_eq!(leading(&dirty), missing);

@@ -34,7 +34,7 @@ fn truths_hold_for_lines_that_a_terminal_broke() {
     for path in logs::excerpts() {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        let truth = Truth::of(&path);
+        let truth = Truth::read(&path);
         let written = fs::metadata(&path).unwrap().modified().unwrap();
         for width in WIDTHS.into_iter().filter(|it| !LOST.contains(&(&name, *it))) {
             for removes_spaces in [false, true] {

@@ -21,7 +21,7 @@ use crate::support::scenario::Scenario;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
-/// A terminal with true colour and Unicode.
+/// A terminal with true color and Unicode.
 const RICH: Theme = Theme { depth: Depth::True, unicode: true };
 
 /// Moment at which the dashboard is shown.
@@ -179,7 +179,7 @@ fn one_missing_rank_of_1024_is_shown_first() {
 }
 
 #[test]
-fn terminal_without_colours_gets_ascii() {
+fn terminal_without_colors_gets_ascii() {
     let mut app = watched(&file("process/early_exit.toml"), Theme::BARE, When::After);
     for screen in Screen::ALL {
         app.screen = screen;

@@ -237,7 +237,7 @@ fn watch_once_and_status_agree() {
     let summary: String = once.split_whitespace().collect::<Vec<_>>().join(" ");
     let expected: Vec<&str> = report.findings[0].summary.split_whitespace().collect();
     assert!(summary.contains(&expected.join(" ")), "{once}");
-    assert!(!once.contains('\u{1b}'), "no colours");
+    assert!(!once.contains('\u{1b}'), "no colors");
     let (code, _) = say(&["watch", &run_dir]);
     assert_eq!(code, Some(3), "no terminal, no dashboard");
     job.end();

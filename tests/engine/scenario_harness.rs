@@ -67,7 +67,7 @@ fn unreadable_scenario_fails_with_the_reason() {
     fails(&scenario("1.0 2 barrier"), "rank 2 is not in a world of 2");
     fails(&scenario("1.0 0 barrier sideways"), "unknown word \"sideways\"");
     fails(&scenario("1.0 0 barrier/sub"), "not in a group \"sub\"");
-    fails(&scenario("1.0 0 done h"), "no call is labelled \"h\"");
+    fails(&scenario("1.0 0 done h"), "no call is labeled \"h\"");
     fails(&scenario("soon 0 barrier"), "no time");
     fails(&scenario("1.0 0 raises uncaught \"oops"), "a quote is open");
     fails(&format!("{}\nworlds = 3", scenario("")), "unknown field");

@@ -29,7 +29,7 @@ fn none() -> [Value; 2] {
     [json!([]), json!([])]
 }
 
-fn of(dtype: &str, sizes: Value) -> [Value; 2] {
+fn tensors(dtype: &str, sizes: Value) -> [Value; 2] {
     let dtypes: Vec<&str> = sizes.as_array().unwrap().iter().map(|_| dtype).collect();
     [sizes, json!(dtypes)]
 }
@@ -40,7 +40,7 @@ fn both([sizes, dtypes]: [Value; 2], [out_sizes, out_dtypes]: [Value; 2]) -> Ten
 
 /// The same tensor as input and output.
 fn in_place(dtype: &str, sizes: Value) -> Tensors {
-    both(of(dtype, sizes.clone()), of(dtype, sizes))
+    both(tensors(dtype, sizes.clone()), tensors(dtype, sizes))
 }
 
 fn entry(form: &Form, [sizes, dtypes, out_sizes, out_dtypes]: &Tensors, seq: u64) -> Entry {
@@ -74,9 +74,9 @@ fn found(form: &Form, last: &Tensors) -> Vec<(String, String, Vec<u32>)> {
 }
 
 fn forms() -> Vec<Form> {
-    let bytes = |elements: u32| of("Byte", json!([[elements]]));
-    let floats = |elements: u32| of("Float", json!([[elements]]));
-    let list = |dtype, elements: u32| of(dtype, json!([[elements], [elements], [elements]]));
+    let bytes = |elements: u32| tensors("Byte", json!([[elements]]));
+    let floats = |elements: u32| tensors("Float", json!([[elements]]));
+    let list = |dtype, elements: u32| tensors(dtype, json!([[elements], [elements], [elements]]));
     vec![
         Form {
             name: "nccl:gather",
@@ -108,21 +108,21 @@ fn forms() -> Vec<Form> {
         },
         Form {
             name: "gloo:gather",
-            root: both(floats(5), of("Float", json!([[3, 5]]))),
+            root: both(floats(5), tensors("Float", json!([[3, 5]]))),
             leaf: both(floats(5), none()),
             odd: both(floats(6), none()),
             code: "DD104",
         },
         Form {
             name: "nccl:scatter",
-            root: both(list("Long", 4), of("Long", json!([[4]]))),
-            leaf: both(placeholder(), of("Long", json!([[4]]))),
-            odd: both(placeholder(), of("Float", json!([[4]]))),
+            root: both(list("Long", 4), tensors("Long", json!([[4]]))),
+            leaf: both(placeholder(), tensors("Long", json!([[4]]))),
+            odd: both(placeholder(), tensors("Float", json!([[4]]))),
             code: "DD105",
         },
         Form {
             name: "gloo:scatter",
-            root: both(of("Byte", json!([[3, 5]])), bytes(5)),
+            root: both(tensors("Byte", json!([[3, 5]])), bytes(5)),
             leaf: both(none(), bytes(5)),
             odd: both(none(), bytes(6)),
             code: "DD104",
@@ -157,21 +157,21 @@ fn forms() -> Vec<Form> {
         },
         Form {
             name: "gloo:all_gather",
-            root: both(of("Float", json!([[3], [4]])), of("Float", json!([[2, 3]]))),
-            leaf: both(of("Float", json!([[3], [4]])), of("Float", json!([[2, 3]]))),
-            odd: both(of("Float", json!([[3], [5]])), of("Float", json!([[2, 3]]))),
+            root: both(tensors("Float", json!([[3], [4]])), tensors("Float", json!([[2, 3]]))),
+            leaf: both(tensors("Float", json!([[3], [4]])), tensors("Float", json!([[2, 3]]))),
+            odd: both(tensors("Float", json!([[3], [5]])), tensors("Float", json!([[2, 3]]))),
             code: "DD104",
         },
         Form {
             name: "nccl:all_gather",
-            root: both(floats(6), of("Float", json!([[3, 6]]))),
+            root: both(floats(6), tensors("Float", json!([[3, 6]]))),
             leaf: both(floats(6), list("Float", 6)),
             odd: both(floats(7), list("Float", 7)),
             code: "DD104",
         },
         Form {
             name: "nccl:reduce_scatter",
-            root: both(of("Float", json!([[3, 2]])), floats(2)),
+            root: both(tensors("Float", json!([[3, 2]])), floats(2)),
             leaf: both(list("Float", 2), floats(2)),
             odd: both(list("Float", 3), floats(3)),
             code: "DD104",
@@ -180,7 +180,7 @@ fn forms() -> Vec<Form> {
             name: "nccl:all_to_all",
             root: both(list("Float", 2), list("Float", 2)),
             leaf: both(floats(6), floats(6)),
-            odd: both(of("Half", json!([[6]])), of("Half", json!([[6]]))),
+            odd: both(tensors("Half", json!([[6]])), tensors("Half", json!([[6]]))),
             code: "DD105",
         },
         Form {

@@ -118,7 +118,7 @@ fn empty_and_packed_files_beside_dumps_are_reported() {
     let (dir, _) = analyze_files(&[("trace_rank_0", &waits), ("trace_rank_1", &waits)]);
     fs::write(dir.path().join("trace_rank_2"), "").unwrap();
     fs::write(dir.path().join("host1.tar.xz"), b"\xfd7zXZ\0").unwrap();
-    // They are no dumps by their names.
+    // They are not dumps by their names.
     fs::write(dir.path().join("lock"), "").unwrap();
     fs::write(dir.path().join("weights.bin"), [0xff; 64]).unwrap();
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);

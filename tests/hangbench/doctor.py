@@ -22,7 +22,7 @@ def answers(run):
 
 
 def answer(report, file):
-    # DD9xx say what could not be seen; they are no findings about the job.
+    # DD9xx say what could not be seen; they are not findings about the job.
     findings = [it for it in report["findings"] if not it["code"].startswith("DD9")]
     if not findings:
         return Answer(False)

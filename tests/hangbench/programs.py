@@ -97,7 +97,7 @@ def cases_of(family, name, text):
 
 
 def cases():
-    """All cases in the order of their files, except those that are no faults but tell that nothing can be judged."""
+    """All cases in the order of their files, except those that are not faults and only say that nothing can be judged."""
     found = []
     for file in sorted(JOBS.glob("*/*.py")):
         text = file.read_text()

@@ -83,7 +83,7 @@ def answers(run):
 
 
 def answers_of_detail(run):
-    """The debug mode can crash the job that it observes, which is no answer."""
+    """The debug mode can crash the job that it observes, which is not an answer."""
     statuses = [status for _, status, _ in run.ends()]
     if -signal.SIGSEGV in statuses or "SIGSEGV" in run.output():
         return Answer(False, unusable="TORCH_DISTRIBUTED_DEBUG=DETAIL crashes the job (SIGSEGV)")

@@ -69,7 +69,7 @@ fn partition_between_hosts_heals() {
     job.hosts.connect(1, true);
     // The other node tries every few seconds to reach the coordinator.
     job.until(0, |report| !codes(report).contains(&"DD904"));
-    // What the lost connection still delivers is no new attachment.
+    // What the lost connection still delivers is not a new attachment.
     eventually("the other node is attached again", || {
         runs[1].stderr().contains("continues the diagnosis\n")
     });

@@ -181,7 +181,7 @@ fn order_of_starting_does_not_matter() {
     let mut second = job.run(1, Some(TOKEN), &KILL);
     // Longer than a connection attempt takes.
     std::thread::sleep(std::time::Duration::from_secs(6));
-    assert!(second.is_running(), "{}", second.stderr());
+    assert!(second.still_runs(), "{}", second.stderr());
     let mut first = job.run(0, Some(TOKEN), &KILL);
     assert_killed([first.end(), second.end()], &[first, second]);
     for host in [0, 1] {

@@ -1,4 +1,4 @@
-//! Processes that inherit the preloaded library but are no ranks must not be affected.
+//! Processes that inherit the preloaded library but are not ranks must not be affected.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,7 +1,7 @@
 //! Jobs that call NCCL directly, traced by the library that `run` preloads: programs in C against
 //! the doubles in `doubles/`. Further programs are in `programs/`.
 //!
-//! * `bystanders`: processes that inherit the preloaded library and are no ranks.
+//! * `bystanders`: processes that inherit the preloaded library and are not ranks.
 //! * `comm_memory`: GPU memory that NCCL holds.
 //! * `layers`: PyTorch jobs, captured by the hooks of c10d and by the preloaded library.
 //! * `profiler`: the profiler plugin.

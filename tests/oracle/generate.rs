@@ -13,7 +13,7 @@ pub(crate) struct Planted {
 }
 
 /// Maximum number of calls, since the number of executions grows exponentially with it.
-const MOST_CALLS: usize = 60;
+const MAX_CALLS: usize = 60;
 
 pub(crate) fn planted(random: &mut Random) -> Planted {
     let program = correct(random);
@@ -61,7 +61,7 @@ fn correct(random: &mut Random) -> Program {
     }
     let is_async = random.pick(&[0, 30, 70]);
     let messages = random.pick(&[0, 20, 60]);
-    let mut left = MOST_CALLS;
+    let mut left = MAX_CALLS;
     for label in 0..2 + random.below(6) {
         let group = random.below(groups.len());
         if left < groups[group].len() {
@@ -101,7 +101,7 @@ fn correct(random: &mut Random) -> Program {
     }
     for thread in &mut threads {
         put_waits(thread, random);
-        swap_neighbours(thread, random);
+        swap_neighbors(thread, random);
     }
     for (group, members) in groups.iter().enumerate() {
         if !random.chance(15) {
@@ -140,8 +140,8 @@ fn put_waits(thread: &mut Thread, random: &mut Random) {
     }
 }
 
-/// Swaps neighbouring asynchronous calls of different groups, whose order does not matter.
-fn swap_neighbours(thread: &mut Thread, random: &mut Random) {
+/// Swaps neighboring asynchronous calls of different groups, whose order does not matter.
+fn swap_neighbors(thread: &mut Thread, random: &mut Random) {
     for i in 1..thread.steps.len() {
         if let (Step::Call(a), Step::Call(b)) = (thread.steps[i - 1], thread.steps[i])
             && a.is_async

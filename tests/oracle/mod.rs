@@ -17,7 +17,7 @@
 //! * The diagnosis does not depend on the order in which the evidence of ranks arrives.
 //!
 //! `make oracle` runs a million programs; the tests run a sample. A program that violates a
-//! requirement is minimised and printed as a scenario.
+//! requirement is minimized and printed as a scenario.
 
 mod check;
 mod execution;
@@ -86,18 +86,18 @@ impl Statistics {
 
 /// Checks one program in one execution, both derived from the seed.
 fn case(seed: u64) -> Result<Outcome, Violation> {
-    let (planted, schedule) = of(seed);
+    let (planted, schedule) = program_of(seed);
     check(&planted, schedule)
 }
 
-fn of(seed: u64) -> (Planted, u64) {
+fn program_of(seed: u64) -> (Planted, u64) {
     let mut random = Random::new(seed);
     (planted(&mut random), random.next())
 }
 
-/// Minimises a violation and describes it with its scenario.
+/// Minimizes a violation and describes it with its scenario.
 fn words(seed: u64, found: Violation) -> String {
-    let (planted, schedule) = of(seed);
+    let (planted, schedule) = program_of(seed);
     let (smallest, found) = shrink::shrink(&planted, schedule, found);
     format!(
         "program {seed}, {}: {}\nmistakes in {:?}\n\n{}",
@@ -131,7 +131,7 @@ fn executions_are_written_as_journals() {
     let folder = PathBuf::from(std::env::var("ORACLE_JOURNALS").unwrap());
     let (from, programs) = (number("ORACLE_FROM", 0), number("ORACLE_PROGRAMS", 2_000));
     for seed in from..from + programs {
-        let (planted, schedule) = of(seed);
+        let (planted, schedule) = program_of(seed);
         let Some(machine) = Machine::new(&planted.program) else {
             continue;
         };

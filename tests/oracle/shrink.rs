@@ -1,4 +1,4 @@
-//! Minimises a case while it violates the same requirement.
+//! Minimizes a case while it violates the same requirement.
 
 use super::check::{Violation, check};
 use super::generate::Planted;

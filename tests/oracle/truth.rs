@@ -88,7 +88,7 @@ pub(crate) struct Closure {
 }
 
 impl Closure {
-    pub(crate) fn of(machine: &Machine<'_>, state: &State) -> Self {
+    pub(crate) fn new(machine: &Machine<'_>, state: &State) -> Self {
         let mut state = *state;
         let mut free: Vec<bool> = Vec::new();
         loop {

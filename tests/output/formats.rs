@@ -106,7 +106,7 @@ fn fail_on_sets_the_exit_status() {
 }
 
 #[test]
-fn color_and_quiet_options_are_honoured() {
+fn color_and_quiet_options_are_honored() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     let colored = |arguments: &[&str], no_color: &str| {

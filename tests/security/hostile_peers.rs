@@ -29,7 +29,7 @@ impl Peer {
     /// Connects and begins a request.
     async fn begin(coordinator: &Coordinator, path: &str) -> Self {
         let port = coordinator.port();
-        let keys = Keys::of(&Token::new(TOKEN).unwrap()).unwrap();
+        let keys = Keys::derive(&Token::new(TOKEN).unwrap()).unwrap();
         let stream = keys.connect("127.0.0.1", port).await.unwrap();
         let (mut requests, connection): (SendRequest<Bytes>, Connection<_>) =
             h2::client::handshake(stream).await.unwrap();

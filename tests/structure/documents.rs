@@ -48,7 +48,7 @@ fn every_finding_is_explained() {
     // One for each code, and the index.
     assert_eq!(pages.len(), catalogue::ALL.len() + 1);
     for code in catalogue::ALL {
-        let page = Page::of(code);
+        let page = Page::new(code);
         let summary = page.summary();
         assert!(summary.len() > 20, "{}: {summary:?}", code.code);
         if !findings::detects(code.code) {
@@ -70,8 +70,8 @@ fn every_finding_is_explained() {
                 for word in item.split(|c: char| !c.is_ascii_alphanumeric()) {
                     let number = word.strip_prefix("DD").unwrap_or_default();
                     let is_code = number.len() == 3 && number.parse::<u16>().is_ok();
-                    let is_known = catalogue::Code::of(word).is_some();
-                    assert!(!is_code || is_known, "{}: {word} is no code", code.code);
+                    let is_known = catalogue::Code::find(word).is_some();
+                    assert!(!is_code || is_known, "{}: {word} is not a code", code.code);
                 }
             }
         }

@@ -11,7 +11,7 @@ use ddp_doctor::diagnosis::findings;
 use super::{files_below, root};
 
 /// Number of modules that may use each other.
-const MOST_IN_A_CIRCLE: usize = 3;
+const MAX_IN_A_CIRCLE: usize = 3;
 
 /// A module's path within its crate: `["model", "join"]`.
 type Module = Vec<String>;
@@ -129,7 +129,7 @@ fn modules_do_not_use_each_other() {
                 .filter(|other| reached[**other].contains(*module))
                 .map(|other| other.join("::"))
                 .collect();
-            assert!(circle.len() <= MOST_IN_A_CIRCLE, "{folder}: {}", circle.join(", "));
+            assert!(circle.len() <= MAX_IN_A_CIRCLE, "{folder}: {}", circle.join(", "));
         }
     }
 }

@@ -4,6 +4,7 @@
 //! * `imports`: modules use each other in one direction.
 //! * `forbidden_code`: I/O in the engine, and unsafe code outside the listed files.
 //! * `folders`: the number of source files in a folder.
+//! * `names`: names of functions and limits, spelling and phrases.
 //! * `documents`: pages and scenarios of every finding, and tests that documents name.
 
 mod dependencies;
@@ -11,6 +12,7 @@ mod documents;
 mod folders;
 mod forbidden_code;
 mod imports;
+mod names;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -183,7 +183,7 @@ impl Process {
         self.child.wait().unwrap().code()
     }
 
-    pub(crate) fn is_running(&mut self) -> bool {
+    pub(crate) fn still_runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 

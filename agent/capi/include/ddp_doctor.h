@@ -10,7 +10,7 @@
  *
  * The library has no thread of its own, with one exception: if DDP_DOCTOR_GPU_MEMORY=1 is set, a
  * thread samples the memory of the GPUs that the process uses, once a second. It neither loads nor
- * initialises CUDA.
+ * initializes CUDA.
  *
  * Every function
  *   - can be called from any thread and does not block; functions marked "hot" take some tens of
@@ -95,7 +95,7 @@ typedef struct ddp_doctor_identity {
  * DDP_DOCTOR_RUN_DIR/boxes.
  *
  * The job id is the first of DDP_DOCTOR_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID and PMIX_NAMESPACE that
- * is set. Ranks of one launch are recognised by MASTER_PORT and by the launcher's id of the launch.
+ * is set. Ranks of one launch are recognized by MASTER_PORT and by the launcher's id of the launch.
  */
 int32_t ddp_doctor_open(ddp_doctor_text layer, const ddp_doctor_identity *identity);
 
@@ -163,7 +163,7 @@ uint32_t ddp_doctor_string(ddp_doctor_text text);
  * Number of a process group. `members` are global ranks in group order, the same on all members.
  * `name` is shared by all members ("world", "tensor-parallel 3"), `description` is for display,
  * `backend` is the communication library ("nccl", "gloo", "sockets"). `epoch` counts the
- * initialisations of the world in this process, from 0. Register a group that is created again once
+ * initializations of the world in this process, from 0. Register a group that is created again once
  * more. There is room for 512 groups.
  */
 uint32_t ddp_doctor_group(ddp_doctor_text name, ddp_doctor_text description, ddp_doctor_text backend,
@@ -331,7 +331,7 @@ uint32_t ddp_doctor_step(void);
 /* Bits of the flags of ddp_doctor_forward(). */
 enum {
     DDP_DOCTOR_REPEATED = 1024,       /* the input is the same as that of the previous forward */
-    DDP_DOCTOR_UNSYNCHRONISED = 2048, /* gradients are not synchronised (gradient accumulation) */
+    DDP_DOCTOR_UNSYNCHRONISED = 2048, /* gradients are not synchronized (gradient accumulation) */
     DDP_DOCTOR_UPDATED = 8192,        /* parameters were updated since the previous forward */
     DDP_DOCTOR_SEES_UPDATES = 16384   /* whether they were is known */
 };

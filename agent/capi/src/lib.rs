@@ -349,7 +349,7 @@ pub extern "C" fn ddp_doctor_forward(site: u32, batches: i64, flags: u32) -> u32
             site,
             batches: u64::try_from(batches).ok(),
             repeated: flags & u32::from(flags::REPEATED) != 0,
-            unsynchronised: flags & u32::from(flags::UNSYNCHRONISED) != 0,
+            unsynchronized: flags & u32::from(flags::UNSYNCHRONISED) != 0,
             updated: (flags & u32::from(flags::SEES_UPDATES) != 0)
                 .then_some(flags & u32::from(flags::UPDATED) != 0),
         }))

@@ -3,7 +3,7 @@
     ddp-doctor run --nproc-per-node 2 agent/python/examples/uneven_batches.py
 
 Rank 1 reaches the end of its data and calls the barrier after the training; rank 0 is still in the
-gradient synchronisation of a batch that rank 1 does not have. Each waits for the other.
+gradient synchronization of a batch that rank 1 does not have. Each waits for the other.
 """
 
 import torch

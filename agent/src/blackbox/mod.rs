@@ -28,7 +28,7 @@ pub use reader::{
     Frontier, GroupCreation, Identity, Inside, Item, ReadRecord, Reader, ThreadState,
 };
 pub use writer::{
-    CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Standing, Writer,
+    CreateError, Creation, Forward, Options, Outer, Parameters, Seat, TransferProgress, Writer,
 };
 
 /// Maximum size of a black box in words: 256 MiB.

@@ -25,7 +25,7 @@ pub const EXTENSION: &str = "box";
 /// A box takes at most 1/4 of the free space.
 const SHARE: u64 = 4;
 /// Maximum number of boxes of one process and layer; a process may create one after each `exec`.
-const MOST_PER_PROCESS: u32 = 10;
+const MAX_PER_PROCESS: u32 = 10;
 
 /// Candidate directories for the boxes of a job, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl Candidate {
     ) -> io::Result<(PathBuf, T)> {
         let directory = self.open(Missing::Create, known)?;
         ensure_room(&directory, bytes)?;
-        for attempt in 1..=MOST_PER_PROCESS {
+        for attempt in 1..=MAX_PER_PROCESS {
             let name = name.file_name(attempt);
             let temporary = format!(".{name}.new");
             if directory.contains(name.as_ref()) {

@@ -175,7 +175,7 @@ pub fn can_others_write(mode: u32, group: u32) -> bool {
     mode & OTHER_WRITE != 0 || mode & GROUP_WRITE != 0 && !is_private_group(group)
 }
 
-/// Whether any user other than the owner can write to a file or directory of this mode, whoever is in its group.
+/// Whether any user other than the owner can write to a file or directory of this mode, regardless of the members of its group.
 #[must_use]
 pub const fn can_any_other_write(mode: u32) -> bool {
     mode & (GROUP_WRITE | OTHER_WRITE) != 0

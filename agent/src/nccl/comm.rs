@@ -16,7 +16,7 @@ use crate::current::is_current;
 use crate::{current, identity};
 
 /// Wraps [`cudarc::nccl::Comm`] and records its calls if there is a black box. Like the original,
-/// it is aborted when it is dropped; synchronise the stream first.
+/// it is aborted when it is dropped; synchronize the stream first.
 #[derive(Debug)]
 pub struct Comm {
     comm: of::Comm,
@@ -52,7 +52,7 @@ impl Comm {
             (writer, call)
         });
         let made = of::Comm::from_rank(stream, rank, world_size, id)
-            .map_err(|error| NcclError::of("ncclCommInitRank", &error));
+            .map_err(|error| NcclError::from_result("ncclCommInitRank", &error));
         if let Some((writer, call)) = making {
             record_rejection(writer, &made, place);
             writer.returned(call);
@@ -226,7 +226,7 @@ impl Comm {
     ) -> Result<(), NcclError> {
         let issued =
             self.described(call).map(|(writer, described)| (writer, writer.issued(&described)));
-        let made = make(&self.comm).map_err(|error| NcclError::of(call.function, &error));
+        let made = make(&self.comm).map_err(|error| NcclError::from_result(call.function, &error));
         if let Some((writer, id)) = issued {
             record_rejection(writer, &made, call.place);
             writer.returned(id);

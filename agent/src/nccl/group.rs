@@ -197,7 +197,7 @@ impl<'g> Group<'g> {
         let described = self.comm.described(call);
         // Present until `end` or `drop` takes it.
         if let Some(group) = &mut self.group {
-            make(group).map_err(|error| NcclError::of(call.function, &error))?;
+            make(group).map_err(|error| NcclError::from_result(call.function, &error))?;
         }
         OPEN.with_borrow_mut(|open| open.calls.extend(described));
         Ok(())

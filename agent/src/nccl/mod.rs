@@ -73,7 +73,7 @@ impl fmt::Display for NcclError {
 impl std::error::Error for NcclError {}
 
 impl NcclError {
-    fn of(function: &'static str, error: &result::NcclError) -> Self {
+    fn from_result(function: &'static str, error: &result::NcclError) -> Self {
         Self::Nccl(function, error.0 as u32, format!("{:?}", error.0))
     }
 }
@@ -104,7 +104,7 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, NcclError> {
 /// A unique id for a communicator that is about to be created.
 pub fn unique_id() -> Result<Id, NcclError> {
     is_available()?;
-    Id::new().map_err(|error| NcclError::of("ncclGetUniqueId", &error))
+    Id::new().map_err(|error| NcclError::from_result("ncclGetUniqueId", &error))
 }
 
 /// A call of NCCL that is about to be made.
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn nccl_errors_name_error_and_function() {
         let refused = result::NcclError(sys::ncclResult_t::ncclInvalidArgument);
-        let error = NcclError::of("ncclAllReduce", &refused);
+        let error = NcclError::from_result("ncclAllReduce", &refused);
         assert_eq!(error.to_string(), "NCCL: ncclInvalidArgument from ncclAllReduce");
     }
 }

@@ -50,7 +50,7 @@ pub enum Flow {
 pub struct App {
     /// State of the job.
     pub state: State,
-    /// Colours and characters.
+    /// Colors and characters.
     pub theme: Theme,
     /// Current time, as of the last input or tick.
     pub now: Timestamp,

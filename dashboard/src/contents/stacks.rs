@@ -15,7 +15,7 @@ const MAX_RANKS_CHARS: usize = 160;
 /// Ranks grouped by their stacks.
 #[derive(Debug)]
 pub(crate) struct Stacks {
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<StackGroup>,
     /// Ranks without a known stack, as text.
     pub(crate) unknown: String,
     /// Time of the latest capture.
@@ -24,7 +24,7 @@ pub(crate) struct Stacks {
 
 /// Ranks with the same stack.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct StackGroup {
     ranks: Vec<u32>,
     /// The ranks as text.
     pub(crate) who: String,
@@ -37,8 +37,8 @@ pub(crate) struct Group {
 }
 
 impl Stacks {
-    pub(crate) fn of(state: &State) -> Self {
-        let mut by_stack: BTreeMap<(bool, Vec<Where>), Group> = BTreeMap::new();
+    pub(crate) fn new(state: &State) -> Self {
+        let mut by_stack: BTreeMap<(bool, Vec<Where>), StackGroup> = BTreeMap::new();
         let mut unknown = Vec::new();
         let mut at = Timestamp::default();
         for view in state.ranks.iter() {
@@ -49,18 +49,19 @@ impl Stacks {
             }
             at = at.max(detail.stack_at);
             let key = (detail.has_continued, detail.stack.clone());
-            let group = by_stack.entry(key).or_insert_with_key(|(has_continued, frames)| Group {
-                ranks: Vec::new(),
-                who: String::new(),
-                frames: frames.clone(),
-                channel: plain(&detail.wait_channel),
-                has_continued: *has_continued,
-            });
+            let group =
+                by_stack.entry(key).or_insert_with_key(|(has_continued, frames)| StackGroup {
+                    ranks: Vec::new(),
+                    who: String::new(),
+                    frames: frames.clone(),
+                    channel: plain(&detail.wait_channel),
+                    has_continued: *has_continued,
+                });
             group.ranks.push(view.rank());
         }
-        let mut groups: Vec<Group> = by_stack.into_values().collect();
+        let mut groups: Vec<StackGroup> = by_stack.into_values().collect();
         // Ranks that went on come last, except one that is a culprit.
-        let is_culprit = |group: &Group| {
+        let is_culprit = |group: &StackGroup| {
             let mut views = group.ranks.iter().filter_map(|&rank| state.ranks.get(rank));
             views.any(|view| view.health == Health::Culprit)
         };
@@ -103,7 +104,7 @@ mod tests {
         ];
         let mut state = State::default();
         state.apply(new);
-        let stacks = Stacks::of(&state);
+        let stacks = Stacks::new(&state);
         let shown: Vec<_> =
             stacks.groups.iter().map(|it| (it.who.as_str(), it.has_continued)).collect();
         assert_eq!(shown, [("1", true), ("0, 2", false), ("3", true)]);

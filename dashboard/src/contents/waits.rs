@@ -36,7 +36,7 @@ pub(crate) struct Row {
 type Waiters = BTreeMap<u32, Vec<u32>>;
 
 impl Waits {
-    pub(crate) fn of(state: &State, sources: &Sources) -> Self {
+    pub(crate) fn new(state: &State, sources: &Sources) -> Self {
         let mut waiters = Waiters::new();
         for view in state.ranks.iter() {
             for &other in &view.detail.waits_for {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn blocking_ranks_come_first_and_ranks_appear_once() {
         let state = state(&[(0, &[7]), (1, &[7]), (2, &[0]), (3, &[2, 7])]);
-        let rows: Vec<String> = Waits::of(&state, &Sources::none())
+        let rows: Vec<String> = Waits::new(&state, &Sources::none())
             .0
             .iter()
             .map(|it| format!("{}{}", it.lead, it.who))

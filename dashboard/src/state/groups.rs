@@ -14,7 +14,7 @@ const MAX_GROUPS: usize = 16_384;
 
 /// A group.
 #[derive(Clone, Debug, Default)]
-pub struct Group {
+pub struct GroupCalls {
     /// Identifies the group.
     pub number: u32,
     /// Description of the group, or its name if it has none.
@@ -57,7 +57,7 @@ pub struct Seq {
     pub more: u32,
 }
 
-impl Group {
+impl GroupCalls {
     fn from(status: GroupStatus) -> Self {
         let mut unseen = status.unseen;
         unseen.sort_unstable();
@@ -125,7 +125,7 @@ impl Seq {
 
     /// Call of a rank at this sequence number.
     #[must_use]
-    pub fn of(&self, rank: u32) -> Option<&RankCall> {
+    pub fn call(&self, rank: u32) -> Option<&RankCall> {
         let found = self.calls.binary_search_by_key(&rank, |call| call.rank);
         found.ok().map(|index| &self.calls[index])
     }
@@ -134,7 +134,7 @@ impl Seq {
 /// All groups, those with a mismatch first, then those with members behind.
 #[derive(Debug, Default)]
 pub struct Groups {
-    by_number: BTreeMap<u32, Group>,
+    by_number: BTreeMap<u32, GroupCalls>,
     order: Vec<u32>,
 }
 
@@ -153,7 +153,7 @@ impl Groups {
 
     /// The group at an index.
     #[must_use]
-    pub fn nth(&self, index: usize) -> Option<&Group> {
+    pub fn nth(&self, index: usize) -> Option<&GroupCalls> {
         self.by_number.get(self.order.get(index)?)
     }
 
@@ -163,7 +163,7 @@ impl Groups {
         }
         for status in groups {
             if self.by_number.len() < MAX_GROUPS || self.by_number.contains_key(&status.number) {
-                self.by_number.insert(status.number, Group::from(status));
+                self.by_number.insert(status.number, GroupCalls::from(status));
             }
         }
         self.order = self.by_number.keys().copied().collect();

@@ -13,7 +13,7 @@ mod ranks;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use groups::{Group, Groups, Seq};
+pub use groups::{GroupCalls, Groups, Seq};
 pub use history::Moments;
 pub(crate) use ranks::share;
 pub use ranks::{Curve, Health, Moment, RankView, Ranks, STRIP};

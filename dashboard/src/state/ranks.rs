@@ -68,7 +68,7 @@ impl Health {
         }
     }
 
-    const fn of(state: RankState) -> Self {
+    const fn from_state(state: RankState) -> Self {
         match state {
             RankState::Running => Self::Running,
             RankState::Waiting => Self::Waiting,
@@ -171,7 +171,7 @@ impl RankView {
         let step = self.status.step;
         self.status = status;
         self.seen = true;
-        self.state = Health::of(self.status.state);
+        self.state = Health::from_state(self.status.state);
         if self.status.step <= step && self.step_at.0 > 0 {
             return;
         }

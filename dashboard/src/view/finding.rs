@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::overview::{cause, paragraphs, side_lines};
-use super::text::{Put, labelled};
+use super::text::{Put, labeled};
 use super::window;
 use crate::app::App;
 use crate::theme::Tone;
@@ -171,13 +171,13 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
         return Vec::new();
     };
     let kind = certificate.kind.to_string();
-    let mut lines = labelled(app.theme, "proof", &kind, width);
+    let mut lines = labeled(app.theme, "proof", &kind, width);
     for fact in certificate.facts.iter().take(MAX_FACTS) {
-        lines.extend(labelled(app.theme, "", &fact_text(fact), width));
+        lines.extend(labeled(app.theme, "", &fact_text(fact), width));
     }
     let more = certificate.facts.len().saturating_sub(MAX_FACTS);
     if more > 0 {
-        lines.extend(labelled(app.theme, "", &format!("… {more} more facts"), width));
+        lines.extend(labeled(app.theme, "", &format!("… {more} more facts"), width));
     }
     lines
 }

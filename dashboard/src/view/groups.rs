@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use super::text::{Put, aligned};
 use super::window;
 use crate::app::App;
-use crate::state::{Group, Seq, share};
+use crate::state::{GroupCalls, Seq, share};
 use crate::theme::{Theme, Tone};
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -73,7 +73,7 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
 
 /// Lag of the members, one cell each, or several members per cell if there are too many. Each line
 /// begins with the rank of its first cell.
-fn heat_map(theme: Theme, group: &Group, width: usize, most: usize) -> Vec<Line<'static>> {
+fn heat_map(theme: Theme, group: &GroupCalls, width: usize, most: usize) -> Vec<Line<'static>> {
     const LABEL: usize = 8;
     let members = group.ranks.len();
     let width = (width.max(LABEL + 8) - LABEL) / 8 * 8;
@@ -106,7 +106,7 @@ fn heat_map(theme: Theme, group: &Group, width: usize, most: usize) -> Vec<Line<
     lines
 }
 
-fn cells(theme: Theme, group: &Group, room: usize) -> Vec<Span<'static>> {
+fn cells(theme: Theme, group: &GroupCalls, room: usize) -> Vec<Span<'static>> {
     let all = &group.cells;
     let cells = all.len().min(room);
     // A member that was never seen counts less than one that lags behind.
@@ -126,7 +126,7 @@ fn heat(theme: Theme, lag: Option<u64>) -> Span<'static> {
 }
 
 /// Calls of all members at a sequence number, equal calls grouped.
-fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
+fn calls(app: &App, group: &GroupCalls, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
     let wanted = app.seq.or_else(|| group.relevant_seq());
     let Some(seq) = group.seqs.iter().find(|it| Some(it.seq) == wanted) else {
@@ -161,7 +161,7 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
 }
 
 /// Ranks, state, place, call; the smallest group of ranks first, which is the unusual one.
-fn rows(app: &App, group: &Group, seq: &Seq) -> Vec<[String; 4]> {
+fn rows(app: &App, group: &GroupCalls, seq: &Seq) -> Vec<[String; 4]> {
     let mut groups: Vec<(Vec<u32>, [String; 3])> = Vec::new();
     let mut join =
         |rank: u32, cells: [String; 3]| match groups.iter_mut().find(|(_, it)| *it == cells) {
@@ -170,7 +170,7 @@ fn rows(app: &App, group: &Group, seq: &Seq) -> Vec<[String; 4]> {
         };
     let unknown = seq.more > 0;
     for (member, &rank) in group.ranks.iter().enumerate() {
-        let cells = match (seq.of(rank), group.lag(member)) {
+        let cells = match (seq.call(rank), group.lag(member)) {
             (Some(call), _) => call_cells(app, call),
             (None, None) => ["never seen".into(), String::new(), String::new()],
             (None, Some(_)) if group.issued[member] < seq.seq => {

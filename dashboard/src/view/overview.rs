@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::text::{Put, aligned, fit, labelled};
+use super::text::{Put, aligned, fit, labeled};
 use super::{ranks, strip, verdict};
 use crate::app::App;
 use crate::state::Health;
@@ -184,7 +184,7 @@ pub(super) fn paragraphs(
 ) -> Vec<Line<'static>> {
     let labels = std::iter::once(label).chain(std::iter::repeat(""));
     let lines = labels.zip(texts);
-    lines.flat_map(|(label, text)| labelled(theme, label, text, width)).collect()
+    lines.flat_map(|(label, text)| labeled(theme, label, text, width)).collect()
 }
 
 pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
@@ -192,7 +192,7 @@ pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'sta
         let sentence = words::cause(cause)?;
         Some(format!("{sentence} ({})", words::certainty(cause.confidence)))
     });
-    let lines = sentence.map(|it| labelled(app.theme, "cause", &it, width));
+    let lines = sentence.map(|it| labeled(app.theme, "cause", &it, width));
     lines.unwrap_or_default()
 }
 

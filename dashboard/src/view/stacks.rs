@@ -15,7 +15,7 @@ use crate::theme::Tone;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let version = app.state.version;
-    let stacks = app.cache.stacks.get(version, |_| true, || Stacks::of(&app.state));
+    let stacks = app.cache.stacks.get(version, |_| true, || Stacks::new(&app.state));
     let theme = app.theme;
     let mut head = match stacks.at.0 {
         0 => "no stacks were captured".to_owned(),

@@ -40,12 +40,7 @@ pub(super) fn width(text: &str) -> usize {
 }
 
 /// Text behind a label, wrapped to `columns` columns in total.
-pub(super) fn labelled(
-    theme: Theme,
-    label: &str,
-    text: &str,
-    columns: usize,
-) -> Vec<Line<'static>> {
+pub(super) fn labeled(theme: Theme, label: &str, text: &str, columns: usize) -> Vec<Line<'static>> {
     const INDENT: usize = 8;
     let lines = words::wrapped(&words::plain(text), columns.saturating_sub(INDENT).max(8));
     let mut label = label;

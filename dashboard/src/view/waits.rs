@@ -11,7 +11,7 @@ use crate::theme::Tone;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let state = &app.state;
-    let waits = app.cache.waits.get(state.version, |_| true, || Waits::of(state, &app.sources));
+    let waits = app.cache.waits.get(state.version, |_| true, || Waits::new(state, &app.sources));
     if waits.0.is_empty() {
         let text = "no rank waits for another rank";
         buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));

@@ -29,7 +29,7 @@ pub mod flags {
     pub const FORWARD: u16 = 512;
     /// For such a step: the input is that of the previous forward pass.
     pub const REPEATED: u16 = 1024;
-    /// For such a step: its gradients are not to be synchronised.
+    /// For such a step: its gradients are not to be synchronized.
     pub const UNSYNCHRONISED: u16 = 2048;
     /// For such a step: whether parameters are updated between forward passes is known.
     pub const SEES_UPDATES: u16 = 16384;
@@ -182,7 +182,7 @@ pub mod creation {
     pub const MEMBERS: usize = 0;
     /// Number of members.
     pub const SIZE: usize = 1;
-    /// Index of the initialisation of the world, from 0.
+    /// Index of the initialization of the world, from 0.
     pub const EPOCH: usize = 2;
     /// String id of the description.
     pub const DESCRIPTION: usize = 3;

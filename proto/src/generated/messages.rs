@@ -932,7 +932,7 @@ pub struct Hello {
     pub attached: bool,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
-/// becomes known or a new initialisation gives it another rank.
+/// becomes known or a new initialization gives it another rank.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProcessJoined {
     /// Identifies the process within this stream.
@@ -1059,7 +1059,7 @@ pub struct GroupDefined {
     /// "gloo", "nccl", …
     #[prost(string, tag = "5")]
     pub backend: ::prost::alloc::string::String,
-    /// Index of the initialisation of the world in this process, from 0.
+    /// Index of the initialization of the world in this process, from 0.
     #[prost(uint32, tag = "6")]
     pub epoch: u32,
     /// Index of the creation of the same (epoch, name, members) in this process, from 0.
@@ -1198,7 +1198,7 @@ pub struct GroupCreation {
     /// "gloo", "nccl", …
     #[prost(string, tag = "3")]
     pub backend: ::prost::alloc::string::String,
-    /// Index of the initialisation of the world in this process, from 0.
+    /// Index of the initialization of the world in this process, from 0.
     #[prost(uint32, tag = "4")]
     pub epoch: u32,
     /// Global ranks in group order. Empty if `runs` says it.

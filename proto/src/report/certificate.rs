@@ -228,7 +228,7 @@ pub struct JoinFact {
     pub backend: Option<String>,
     /// Process id of its launcher, if that starts the ranks of one world and nothing else.
     pub launcher: Option<u32>,
-    /// Index of the initialisation of the world in the process, from 0.
+    /// Index of the initialization of the world in the process, from 0.
     pub nth: u32,
     /// Time the process began to join.
     pub since: Timestamp,
@@ -294,7 +294,7 @@ pub struct ReplicaFact {
 pub struct GroupRef {
     /// The layer that captured it.
     pub layer: String,
-    /// Index of the initialisation of the world, from 0.
+    /// Index of the initialization of the world, from 0.
     pub epoch: u32,
     /// Name of the group.
     pub name: String,

@@ -17,13 +17,13 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
         let name = survey.name(index);
         let lines = [Backend::Nccl, Backend::Gloo]
             .into_iter()
-            .filter_map(move |backend| of(&node.facts, backend, several));
+            .filter_map(move |backend| line(&node.facts, backend, several));
         lines.map(move |line| line.at(name.clone()))
     });
     nodes.collect()
 }
 
-fn of(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
+fn line(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
     let has_gpus = facts.has_unified_memory.is_some();
     let variable = backend.variable()?;
     let value = facts.variables.get(variable.name);

@@ -29,13 +29,13 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
         let name = survey.name(index);
         let ranks = node.facts.ranks.unwrap_or(1).saturating_mul(node.commands);
         let world = world.unwrap_or(ranks);
-        let lines = of(node, ranks.max(1).into(), world.into());
+        let lines = lines_of_node(node, ranks.max(1).into(), world.into());
         lines.into_iter().map(move |line| line.at(name.clone()))
     });
     about.collect()
 }
 
-fn of(node: &Node, ranks: u64, world: u64) -> Vec<Line> {
+fn lines_of_node(node: &Node, ranks: u64, world: u64) -> Vec<Line> {
     let facts = &node.facts;
     let lines = [
         Some(shared_memory(facts, ranks)),

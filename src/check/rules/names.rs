@@ -47,7 +47,7 @@ fn own_names(survey: &Survey) -> Vec<Line> {
             (Some(_), _) => continue,
             (None, Some(error)) => format!("{host} does not resolve on the host itself ({error})"),
             (None, None) => format!(
-                "{host} resolves to {} on the host itself, which is no address of its interfaces",
+                "{host} resolves to {} on the host itself, which is not an address of its interfaces",
                 addresses(resolved)
             ),
         };
@@ -138,7 +138,7 @@ fn differs_from_own(
     let is_own = resolved.addresses.iter().any(|it| own.contains(it));
     (!is_own && !own.is_empty() && index != 0).then(|| {
         let reason = format!(
-            "{} stands for {} on {}, which is no address of {}: another machine, or a service in between.",
+            "{} stands for {} on {}, which is not an address of {}: another machine, or a service in between.",
             launch.host,
             addresses(resolved),
             survey.name(index),
@@ -215,7 +215,7 @@ mod tests {
                     resolves(it, 2, "host-0", [10, 0, 0, 9]);
                 },
                 Warning,
-                "no address of host-0",
+                "not an address of host-0",
             ),
             // A node that is not the master, and that no other node reaches.
             (
@@ -248,7 +248,7 @@ mod tests {
             (
                 |it| resolves(it, 2, "host-2", [192, 0, 2, 1]),
                 Critical,
-                "no address of its interfaces",
+                "not an address of its interfaces",
             ),
             (|it| it.unresolved.push((1, 2)), Info, "only the name of the master"),
             (

@@ -94,7 +94,7 @@ impl Coordinator {
         let token = self.access.credentials().token().with_context(|| {
             format!("{} can be reached from other machines, which needs a token", self.listen)
         })?;
-        Ok(Some(Keys::of(&token)?))
+        Ok(Some(Keys::derive(&token)?))
     }
 
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {

@@ -15,9 +15,9 @@ use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::nccl;
 use crate::node::sample::environment;
-use crate::node::ship::journal::DEFAULT_LIMIT;
-use crate::node::stacks::taker::When;
+use crate::node::stacks::stack_sampler::When;
 use crate::node::timing::Timing;
+use crate::node::upload::journal::DEFAULT_LIMIT;
 use crate::transport::Credentials;
 
 /// How long a demonstration may hang before it is killed.

@@ -67,7 +67,7 @@ impl JobOutput {
         let name = text::plain(&job.id);
         let file = self.report_dir.as_deref();
         let file = file.and_then(|dir| report_file(dir, &job));
-        let out = Box::new(Labelled(name));
+        let out = Box::new(Labeled(name));
         let files = file.clone().into_iter().map(ReportFile::from).collect();
         let live = Live::new(out, self.style, self.verbosity, about, files);
         let mut live = live.with_sources(self.sources.clone());
@@ -140,9 +140,9 @@ fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
 }
 
 /// Standard error, with the job id before every message.
-struct Labelled(String);
+struct Labeled(String);
 
-impl Write for Labelled {
+impl Write for Labeled {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         const PREFIX: &[u8] = b"ddp-doctor: ";
         let rest = bytes.strip_prefix(PREFIX);

@@ -7,8 +7,8 @@ use clap::Args;
 
 use crate::cli::options::{Access, Sources, Stacks, seconds, size};
 use crate::diagnosis::timing::TimeScale;
-use crate::node::ship::journal::DEFAULT_LIMIT;
-use crate::node::ship::reporter::{Options, report};
+use crate::node::upload::journal::DEFAULT_LIMIT;
+use crate::node::upload::reporter::{Options, report};
 use crate::transport::Credentials;
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator

@@ -15,8 +15,8 @@ use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::nccl;
 use crate::node::sample::environment;
-use crate::node::ship::journal::DEFAULT_LIMIT;
 use crate::node::timing::Timing;
+use crate::node::upload::journal::DEFAULT_LIMIT;
 use crate::transport::Credentials;
 
 /// Start a job and diagnose its ranks on this node.

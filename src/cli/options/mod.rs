@@ -69,7 +69,7 @@ impl Global {
         Verbosity { quiet: self.quiet, verbose: self.verbose }
     }
 
-    /// Whether output has colours, given whether it goes to a terminal.
+    /// Whether output has colors, given whether it goes to a terminal.
     pub(super) fn has_color(&self, is_terminal: bool) -> bool {
         let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         match self.color {

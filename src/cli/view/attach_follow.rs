@@ -102,7 +102,7 @@ impl Follow<'_> {
     ) -> anyhow::Result<bool> {
         let mut earlier = first;
         loop {
-            let next = Instant::now() + self.options.time_scale.of(EVERY);
+            let next = Instant::now() + self.options.time_scale.scale(EVERY);
             let is_interrupted = screen.wait(messages, next);
             screen.keep(&earlier)?;
             if is_interrupted {
@@ -204,7 +204,7 @@ struct Screen {
 impl Screen {
     /// Prints what the first round shows: its findings, or where the ranks are.
     fn begin(&mut self, first: &Attached, messages: &Receiver<Message>) {
-        let until = Instant::now() + self.scale.of(EVERY).min(Duration::from_secs(1));
+        let until = Instant::now() + self.scale.scale(EVERY).min(Duration::from_secs(1));
         self.wait(messages, until);
         if !self.is_blocked() {
             self.live.announce(verdict(first));

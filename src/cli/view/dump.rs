@@ -116,7 +116,7 @@ impl ShowStacks {
 }
 
 fn of_process(pid: u32) -> anyhow::Result<Dump> {
-    let Ok(stat) = proc::Stat::of(pid) else {
+    let Ok(stat) = proc::Stat::read(pid) else {
         bail!("there is no process {pid}");
     };
     let stacks = stacks::capture(pid, stat.start_ticks, &FunctionCache::default());

@@ -52,7 +52,7 @@ impl Target {
         if !path.exists() {
             return Ok(Self::Live(Live::find(Some(target), credentials)?, None));
         }
-        Ok(match Description::of(path) {
+        Ok(match Description::read(path) {
             Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
                 Self::Live(of_run_dir(path, credentials)?, Some(path.to_owned()))
             }
@@ -102,12 +102,12 @@ pub(super) fn run_dir(target: Option<&str>) -> Option<PathBuf> {
 
 /// Whether a path is the directory of a run.
 pub(super) fn is_run(path: &Path) -> bool {
-    matches!(Description::of(path), Ok(Some(_)))
+    matches!(Description::read(path), Ok(Some(_)))
 }
 
 /// Whether the run in a directory has certainly ended.
 pub(super) fn is_over(dir: &Path) -> bool {
-    matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
+    matches!(Description::read(dir), Ok(Some(run)) if run.is_over())
 }
 
 /// The ranks that outlive a `run` that was killed.
@@ -125,7 +125,7 @@ impl Orphans {
         let Ok(Target::Evidence(run_dir)) = Target::find(target, &without) else {
             return None;
         };
-        let ranks = orphans::of(Path::new(private::SHARED_MEMORY), &run_dir);
+        let ranks = orphans::find(Path::new(private::SHARED_MEMORY), &run_dir);
         (is_over(&run_dir) && !ranks.is_empty()).then_some(Self { run_dir, ranks })
     }
 }
@@ -195,7 +195,7 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     let original = Dir::open_own(path).ok().and_then(|it| Description::of_original(&it));
     let is_original = original.is_some();
     let found = match original {
-        None => Description::of(path).with_context(|| format!("cannot read {shown}"))?,
+        None => Description::read(path).with_context(|| format!("cannot read {shown}"))?,
         original => original,
     };
     let Some(run) = found else {
@@ -310,7 +310,7 @@ mod tests {
     fn run(dir: &Path, name: &str, pid: u32, started: u64) -> PathBuf {
         let dir = dir.join(name);
         std::fs::create_dir_all(&dir).unwrap();
-        let start_ticks = proc::Stat::of(pid).map_or(1, |stat| stat.start_ticks);
+        let start_ticks = proc::Stat::read(pid).map_or(1, |stat| stat.start_ticks);
         let it = serde_json::json!({
             "job": name, "host": sys::host_name(), "boot_id": proc::boot_id(), "pid": pid,
             "start_ticks": start_ticks, "coordinator": format!("127.0.0.1:{started}"),

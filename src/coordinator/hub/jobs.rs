@@ -11,12 +11,12 @@ use prost::Message;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::super::meeting::Meeting;
-use super::{AttachError, INPUT_KIB, Input, KEPT_AFTER_END, MAX_JOBS, MAX_NODES, Published};
+use super::{AttachError, INPUT_KIB, Input, MAX_JOBS, MAX_NODES, Published, RETENTION_AFTER_END};
 
 #[derive(Debug)]
 pub(super) struct Jobs {
     /// Jobs by the number of their session, in the order in which they began.
-    pub(super) by_number: BTreeMap<u64, Job>,
+    pub(super) by_number: BTreeMap<u64, HostedJob>,
     /// Number before that of the first session. It differs between coordinators, so that a node does
     /// not mistake a session of an earlier coordinator for its own.
     pub(super) first: u64,
@@ -25,7 +25,7 @@ pub(super) struct Jobs {
 }
 
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct HostedJob {
     pub(super) id: String,
     /// Whether its ranks are read from outside, by nodes that did not start them.
     pub(super) is_attached: bool,
@@ -82,13 +82,13 @@ pub(super) struct Node {
     pub(super) ended: bool,
 }
 
-impl Job {
+impl HostedJob {
     /// Whether the node can be part of this launch.
     pub(super) fn accepts(&self, hello: &v1::Hello) -> bool {
         self.id == hello.job
             && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
             && !self.is_restart(hello)
-            && !self.contradicts(&Meeting::of(hello))
+            && !self.contradicts(&Meeting::from_hello(hello))
     }
 
     pub(super) fn contradicts(&self, meeting: &Meeting) -> bool {
@@ -98,7 +98,7 @@ impl Job {
     /// How well the node fits to this launch, the best first: it was attached before, it meets the
     /// others at the same place, or nothing is known.
     pub(super) fn fit(&self, hello: &v1::Hello) -> u8 {
-        let meeting = Meeting::of(hello);
+        let meeting = Meeting::from_hello(hello);
         if self.nodes.iter().any(|node| node.is(hello)) {
             0
         } else if self.nodes.iter().any(|node| node.meeting.is_at(&meeting)) {
@@ -132,7 +132,7 @@ impl Job {
                 host: hello.host.clone(),
                 boot_id: hello.boot_id.clone(),
                 started_unix_ns: hello.started_unix_ns,
-                meeting: Meeting::of(hello),
+                meeting: Meeting::from_hello(hello),
                 attached: 1,
                 ended: false,
             });
@@ -158,7 +158,7 @@ impl Node {
 
 impl Jobs {
     /// The newest job with this id; the newest of all if the id is empty.
-    pub(super) fn named(&self, id: &str) -> Option<&Job> {
+    pub(super) fn named(&self, id: &str) -> Option<&HostedJob> {
         let mut newest = self.by_number.values().rev();
         newest.find(|job| id.is_empty() || job.id == id)
     }
@@ -166,7 +166,7 @@ impl Jobs {
     /// Number and input queue of the launch that the node fits best to, and of those the newest.
     pub(super) fn join(&mut self, hello: &v1::Hello) -> Option<(u64, Inputs)> {
         let all = self.by_number.iter_mut().rev();
-        let mut named: Vec<(u64, &mut Job)> = all
+        let mut named: Vec<(u64, &mut HostedJob)> = all
             .filter(|(_, job)| {
                 !job.has_ended() && job.id == hello.job && job.is_attached == hello.attached
             })
@@ -202,7 +202,7 @@ impl Jobs {
             if !job.has_ended() {
                 return true;
             }
-            job.ended.get_or_insert_with(Instant::now).elapsed() < KEPT_AFTER_END
+            job.ended.get_or_insert_with(Instant::now).elapsed() < RETENTION_AFTER_END
         });
     }
 

@@ -13,7 +13,7 @@ use tokio_stream::{Stream, StreamExt};
 
 mod jobs;
 
-use self::jobs::{Inputs, Job, Jobs, Node};
+use self::jobs::{HostedJob, Inputs, Jobs, Node};
 use super::gathering::Gathering;
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
@@ -24,7 +24,7 @@ use crate::monitoring::summary::Summary;
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
 /// How long an ended job is kept.
-const KEPT_AFTER_END: Duration = Duration::from_secs(3600);
+const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
 /// Capacity of a session's input queue. A full queue slows the nodes' streams down.
 const INPUTS: usize = 64;
 /// Memory of the reports that wait in the input queue of one job, and in those of all jobs, in KiB. A
@@ -51,7 +51,7 @@ const MAX_JOB_ID: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
     /// The first event of the stream is not a Hello.
-    #[error("the first event of the stream is no Hello")]
+    #[error("the first event of the stream is not a Hello")]
     NoHello,
     /// The job id is empty or too long.
     #[error("not a job id")]
@@ -208,7 +208,7 @@ impl Hub {
     fn subscribe(
         &self,
         live: bool,
-        select: impl FnOnce(&Jobs) -> Option<&Job>,
+        select: impl FnOnce(&Jobs) -> Option<&HostedJob>,
     ) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
         jobs.remove_expired();
@@ -286,7 +286,7 @@ impl Hub {
                     state.is_current = true;
                     Some(summary)
                 }
-                _ => published.borrow().report.as_ref().map(Summary::of),
+                _ => published.borrow().report.as_ref().map(Summary::new),
             };
             jobs.push(state);
         }
@@ -327,7 +327,7 @@ impl Hub {
             };
             drop(new_jobs.try_send(begin));
         }
-        let mut job = Job {
+        let mut job = HostedJob {
             id: hello.job.clone(),
             is_attached: hello.attached,
             launch: String::new(),
@@ -373,7 +373,7 @@ impl Attached {
 
     fn with_node(&self, work: impl FnOnce(&mut Node)) {
         let mut jobs = self.hub.jobs();
-        let same = |job: &&mut Job| {
+        let same = |job: &&mut HostedJob| {
             let inputs = job.inputs.as_ref();
             inputs.is_some_and(|it| it.queue.same_channel(&self.inputs.queue))
         };

@@ -44,7 +44,7 @@ pub struct Signature {
 
 impl Signature {
     /// The signature of a call.
-    pub fn of(call: &Call) -> Self {
+    pub fn from_call(call: &Call) -> Self {
         Self {
             op: call.op,
             size: size(call),
@@ -140,7 +140,7 @@ pub fn all_differences<'a>(
 
 /// The first disagreement of two calls that met at one sequence number of a group.
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
-    Signature::of(a).compare(&Signature::of(b))
+    Signature::from_call(a).compare(&Signature::from_call(b))
 }
 
 /// The number of elements that must be equal on all ranks, if the operation has one.
@@ -214,7 +214,7 @@ pub const MAX_SIGNATURES: usize = 256;
 /// Groups ranks by agreeing calls: largest class first, ties by lowest rank. Beyond [`MAX_SIGNATURES`]
 /// classes, calls agree only if their signatures are equal.
 pub fn classes_of_calls<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
-    let signatures = calls.map(|(rank, call)| (rank, Signature::of(call)));
+    let signatures = calls.map(|(rank, call)| (rank, Signature::from_call(call)));
     classes_of_signatures(signatures, |a, b| a.compare(b).is_none())
 }
 
@@ -321,7 +321,7 @@ mod tests {
             ..call(Op::AllReduce)
         };
         assert_eq!(compare(&a, &b), Some(Mismatch::DType));
-        let differences = Signature::of(&a).differences(&Signature::of(&b));
+        let differences = Signature::from_call(&a).differences(&Signature::from_call(&b));
         assert_eq!(differences, [Mismatch::DType, Mismatch::ReduceOp]);
         let b = Call {
             numel: Some(8),
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn hashes_differ_as_signatures_do() {
-        let hash = |call: Call| Signature::of(&call).mix(EMPTY_HASH);
+        let hash = |call: Call| Signature::from_call(&call).mix(EMPTY_HASH);
         let sum =
             |dtype| Call { numel: Some(8), reduce_op: ReduceOp::Sum, dtype, ..call(Op::AllReduce) };
         let float = || sum(DType::Float32);
@@ -392,7 +392,8 @@ mod tests {
 
     #[test]
     fn calls_are_compared_with_a_limited_number_of_classes() {
-        let of_size = |size: u64| Signature::of(&Call { numel: Some(size), ..call(Op::AllReduce) });
+        let of_size =
+            |size: u64| Signature::from_call(&Call { numel: Some(size), ..call(Op::AllReduce) });
         let classes = |sizes: &mut dyn Iterator<Item = u64>| {
             let mut compared = 0;
             let classes = classes_of_signatures((0..).zip(sizes.map(of_size)), |a, b| {
@@ -421,7 +422,7 @@ mod tests {
             Call { reduce_op: ReduceOp::Max, root: Some(1), ..known },
             Call { dtype: DType::Float32, ..call(Op::Broadcast) },
         ];
-        let signatures: Vec<Signature> = calls.iter().map(Signature::of).collect();
+        let signatures: Vec<Signature> = calls.iter().map(Signature::from_call).collect();
         for from in 0..calls.len() {
             let some = &signatures[from..];
             let pairs = some.iter().flat_map(|a| some.iter().flat_map(|b| a.differences(b)));

@@ -23,9 +23,9 @@ use crate::evidence::event::{Call, Event, GroupInfo, ProcessId, Seat};
 /// processes may be that late.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of events held back per process.
-const MOST_HELD: usize = 16 * 1024;
+const MAX_HELD: usize = 16 * 1024;
 /// Maximum number of communicators.
-const MOST_COMMUNICATORS: usize = 64 * 1024;
+const MAX_COMMUNICATORS: usize = 64 * 1024;
 /// Separates the name of a communicator from the name of one that is split off it.
 const OUT_OF: char = '/';
 
@@ -121,7 +121,7 @@ impl Roster {
             let new = || Held { events: VecDeque::new(), since: now };
             let held = self.held.entry(process).or_insert_with(new);
             held.events.push_back(event);
-            full = held.events.len() >= MOST_HELD;
+            full = held.events.len() >= MAX_HELD;
         }
         if settled {
             self.drain(out);
@@ -168,9 +168,8 @@ impl Roster {
         if makes && group.key.name.contains(OUT_OF) {
             return false;
         }
-        let key = Key::of(group, seat);
-        if self.communicators.len() >= MOST_COMMUNICATORS && !self.communicators.contains_key(&key)
-        {
+        let key = Key::new(group, seat);
+        if self.communicators.len() >= MAX_COMMUNICATORS && !self.communicators.contains_key(&key) {
             return false;
         }
         let communicator = self.communicators.entry(key).or_default();
@@ -242,7 +241,7 @@ impl Roster {
     fn assume(&mut self, process: ProcessId, group: &GroupInfo, makes: bool) {
         let Some(seat) = group.seat else { return };
         let world_size = self.processes.get(&process).and_then(|it| it.world_size);
-        let own = Key::of(group, seat);
+        let own = Key::new(group, seat);
         // That which `find` looks up, or the event would wait for ever.
         let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.entry(key).or_default();
@@ -278,7 +277,7 @@ impl Roster {
                     out.push(Event::Issued { process, call: Arc::new(of_no_group(&call)) });
                 }
                 Event::GroupJoined { .. } => {
-                    let key = group.seat.map(|seat| Key::of(&group, seat));
+                    let key = group.seat.map(|seat| Key::new(&group, seat));
                     if let Some(known) = key.and_then(|key| self.communicators.get_mut(&key)) {
                         known.unheard.push((process, group));
                     }
@@ -296,7 +295,7 @@ impl Roster {
             return Ok(Arc::clone(&known.is));
         }
         let Some(seat) = group.seat else { return Ok(Arc::clone(group)) };
-        let own = Key::of(group, seat);
+        let own = Key::new(group, seat);
         let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.get_mut(&key).ok_or(Unknown::Yet)?;
         let Some(members) = &communicator.members else {
@@ -326,7 +325,7 @@ enum Unknown {
 }
 
 impl Key {
-    fn of(group: &GroupInfo, seat: Seat) -> Self {
+    fn new(group: &GroupInfo, seat: Seat) -> Self {
         Self {
             layer: group.key.layer.clone(),
             name: group.key.name.clone(),

@@ -5,7 +5,7 @@
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::CauseKind;
 
-use crate::source::cause::{Detail, Reading};
+use crate::source::cause::{CauseHypothesis, Detail};
 
 /// Advice against a cause.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +82,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Advice of a finding with this code against the cause; `None`: the cause is unknown, or has none that applies.
-pub(crate) fn against(code: &Code, reading: &Reading) -> Option<&'static str> {
+pub(crate) fn against(code: &Code, reading: &CauseHypothesis) -> Option<&'static str> {
     let kind = reading.cause.kind;
     let mut rows: Vec<&Row> = ROWS.iter().filter(|it| it.kind == kind).collect();
     rows.retain(|it| it.codes.is_empty() || it.codes.contains(&code.code));

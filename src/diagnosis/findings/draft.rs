@@ -15,7 +15,7 @@ use crate::evidence::event::ProcessId;
 use crate::findings::advice;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
-use crate::source::cause::{Mistake, Reading};
+use crate::source::cause::{CauseHypothesis, Mistake};
 use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
@@ -54,7 +54,7 @@ pub enum Precedence {
 
 /// Whether a draft becomes a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReportPolicy {
     /// It always does.
     Always,
     /// Only if another finding follows from it.
@@ -90,7 +90,7 @@ pub enum KeyPlace {
     Job,
 }
 
-/// A finding before [`crate::judge`] has determined its role in the causal order.
+/// A finding before [`crate::causal_order`] has determined its role in the causal order.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// Code, name, default severity and effect.
@@ -147,10 +147,10 @@ pub struct Draft {
     /// Precedence among the findings of a situation; set by the table of rules.
     pub precedence: Precedence,
     /// Whether it becomes a finding; set by the table of rules.
-    pub standing: Standing,
-    /// Attempt that it concerns; set by [`crate::judge`].
+    pub policy: ReportPolicy,
+    /// Attempt that it concerns; set by [`crate::causal_order`].
     pub attempt: Attempt,
-    /// The finding that it followed from; `None`: it is initiating. Set by [`crate::judge`].
+    /// The finding that it followed from; `None`: it is initiating. Set by [`crate::causal_order`].
     pub caused_by: Option<Key>,
 }
 
@@ -198,7 +198,7 @@ impl Draft {
             follows: None,
             of_process: None,
             precedence: Precedence::Evidence,
-            standing: Standing::Always,
+            policy: ReportPolicy::Always,
             attempt: Attempt::default(),
             caused_by: None,
         }
@@ -244,7 +244,7 @@ impl Draft {
         self.root_confidence = confidence;
     }
 
-    /// Adds these ranks to the root cause. They are no victims of it then.
+    /// Adds these ranks to the root cause. They are not victims of it then.
     pub(crate) fn blame_too(&mut self, ranks: impl IntoIterator<Item = u32>) {
         self.root.extend(ranks);
         self.root.sort_unstable();
@@ -290,7 +290,7 @@ impl Draft {
     }
 
     /// Takes victims, place and calls from a draft about the same end of a rank, or about what it led
-    /// to. The root cause must be set before: it is no victim.
+    /// to. The root cause must be set before: it is not a victim.
     pub fn take_calls(&mut self, from: Self) {
         self.set_victims(from.victims);
         self.place = from.place;
@@ -300,14 +300,14 @@ impl Draft {
     }
 
     /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
-    pub fn explain(&mut self, reading: Reading) {
+    pub fn explain(&mut self, reading: CauseHypothesis) {
         let advice = advice::against(self.code, &reading).map(str::to_owned);
         self.next.splice(0..0, advice);
         self.attribute(reading);
     }
 
     /// Sets the cause, and appends its reason to `why`.
-    pub fn attribute(&mut self, reading: Reading) {
+    pub fn attribute(&mut self, reading: CauseHypothesis) {
         self.why.extend(reading.because);
         self.mistake = reading.mistake.or(self.mistake.take());
         self.cause = Some(reading.cause);

@@ -12,7 +12,7 @@ use crate::source::cause::Mistake;
 use crate::words::{self, Ranks, number};
 
 /// The headline of a draft: its mistake with the consequence, as far as they fit, or else its summary.
-pub(super) fn of(situation: &Situation<'_>, draft: &Draft) -> String {
+pub(super) fn write(situation: &Situation<'_>, draft: &Draft) -> String {
     let Some(mistake) = &draft.mistake else { return shortened(&draft.summary) };
     let consequences = consequences(situation, draft, mistake).into_iter();
     let mut wholes = consequences.map(|it| format!("{}; {it}", mistake.clause));

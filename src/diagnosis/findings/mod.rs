@@ -2,7 +2,7 @@
 //!
 //! To add a finding, write its page in `docs/findings` and its file here, and add its rules to
 //! [`ALL`]. Detectors do not decide which of several possible findings explains a stall:
-//! [`crate::situation`] determines the origin of each stall, and [`crate::judge`] the causal order
+//! [`crate::situation`] determines the origin of each stall, and [`crate::causal_order`] the causal order
 //! of findings.
 
 use ddp_doctor_proto::Op;
@@ -15,7 +15,7 @@ use crate::evidence::align::Mismatch;
 use crate::evidence::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
-use crate::situation::{Breach, Nature, Origin, Situation, Stall};
+use crate::situation::{Breach, Nature, Situation, Stall, StallOrigin};
 
 pub mod advice;
 pub(crate) mod ddp;
@@ -32,13 +32,13 @@ pub(crate) mod stalls;
 pub mod startup;
 pub(crate) mod view;
 
-pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, Standing};
+pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, ReportPolicy};
 pub use view::describe;
 
-use mismatch::divergence::Met;
+use mismatch::divergence::DivergedJoin;
 
-use Look::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
-use Standing::{Always, LeavesOpen, OnlyAsCause};
+use ReportPolicy::{Always, LeavesOpen, OnlyAsCause};
+use RuleInput::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
 
 /// A rule that finds one kind of finding. A code has one or several rules.
 #[derive(Debug)]
@@ -47,19 +47,19 @@ pub struct Rule {
     pub code: &'static Code,
     /// Precedence of its drafts.
     pub precedence: Precedence,
-    /// Standing of its drafts.
-    pub standing: Standing,
+    /// ReportPolicy of its drafts.
+    pub policy: ReportPolicy,
     /// What it looks at, and the drafts that follow.
-    pub look: Look,
+    pub input: RuleInput,
 }
 
 /// What a rule looks at in a situation, with the function that makes a draft of each such thing.
 #[derive(Debug)]
-pub enum Look {
+pub enum RuleInput {
     /// The stalls of each origin, those at the origin itself first.
-    Stalls(fn(&Situation<'_>, &Origin, &[&Stall]) -> Option<Draft>),
+    Stalls(fn(&Situation<'_>, &StallOrigin, &[&Stall]) -> Option<Draft>),
     /// Calls that meet and have this as their first difference.
-    Calls(Mismatch, fn(&Situation<'_>, &'static Code, Met<'_>) -> Option<Draft>),
+    Calls(Mismatch, fn(&Situation<'_>, &'static Code, DivergedJoin<'_>) -> Option<Draft>),
     /// Each world that is forming, or failed to form.
     Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
     /// Breaches of DDP's contract that are of the rule's code. The function completes a draft that
@@ -78,10 +78,10 @@ impl Rule {
     /// drafts of its own.
     fn drafts(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let model = situation.model;
-        let mut drafts: Vec<Draft> = match self.look {
+        let mut drafts: Vec<Draft> = match self.input {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
             Calls(first, draft) => mismatch::divergence::origins(situation)
-                .filter(|Met { divergence: it, .. }| {
+                .filter(|DivergedJoin { divergence: it, .. }| {
                     matches!(it.nature, Nature::Mismatch) && it.mismatch == first
                 })
                 .filter_map(|met| draft(situation, self.code, met))
@@ -89,7 +89,7 @@ impl Rule {
             Worlds(draft) => {
                 by_place(model).iter().filter_map(|world| draft(situation, world)).collect()
             }
-            Breaches(tell) => ddp::breach::findings(situation, self.code, tell),
+            Breaches(complete) => ddp::breach::findings(situation, self.code, complete),
             Processes(draft) => {
                 model.processes.values().filter_map(|process| draft(situation, process)).collect()
             }
@@ -101,8 +101,13 @@ impl Rule {
     }
 }
 
-const fn row(code: &'static Code, precedence: Precedence, standing: Standing, look: Look) -> Rule {
-    Rule { code, precedence, standing, look }
+const fn row(
+    code: &'static Code,
+    precedence: Precedence,
+    policy: ReportPolicy,
+    input: RuleInput,
+) -> Rule {
+    Rule { code, precedence, policy, input }
 }
 
 /// All rules, ordered by code.
@@ -149,12 +154,12 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD306, Precedence::Settings, Always, Any(startup::environment_skew::detect)),
     row(&catalogue::DD307, Precedence::Settings, Always, Any(startup::device_shared::detect)),
     row(&catalogue::DD308, Precedence::Start, Always, Any(startup::interface_unusable::detect)),
-    row(&catalogue::DD401, Precedence::Wire, Always, Breaches(ddp::unused_parameters::tell)),
-    row(&catalogue::DD402, Precedence::Wire, Always, Breaches(ddp::unused_parameters_differ::tell)),
-    row(&catalogue::DD403, Precedence::Wire, Always, Breaches(ddp::ready_twice::tell)),
-    row(&catalogue::DD404, Precedence::Wire, Always, Breaches(ddp::model_mismatch::tell)),
-    row(&catalogue::DD405, Precedence::Wire, Always, Breaches(ddp::ddp_bypassed::tell)),
-    row(&catalogue::DD406, Precedence::Wire, Always, Breaches(ddp::no_sync_mismatch::tell)),
+    row(&catalogue::DD401, Precedence::Wire, Always, Breaches(ddp::unused_parameters::complete_draft)),
+    row(&catalogue::DD402, Precedence::Wire, Always, Breaches(ddp::unused_parameters_differ::complete_draft)),
+    row(&catalogue::DD403, Precedence::Wire, Always, Breaches(ddp::ready_twice::complete_draft)),
+    row(&catalogue::DD404, Precedence::Wire, Always, Breaches(ddp::model_mismatch::complete_draft)),
+    row(&catalogue::DD405, Precedence::Wire, Always, Breaches(ddp::ddp_bypassed::complete_draft)),
+    row(&catalogue::DD406, Precedence::Wire, Always, Breaches(ddp::no_sync_mismatch::complete_draft)),
     row(&catalogue::DD407, Precedence::Hint, Always, Any(ddp::needless_unused_search::detect)),
     row(&catalogue::DD501, Precedence::Memory, Always, Any(memory::out_of_memory::ended)),
     row(&catalogue::DD501, Precedence::Memory, OnlyAsCause, Processes(memory::out_of_memory::caught)),
@@ -196,10 +201,10 @@ pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             let mut drafts = rule.drafts(situation);
             drafts.retain(|draft| {
                 let mut known = found[earlier..].iter();
-                !known.any(|it| it.standing != OnlyAsCause && it.key == draft.key)
+                !known.any(|it| it.policy != OnlyAsCause && it.key == draft.key)
             });
-            let Rule { precedence, standing, .. } = *rule;
-            found.extend(drafts.into_iter().map(|draft| Draft { precedence, standing, ..draft }));
+            let Rule { precedence, policy, .. } = *rule;
+            found.extend(drafts.into_iter().map(|draft| Draft { precedence, policy, ..draft }));
         }
     }
     found
@@ -234,7 +239,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
     draft.per_rank.sort_by_key(|call| call.rank);
     for call in &mut draft.per_rank {
         let process = situation.model.process_of(call.rank);
-        call.step = call.step.map(|step| process.map_or(step, |it| it.optimizer.of(step)));
+        call.step = call.step.map(|step| process.map_or(step, |it| it.optimizer.at(step)));
     }
     if let Some(dumps) = situation.config.provenance.dumps() {
         limit(&mut draft, dumps);
@@ -249,7 +254,7 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         layer: info.key.layer.clone(),
         ranks: if info.unstated.members { Vec::new() } else { info.key.members.clone() },
     });
-    let headline = headline::of(situation, &draft);
+    let headline = headline::write(situation, &draft);
     Finding {
         code: draft.code.code.into(),
         name: draft.code.name.into(),

@@ -195,7 +195,7 @@ fn collective_is_kept_while_a_rank_is_inside_it() {
 
 #[test]
 fn structures_of_large_jobs_are_small() {
-    assert!(size_of::<Encounter>() <= 104, "{}", size_of::<Encounter>());
+    assert!(size_of::<CompletedCall>() <= 104, "{}", size_of::<CompletedCall>());
     assert!(size_of::<JoinedCall>() <= 112, "{}", size_of::<JoinedCall>());
     assert!(size_of::<Member>() <= 80, "{}", size_of::<Member>());
 }

@@ -24,7 +24,7 @@ pub(in crate::model) struct GroupKey {
 }
 
 impl GroupKey {
-    pub(in crate::model) fn of(world: &World, info: &Arc<GroupInfo>) -> Self {
+    pub(in crate::model) fn new(world: &World, info: &Arc<GroupInfo>) -> Self {
         Self { world: world.clone(), info: Arc::clone(info) }
     }
 

@@ -21,7 +21,7 @@ mod maps;
 mod process;
 mod worlds;
 
-pub use arrivals::{Arrivals, Came, Encounter, PackedArrivals};
+pub use arrivals::{Arrival, Arrivals, CompletedCall, PackedArrivals};
 pub use ddp::{
     Accumulation, Comparison, Diverged, Parameter, ParameterCount, ReducerReport, Replica,
     ReplicaValues, Replicas, is_apart, parse,
@@ -29,14 +29,15 @@ pub use ddp::{
 pub use gaps::Gaps;
 pub use group::{
     Averaged, Buckets, Clash, CreationRequest, Creations, Crossing, Crossings, Group, Join,
-    JoinedCall, KEPT_AFTER, Lone, Meeting, MeetingPoint, Member, Request, Traffic, Wait,
+    JoinedCall, MAX_JOINS_AFTER, Meeting, MeetingPoint, Member, Request, Traffic, UnmatchedMessage,
+    Wait,
 };
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};
 pub use maps::{ByRank, Processes};
 pub use process::{
-    Announced, Count, Device, Doing, End, Ending, Exception, Gauge, KEPT_OF_SHARED, Memory, Pace,
-    Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
+    Announced, Count, Device, Doing, End, Ending, Exception, Gauge, MAX_SHARED_SAMPLES, Memory,
+    Pace, Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
     Unawaited, libc_signal,
 };
 pub use worlds::{Attempt, Attempts, Init, Place};
@@ -238,7 +239,7 @@ impl Model {
 
     /// The request of a member that met this group's creators but asked for other members.
     pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
-        let at = MeetingPoint::of(&group.info, &group.world);
+        let at = MeetingPoint::new(&group.info, &group.world);
         let request = self.creations.asked(&at, rank)?;
         (request.group.key.members != group.info.key.members).then_some(request)
     }
@@ -285,7 +286,7 @@ impl Model {
 
     /// The restarts of the ranks by their launcher.
     pub fn attempts(&self) -> Attempts {
-        Attempts::of(self)
+        Attempts::new(self)
     }
 
     /// Maximum offset between the corrected clocks of two hosts, as far as measured; zero for one

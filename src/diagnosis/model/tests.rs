@@ -107,7 +107,7 @@ fn memory_and_settings_belong_to_the_process() {
     assert_eq!(process.settings["nccl"].as_ref(), "2");
     let rss = process.memory.rss.unwrap();
     assert_eq!((rss.latest, rss.peak), (40, 50));
-    // A measurement is no sign of progress.
+    // A measurement is not a sign of progress.
     assert_eq!(process.last_at, Timestamp(101));
 }
 

@@ -104,7 +104,7 @@ mod tests {
         let both_send =
             vec![issued(0, 2, message("send", 0, 1, 8)), issued(1, 2, message("send", 1, 1, 4))];
         assert!(checked(kind, both_send.clone()).is_err());
-        // They are no calls of one collective either.
+        // They are not calls of one collective either.
         assert!(checked(CertificateKind::UnsatisfiableJoin, both_send).is_err());
         assert!(checked(CertificateKind::UnsatisfiableJoin, facts(8, 4)).is_err());
     }

@@ -50,7 +50,7 @@ pub(super) fn check_settings(
     ensure(contradict, Rejection::CallsMatch)
 }
 
-/// Whether two processes may meet: they are different, present at one time, and initialise the world
+/// Whether two processes may meet: they are different, present at one time, and initialize the world
 /// for the same time.
 fn may_meet(a: &JoinFact, b: &JoinFact) -> bool {
     let is_left = |end: Option<Timestamp>, by: Timestamp| end.is_some_and(|end| end < by);

@@ -14,12 +14,12 @@ pub struct Absent {
     /// Its rank.
     pub rank: u32,
     /// Reason, as far as known.
-    pub why: Absence,
+    pub why: OriginKind,
 }
 
 /// Why a member has not arrived, and what a stall goes back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Absence {
+pub enum OriginKind {
     /// An exception ended it, or diverted it.
     Raised,
     /// It died by a signal, or with a non-zero status.
@@ -51,7 +51,7 @@ pub enum Absence {
     /// It is in a long phase: one that the program marked, or work that is known to take long.
     LongPhase,
     /// It is alive and does not move.
-    StandsStill,
+    Stuck,
     /// It waits for work, which it then passes on to the ranks that wait.
     Idle,
     /// It is alive and does something else.
@@ -70,7 +70,7 @@ pub(super) enum Hopelessness {
     MayCome,
 }
 
-impl Absence {
+impl OriginKind {
     pub(super) const fn hopelessness(self) -> Hopelessness {
         match self {
             Self::Raised | Self::Died | Self::Stopped | Self::Left => Hopelessness::Gone,
@@ -83,7 +83,7 @@ impl Absence {
             | Self::Breach(_)
             | Self::Inside(..)
             | Self::Making => Hopelessness::Held,
-            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Idle | Self::Elsewhere => {
+            Self::Silent | Self::LongPhase | Self::Stuck | Self::Idle | Self::Elsewhere => {
                 Hopelessness::MayCome
             }
         }
@@ -99,36 +99,36 @@ impl Situation<'_> {
         rank: u32,
         message: bool,
         given_up: Option<Timestamp>,
-    ) -> Absence {
-        let Some(process) = self.model.member(group.id, rank) else { return Absence::Elsewhere };
+    ) -> OriginKind {
+        let Some(process) = self.model.member(group.id, rank) else { return OriginKind::Elsewhere };
         if process.is_stopped() {
-            return Absence::Stopped;
+            return OriginKind::Stopped;
         }
         let ended_later =
             process.end.is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
             // A rank in a cycle ends because of the cycle.
             Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
-                return self.held(group, rank, message).unwrap_or(Absence::Elsewhere);
+                return self.held(group, rank, message).unwrap_or(OriginKind::Elsewhere);
             }
-            Ending::Raised(_) => return Absence::Raised,
+            Ending::Raised(_) => return OriginKind::Raised,
             // Launchers also end ranks that have left and are exiting.
             Ending::Died(exit)
                 if (exit == Exit::default() || exit.signal.is_some_and(libc_signal::is_asked))
                     && group.is_destroyed_by(rank) =>
             {
-                return Absence::Left;
+                return OriginKind::Left;
             }
-            Ending::Died(_) if !ended_later => return Absence::Died,
+            Ending::Died(_) if !ended_later => return OriginKind::Died,
             // A partner that ended after the wait was given up was in its last wait before that.
             Ending::InOrder | Ending::Died(_) if message && ended_later => {
-                return self.held(group, rank, message).unwrap_or(Absence::Elsewhere);
+                return self.held(group, rank, message).unwrap_or(OriginKind::Elsewhere);
             }
-            Ending::InOrder => return Absence::Left,
+            Ending::InOrder => return OriginKind::Left,
             Ending::Died(_) | Ending::None => {}
         }
         if group.is_destroyed_by(rank) {
-            return Absence::Left;
+            return OriginKind::Left;
         }
         let diverged = self.divergences.iter().find(|divergence| {
             let group = self.model.group(divergence.group);
@@ -136,51 +136,51 @@ impl Situation<'_> {
             joins.any(|(_, join)| join.mismatch.is_some() && self.is_held_up(group, join, process))
         });
         if let Some(divergence) = diverged {
-            return Absence::Diverged(divergence.group, divergence.seq);
+            return OriginKind::Diverged(divergence.group, divergence.seq);
         }
         let outside = || {
             let nothing = !process.is_inside_a_call();
-            nothing.then(|| stacks::of(process, &self.model.timing)).flatten()
+            nothing.then(|| stacks::activity(process, &self.model.timing)).flatten()
         };
         if process.is_leaving() && outside().is_none() {
-            return Absence::Leaving;
+            return OriginKind::Leaving;
         }
         if let Some(held) = self.held(group, rank, message) {
             return held;
         }
         if self.model.silent_since(process).is_some() {
-            return Absence::Silent;
+            return OriginKind::Silent;
         }
         if let Some(inside) = self.stuck_inside(rank) {
-            return Absence::Inside(inside.group, inside.seq);
+            return OriginKind::Inside(inside.group, inside.seq);
         }
         let makes_group = || process.entered().any(|call| call.op.creates_group());
         if !group.members.contains_key(&rank) || makes_group() {
-            return Absence::Making;
+            return OriginKind::Making;
         }
         if !process.phases.is_empty() {
-            return Absence::LongPhase;
+            return OriginKind::LongPhase;
         }
         match outside() {
             // A message without a partner is reported as such.
-            Some(outside) if !outside.moves && !message => Absence::StandsStill,
-            Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
-            _ => Absence::Elsewhere,
+            Some(outside) if !outside.moves && !message => OriginKind::Stuck,
+            Some(outside) if outside.what.long_work().is_some() => OriginKind::LongPhase,
+            _ => OriginKind::Elsewhere,
         }
     }
 
     /// What the rank itself waits for, unless it is the call of this group in which others wait.
-    fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
+    fn held(&self, group: &Group, rank: u32, message: bool) -> Option<OriginKind> {
         let blocked = self.waits.blocked.get(&rank)?.first()?;
         let process = self.model.member(blocked.group, rank);
         if !process.is_some_and(|process| self.is_held(process)) {
             return None;
         }
         if blocked.message.is_some() {
-            return Some(Absence::Unpartnered(blocked.group));
+            return Some(OriginKind::Unpartnered(blocked.group));
         }
         (message || blocked.group != group.id)
-            .then_some(Absence::Blocked(blocked.group, blocked.seq))
+            .then_some(OriginKind::Blocked(blocked.group, blocked.seq))
     }
 
     /// Whether all threads of a process are blocked and, if there are several, no free rank can

@@ -1,5 +1,5 @@
 //! DDP's contract with its ranks: the same model on all of them, and a gradient for each parameter
-//! after every synchronised backward pass. Determines which ranks broke it, and which stalls follow
+//! after every synchronized backward pass. Determines which ranks broke it, and which stalls follow
 //! from that.
 //!
 //! A rank's report about its own model is certain. Its effect on other ranks shows only when they
@@ -14,8 +14,8 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::Situation;
-use crate::situation::absence::Absence;
-use crate::situation::origin::Origin;
+use crate::situation::absence::OriginKind;
+use crate::situation::origin::StallOrigin;
 
 /// Text of the exception that DDP raises at the next forward.
 pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
@@ -24,9 +24,9 @@ pub const READY_TWICE: &str = "Expected to mark a variable ready only once";
 /// Text of the exception that DDP raises when a static graph changes.
 pub const GRAPH_CHANGED: &str = "training graph has changed";
 /// Maximum number of models compared per group.
-const MOST_MODELS: u32 = 64;
+const MAX_MODELS: u32 = 64;
 /// Maximum number of distinct layouts that are compared parameter by parameter.
-const MOST_SORTS: usize = 16;
+const MAX_SORTS: usize = 16;
 
 /// A breach of the contract.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub enum Kind {
     Bypassed,
     /// Parameters that DDP does not know got gradients, which are not averaged.
     Thawed,
-    /// Some ranks synchronise gradients at a forward at which others only accumulate them.
+    /// Some ranks synchronize gradients at a forward at which others only accumulate them.
     Boundaries(Boundary),
 }
 
@@ -73,8 +73,8 @@ pub enum Kind {
 pub struct Boundary {
     /// 1-based index of the training forward.
     pub forward: u64,
-    /// Ranks that synchronise gradients.
-    pub synchronise: Vec<u32>,
+    /// Ranks that synchronize gradients.
+    pub synchronize: Vec<u32>,
     /// Ranks that only accumulate them.
     pub accumulate: Vec<u32>,
     /// Index of the last forward up to which they behaved alike; 0: they never did.
@@ -139,7 +139,7 @@ pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
 
 /// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
 /// of it, or the calls would not have met otherwise.
-pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
+pub fn explains(breach: &Breach, group: GroupId, origin: &StallOrigin, since: Timestamp) -> bool {
     let missed = |ranks: &[u32], absent: &[u32]| {
         !ranks.is_empty() && ranks.iter().all(|rank| absent.contains(rank))
     };
@@ -148,9 +148,9 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
         // No rank waits because of it.
         (Kind::Bypassed | Kind::Thawed, _) => false,
-        (_, Absence::Diverged(at, _)) => at == breach.group && since >= breach.at,
+        (_, OriginKind::Diverged(at, _)) => at == breach.group && since >= breach.at,
         // Only ranks that left the group or the program.
-        (Kind::Boundaries(at), Absence::Left | Absence::Leaving) => {
+        (Kind::Boundaries(at), OriginKind::Left | OriginKind::Leaving) => {
             missed(&origin.ranks, &at.accumulate)
         }
         (Kind::Boundaries(_), _) => false,
@@ -159,8 +159,8 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
 }
 
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
-    let models: Vec<Copies<'_>> = (1..=MOST_MODELS)
-        .map(|model| Copies::of(situation, group, model))
+    let models: Vec<Copies<'_>> = (1..=MAX_MODELS)
+        .map(|model| Copies::new(situation, group, model))
         .take_while(|copies| !copies.all.is_empty())
         .collect();
     // Different models explain all later breaches.
@@ -176,7 +176,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
 }
 
 impl<'a> Copies<'a> {
-    fn of(situation: &'a Situation<'_>, group: &'a Group, model: u32) -> Self {
+    fn new(situation: &'a Situation<'_>, group: &'a Group, model: u32) -> Self {
         let members = group.members.keys().filter_map(|&rank| {
             let process = situation.model.member(group.id, rank)?;
             let replica = process.models.get(group.id, model)?;
@@ -192,7 +192,7 @@ impl<'a> Copies<'a> {
             let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.has_same_report(copy.replica);
             match sorts.iter().position(same) {
                 Some(at) => sorts[at].push(copy),
-                None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
+                None if sorts.len() < MAX_SORTS => sorts.push(vec![copy]),
                 None => {}
             }
         }
@@ -413,7 +413,7 @@ fn waits_for(
     Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
 }
 
-/// Ranks that made a forward which synchronises gradients on some ranks only: the forward whose
+/// Ranks that made a forward which synchronizes gradients on some ranks only: the forward whose
 /// backward issued the call that waits. On NCCL, a rank goes on to later forwards meanwhile.
 fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let met = group.diverged.and_then(|seq| {
@@ -423,7 +423,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         Some((waiting, seq, join.mismatch?.1))
     });
     let stalled = situation.stalls.iter().find(|it| {
-        it.group == group.id && matches!(it.origin.why, Absence::Left | Absence::Leaving)
+        it.group == group.id && matches!(it.origin.why, OriginKind::Left | OriginKind::Leaving)
     });
     let (waiting, seq, since) =
         met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
@@ -431,26 +431,26 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let first = waiting.first()?;
     let call = &situation.join(group.id, seq)?.calls.get(first)?.call;
     let forward =
-        if call.hidden { of(*first)?.synchronised_before(call.at)? } else { of(*first)?.forwards };
-    let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
+        if call.hidden { of(*first)?.synchronized_before(call.at)? } else { of(*first)?.forwards };
+    let (mut synchronize, mut accumulate) = (Vec::new(), Vec::new());
     for &rank in group.members.keys() {
         // Every rank must have reached that forward.
         let side =
-            if of(rank)?.is_synchronised(forward)? { &mut synchronise } else { &mut accumulate };
+            if of(rank)?.is_synchronized(forward)? { &mut synchronize } else { &mut accumulate };
         side.push(rank);
     }
-    let (one, other) = (*synchronise.first()?, *accumulate.first()?);
-    if !waiting.iter().all(|rank| synchronise.contains(rank)) {
+    let (one, other) = (*synchronize.first()?, *accumulate.first()?);
+    if !waiting.iter().all(|rank| synchronize.contains(rank)) {
         return None;
     }
     let agreed = of(one)?.agreed_until(of(other)?)?;
-    let classes = [synchronise.clone(), accumulate.clone()];
+    let classes = [synchronize.clone(), accumulate.clone()];
     let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
     let ended =
         accumulate.iter().filter_map(|&it| Some(situation.model.member(group.id, it)?.end?.at));
     let evidence_at = ended.fold(since, Timestamp::max);
     Some(Breach {
-        kind: Kind::Boundaries(Boundary { forward, synchronise, accumulate, agreed }),
+        kind: Kind::Boundaries(Boundary { forward, synchronize, accumulate, agreed }),
         group: group.id,
         model: 0,
         root,

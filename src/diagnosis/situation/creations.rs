@@ -5,14 +5,14 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
 use crate::situation::Situation;
-use crate::situation::absence::Absence;
-use crate::situation::origin::Origin;
+use crate::situation::absence::OriginKind;
+use crate::situation::origin::StallOrigin;
 use crate::waits::Blocked;
 
 /// Creators that met with different requests.
 #[derive(Debug)]
 pub struct Mismatch<'a> {
-    /// The name under which they met, with world and initialisation.
+    /// The name under which they met, with world and initialization.
     pub at: &'a MeetingPoint,
     /// The different requests.
     pub requests: Vec<&'a Request>,
@@ -23,7 +23,7 @@ pub struct Mismatch<'a> {
     pub since: Timestamp,
 }
 
-/// The first mismatch of each initialisation of each world; later ones follow from it.
+/// The first mismatch of each initialization of each world; later ones follow from it.
 pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
     let found = situation.model.creations.meetings().filter_map(|(at, meeting)| {
         let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
@@ -92,8 +92,9 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
     if !process.is_inside(&asked.call) || process.has_ended() {
         return None;
     }
-    let is_missed =
-        |Origin { why, ranks }: &Origin| *why == Absence::Making && ranks.contains(&rank);
+    let is_missed = |StallOrigin { why, ranks }: &StallOrigin| {
+        *why == OriginKind::Making && ranks.contains(&rank)
+    };
     let stalls = situation.stalls.iter().filter(|stall| is_missed(&stall.origin));
     let overdue = stalls.map(|stall| situation.overdue_at(stall));
     let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
@@ -138,7 +139,7 @@ pub fn making<'c>(model: &Model, cycle: &'c [Blocked]) -> Option<&'c Blocked> {
     making.map(|(wait, _)| wait)
 }
 
-/// The world and the initialisation of a group.
+/// The world and the initialization of a group.
 pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
     let group = model.group(group);
     (&group.world, group.info.key.epoch)

@@ -14,7 +14,7 @@ use crate::waits::{Blocked, device, issue_order};
 pub struct DeviceCycle {
     /// What each rank's device is in; each needs the rank of the next.
     pub waits: Vec<Blocked>,
-    /// Other ranks that stand still and belong to a group in which one of the cycle waits for a collective.
+    /// Other ranks that are stuck and belong to a group in which one of the cycle waits for a collective.
     pub victims: Vec<u32>,
     /// Time from which the ranks had waited long enough.
     pub evidence_at: Timestamp,

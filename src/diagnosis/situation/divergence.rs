@@ -8,10 +8,10 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use crate::evidence::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Situation;
-use crate::situation::absence::Absence;
-use crate::situation::origin::Origin;
+use crate::situation::absence::OriginKind;
+use crate::situation::origin::StallOrigin;
 use crate::situation::stall::Stall;
-use crate::source::guards::{self, Parting};
+use crate::source::guards::{self, RankGuard};
 use crate::waits::order::{self, Permutation};
 
 /// Number of calls before a divergence in which the ranks' paths may have separated.
@@ -30,7 +30,7 @@ pub struct Divergence {
     pub met: Timestamp,
     /// Origin: the mismatch itself, an exception that diverted a rank, or a call that ranks make
     /// while exiting.
-    pub origin: Origin,
+    pub origin: StallOrigin,
     /// Nature of the mismatch.
     pub nature: Nature,
 }
@@ -43,7 +43,7 @@ pub enum Nature {
     /// The same calls in a different order.
     Order(Permutation),
     /// A call that only some ranks reach because of a test on the rank.
-    Parted(Parting),
+    Parted(RankGuard),
 }
 
 impl<'a> Situation<'a> {
@@ -57,11 +57,11 @@ impl<'a> Situation<'a> {
         let common = raised.len() * 2 > join.calls.len()
             && raised.iter().all(|&it| self.goes_on_after(group, it, join));
         let origin = if some(&raised) && !common {
-            Origin { why: Absence::Raised, ranks: raised }
+            StallOrigin { why: OriginKind::Raised, ranks: raised }
         } else if some(&leaving) {
-            Origin { why: Absence::Leaving, ranks: leaving }
+            StallOrigin { why: OriginKind::Leaving, ranks: leaving }
         } else {
-            Origin::of(Absence::Diverged(group.id, seq))
+            StallOrigin::without_ranks(OriginKind::Diverged(group.id, seq))
         };
         let acts = |rank, thread| {
             let process = self.model.member(group.id, rank);
@@ -123,7 +123,7 @@ impl<'a> Situation<'a> {
 
     /// The test on the rank that explains a mismatch: around one of the calls, or around an earlier
     /// collective from which on the lines of the ranks differ.
-    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
+    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<RankGuard> {
         let sides = join.classes();
         let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
         let here = self.part(group, seq, &sides, &place_of);
@@ -149,7 +149,7 @@ impl<'a> Situation<'a> {
         seq: u64,
         sides: &[Vec<u32>],
         place_of: &dyn Fn(u32) -> Option<Arc<Where>>,
-    ) -> Option<Parting> {
+    ) -> Option<RankGuard> {
         let is_open = |side: &Vec<u32>| {
             let rank = *side.first()?;
             let process = self.model.member(group.id, rank)?;
@@ -158,7 +158,7 @@ impl<'a> Situation<'a> {
         if sides.iter().any(|side| is_open(side) == Some(true)) {
             return None;
         }
-        let partings: Vec<Parting> = sides
+        let partings: Vec<RankGuard> = sides
             .iter()
             .filter_map(|side| {
                 let place = place_of(*side.first()?)?;
@@ -173,17 +173,17 @@ impl<'a> Situation<'a> {
         partings.into_iter().min_by_key(|parting| parting.inside.len())
     }
 
-    pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
+    pub(super) fn parting_of(&self, stall: &Stall) -> Option<RankGuard> {
         match stall.origin.why {
             // A rank that makes progress may still reach a call that matches.
-            Absence::Elsewhere | Absence::StandsStill => {
+            OriginKind::Elsewhere | OriginKind::Stuck => {
                 let gave_up = stall.failed || stall.timed_out.is_some();
                 let goes_on = !gave_up && self.is_computing(stall, &stall.origin.ranks);
                 self.parting_at(stall).filter(|_| !goes_on)
             }
             // Ranks that left are at fault unless it is the call that only a few make.
-            Absence::Left => {
-                let is_call_of_few = |it: &Parting| it.few() == Some(&it.inside[..]);
+            OriginKind::Left => {
+                let is_call_of_few = |it: &RankGuard| it.few() == Some(&it.inside[..]);
                 self.parting_at(stall).filter(is_call_of_few)
             }
             _ => None,
@@ -191,7 +191,7 @@ impl<'a> Situation<'a> {
     }
 
     /// The test on the rank that keeps all missing ranks of a stall away, whatever these do.
-    pub(super) fn parting_at(&self, stall: &Stall) -> Option<Parting> {
+    pub(super) fn parting_at(&self, stall: &Stall) -> Option<RankGuard> {
         if stall.message.is_some() {
             return None;
         }

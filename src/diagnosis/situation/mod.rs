@@ -1,7 +1,7 @@
 //! Stalls and divergences at one moment, and the origin of each.
 //!
 //! Which finding a stall leads to is decided here, for all findings: a stall has exactly one
-//! [`Origin`], and each detector handles only its own kinds of origin.
+//! [`StallOrigin`], and each detector handles only its own kinds of origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,13 +30,13 @@ mod stall;
 pub mod startup;
 mod termination;
 
-pub use absence::{Absence, Absent};
+pub use absence::{Absent, OriginKind};
 pub use contract::Breach;
 pub use devices::DeviceCycle;
 pub use divergence::{Divergence, Nature};
 pub use inside::Inside;
 pub use omission::{LeftOut, Omission};
-pub use origin::Origin;
+pub use origin::StallOrigin;
 pub use stall::Stall;
 
 /// Time after which a wait that ended without its peers counts as failed. Evidence from other
@@ -70,7 +70,7 @@ pub struct Situation<'a> {
     pub device_cycle: Option<DeviceCycle>,
     /// The first breach of DDP's contract in each group.
     pub breaches: Vec<Breach>,
-    /// The first mismatch of group creations in each initialisation of each world.
+    /// The first mismatch of group creations in each initialization of each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
     /// Ranks that repeatedly keep the others waiting.
     pub straggler: Option<Straggler>,
@@ -82,14 +82,14 @@ pub struct Situation<'a> {
 
 impl<'a> Situation<'a> {
     /// Evaluates the model at `now`.
-    pub fn of(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
+    pub fn new(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
         let mut situation = Self {
             model,
             now,
             until: model.shutdown_at(now),
             config,
             attempts: model.attempts(),
-            waits: Waits::of(model, now),
+            waits: Waits::new(model, now),
             stalls: Vec::new(),
             omissions: Vec::new(),
             divergences: Vec::new(),
@@ -116,8 +116,8 @@ impl<'a> Situation<'a> {
         for stall in &mut stalls {
             let origin = stall.origin.clone();
             let astray = match origin.why {
-                Absence::Leaving => true,
-                Absence::Raised => origin.ranks == stall.waiting,
+                OriginKind::Leaving => true,
+                OriginKind::Raised => origin.ranks == stall.waiting,
                 _ => false,
             };
             // A rank is not a victim of a stall that it causes.
@@ -163,8 +163,8 @@ impl<'a> Situation<'a> {
     }
 
     /// Stalls by origin, those at the origin itself first.
-    pub fn stalls_by_origin(&self) -> BTreeMap<&Origin, Vec<&Stall>> {
-        let mut by_origin: BTreeMap<&Origin, Vec<&Stall>> = BTreeMap::new();
+    pub fn stalls_by_origin(&self) -> BTreeMap<&StallOrigin, Vec<&Stall>> {
+        let mut by_origin: BTreeMap<&StallOrigin, Vec<&Stall>> = BTreeMap::new();
         for stall in &self.stalls {
             by_origin.entry(&stall.origin).or_default().push(stall);
         }
@@ -175,13 +175,13 @@ impl<'a> Situation<'a> {
     }
 
     /// What `of` makes of the stalls of each origin.
-    pub fn by_origin<T>(&self, of: impl Fn(&Origin, &[&Stall]) -> Option<T>) -> Vec<T> {
+    pub fn by_origin<T>(&self, of: impl Fn(&StallOrigin, &[&Stall]) -> Option<T>) -> Vec<T> {
         let by_origin = self.stalls_by_origin().into_iter();
         by_origin.filter_map(|(origin, stalls)| of(origin, &stalls)).collect()
     }
 
     /// The stalls that this origin explains.
-    pub fn stalls_from(&self, origin: &Origin) -> Vec<&Stall> {
+    pub fn stalls_from(&self, origin: &StallOrigin) -> Vec<&Stall> {
         self.stalls.iter().filter(|stall| stall.origin == *origin).collect()
     }
 }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Process, Quantity, Side};
-use crate::situation::absence::Absence;
+use crate::situation::absence::OriginKind;
 use crate::situation::{Situation, Stall};
 use crate::stacks::{self, Occupation};
 
@@ -15,7 +15,7 @@ impl Situation<'_> {
     /// processor; `None`: unknown. It is not dormant, and waits for nothing shared: these are resolved.
     pub fn occupation(&self, stall: &Stall, rank: u32, process: &Process) -> Option<Occupation> {
         use Occupation::{Blocked, Dormant, External, Shared};
-        if let Some(activity) = stacks::of(process, &self.model.timing) {
+        if let Some(activity) = stacks::activity(process, &self.model.timing) {
             return Some(match activity.occupation {
                 Shared if self.all_others_wait(process) => Blocked,
                 Dormant if !self.begins(stall, rank) => Blocked,
@@ -76,14 +76,14 @@ impl Situation<'_> {
         }
         let mut missing = std::mem::take(&mut stall.missing);
         for absent in &mut missing {
-            let is_open = matches!(absent.why, Absence::Elsewhere | Absence::StandsStill);
+            let is_open = matches!(absent.why, OriginKind::Elsewhere | OriginKind::Stuck);
             let process = self.model.member(stall.group, absent.rank);
             let process = process.filter(|it| is_open && !it.has_ended());
             let listens = process.is_some_and(|process| {
                 self.occupation(stall, absent.rank, process) == Some(Occupation::Listening)
             });
             if listens && self.begins(stall, absent.rank) {
-                absent.why = Absence::Idle;
+                absent.why = OriginKind::Idle;
             }
         }
         stall.missing = missing;

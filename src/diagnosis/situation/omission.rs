@@ -12,8 +12,8 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::GroupId;
 use crate::situation::Situation;
-use crate::situation::absence::{Absence, Absent};
-use crate::situation::origin::Origin;
+use crate::situation::absence::{Absent, OriginKind};
+use crate::situation::origin::StallOrigin;
 use crate::situation::stall::Stall;
 use crate::waits::Blocked;
 
@@ -58,7 +58,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
             continue;
         }
         let at = |wait: &Blocked| {
-            let origin = Origin::of(Absence::Cycle(index));
+            let origin = StallOrigin::without_ranks(OriginKind::Cycle(index));
             stalls.iter().position(|it| {
                 (it.group, it.seq) == (wait.group, wait.seq)
                     && it.message.is_none()
@@ -82,7 +82,7 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let Some((at, left_out)) = explained else { continue };
         let stall = &mut stalls[at];
         let missing = stall.missing.iter().map(|absent| absent.rank).collect();
-        stall.origin = Origin { why: Absence::Elsewhere, ranks: missing };
+        stall.origin = StallOrigin { why: OriginKind::Elsewhere, ranks: missing };
         found.push(Omission {
             cycle: Some(index),
             group: stall.group,
@@ -114,7 +114,7 @@ fn between_devices(situation: &Situation<'_>, stalls: &mut [Stall]) -> Option<Om
             Some((at, left_out(situation, waiting, absent, true)?))
         })?;
     let stall = &mut stalls[at];
-    stall.origin = Origin { why: Absence::Elsewhere, ranks: vec![left_out.rank] };
+    stall.origin = StallOrigin { why: OriginKind::Elsewhere, ranks: vec![left_out.rank] };
     let (group, seq) = (stall.group, stall.seq);
     let (closed, left_out) = (cycle.evidence_at, Some(left_out));
     Some(Omission { cycle: None, group, seq, closed, left_out })

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
-use crate::situation::absence::{Absence, Absent};
+use crate::situation::absence::{Absent, OriginKind};
 use crate::situation::contract;
 use crate::situation::stall::Stall;
 use crate::situation::{FAILED_FOR, Situation};
@@ -13,16 +13,16 @@ use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Origin {
+pub struct StallOrigin {
     /// What it is.
-    pub why: Absence,
+    pub why: OriginKind,
     /// The ranks that it names, if any: those that are absent for this reason where others wait.
     pub ranks: Vec<u32>,
 }
 
-impl Origin {
+impl StallOrigin {
     /// An origin that names no ranks.
-    pub const fn of(why: Absence) -> Self {
+    pub const fn without_ranks(why: OriginKind) -> Self {
         Self { why, ranks: Vec::new() }
     }
 
@@ -30,23 +30,23 @@ impl Origin {
     /// waits behind; the lowest leads.
     const fn precedence(&self) -> u8 {
         match self.why {
-            Absence::Raised => 0,
-            Absence::Died => 1,
-            Absence::Stopped => 2,
-            Absence::OtherTag(..) => 3,
-            Absence::Left => 4,
-            Absence::Diverged(..) => 5,
-            Absence::Leaving => 6,
-            Absence::Cycle(_) => 7,
-            Absence::Making => 8,
-            Absence::StandsStill => 9,
-            Absence::LongPhase => 10,
-            Absence::Inside(..) => 11,
-            Absence::Silent => 12,
-            Absence::Elsewhere => 13,
-            Absence::Idle => 14,
+            OriginKind::Raised => 0,
+            OriginKind::Died => 1,
+            OriginKind::Stopped => 2,
+            OriginKind::OtherTag(..) => 3,
+            OriginKind::Left => 4,
+            OriginKind::Diverged(..) => 5,
+            OriginKind::Leaving => 6,
+            OriginKind::Cycle(_) => 7,
+            OriginKind::Making => 8,
+            OriginKind::Stuck => 9,
+            OriginKind::LongPhase => 10,
+            OriginKind::Inside(..) => 11,
+            OriginKind::Silent => 12,
+            OriginKind::Elsewhere => 13,
+            OriginKind::Idle => 14,
             // Never compared: the origins of such waits take their place, and breaches are assigned last.
-            Absence::Blocked(..) | Absence::Unpartnered(_) | Absence::Breach(_) => 0,
+            OriginKind::Blocked(..) | OriginKind::Unpartnered(_) | OriginKind::Breach(_) => 0,
         }
     }
 }
@@ -54,10 +54,10 @@ impl Origin {
 impl Situation<'_> {
     /// Replaces origins that follow from a breach of DDP's contract by that breach.
     pub(super) fn trace_back_to_breaches(&mut self) {
-        let breach_of = |group: GroupId, origin: &Origin, since: Timestamp| {
+        let breach_of = |group: GroupId, origin: &StallOrigin, since: Timestamp| {
             let mut breaches = self.breaches.iter();
             let found = breaches.position(|it| contract::explains(it, group, origin, since));
-            found.map(|at| Origin::of(Absence::Breach(at)))
+            found.map(|at| StallOrigin::without_ranks(OriginKind::Breach(at)))
         };
         for stall in &mut self.stalls {
             if let Some(breach) = breach_of(stall.group, &stall.origin, stall.since) {
@@ -73,24 +73,29 @@ impl Situation<'_> {
 
     /// The origin of a stall: the state of the missing ranks' processes first, by precedence; then
     /// what those ranks wait for themselves.
-    pub(super) fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
+    pub(super) fn origin(
+        &self,
+        stalls: &[Stall],
+        at: usize,
+        seen: &mut BTreeSet<usize>,
+    ) -> StallOrigin {
         let stall = &stalls[at];
         if let Some(origin) = any_elsewhere(stall) {
             return origin;
         }
         let echoes = self.echoes(stall);
         let with = |why| missing(stall, why, &echoes);
-        let own = first([Absence::Raised, Absence::Died, Absence::Stopped].map(with))
+        let own = first([OriginKind::Raised, OriginKind::Died, OriginKind::Stopped].map(with))
             .or_else(|| self.exit_path(stall))
             .or_else(|| self.other_tag(stall))
-            .or_else(|| first([Absence::Left, Absence::Leaving].map(with)))
+            .or_else(|| first([OriginKind::Left, OriginKind::Leaving].map(with)))
             .or_else(|| self.broken_by(stall));
         if let Some(origin) = own {
             return origin;
         }
         seen.insert(at);
         match self.origin_of_waits(stalls, stall, seen) {
-            Some(origin) if origin.why != Absence::Elsewhere => origin,
+            Some(origin) if origin.why != OriginKind::Elsewhere => origin,
             behind => self.origin_outside_calls(stalls, stall, &echoes, behind),
         }
     }
@@ -101,19 +106,21 @@ impl Situation<'_> {
         stalls: &[Stall],
         stall: &Stall,
         seen: &mut BTreeSet<usize>,
-    ) -> Option<Origin> {
+    ) -> Option<StallOrigin> {
         let origins = stall.missing.iter().filter_map(|absent| match absent.why {
-            Absence::Diverged(group, seq) => {
+            OriginKind::Diverged(group, seq) => {
                 let divergence = self.divergences.iter().find(|d| d.group == group && d.seq == seq);
-                Some(divergence.map_or(Origin::of(absent.why), |d| d.origin.clone()))
+                Some(
+                    divergence.map_or(StallOrigin::without_ranks(absent.why), |d| d.origin.clone()),
+                )
             }
-            Absence::Inside(..) => Some(Origin::of(absent.why)),
-            Absence::Blocked(..) | Absence::Unpartnered(_) => {
+            OriginKind::Inside(..) => Some(StallOrigin::without_ranks(absent.why)),
+            OriginKind::Blocked(..) | OriginKind::Unpartnered(_) => {
                 self.origin_of_blocked(stalls, absent, seen)
             }
             _ => None,
         });
-        origins.min_by_key(Origin::precedence)
+        origins.min_by_key(StallOrigin::precedence)
     }
 
     /// The origin of the stall in which a missing rank waits, or the cycle that it is in.
@@ -122,13 +129,13 @@ impl Situation<'_> {
         stalls: &[Stall],
         absent: &Absent,
         seen: &mut BTreeSet<usize>,
-    ) -> Option<Origin> {
+    ) -> Option<StallOrigin> {
         let next = stalls.iter().position(|stall| match absent.why {
-            Absence::Unpartnered(group) => {
+            OriginKind::Unpartnered(group) => {
                 let waits = stall.message.as_ref().map(|lone| lone.rank);
                 stall.group == group && waits == Some(absent.rank)
             }
-            Absence::Blocked(group, _) => {
+            OriginKind::Blocked(group, _) => {
                 stall.group == group
                     && stall.message.is_none()
                     && stall.waiting.contains(&absent.rank)
@@ -141,7 +148,7 @@ impl Situation<'_> {
             // Its own message met its partner, and yet it is blocked in the call.
             None => self.cycle_of(absent.rank),
         };
-        cycle.map(|at| Origin::of(Absence::Cycle(at)))
+        cycle.map(|at| StallOrigin::without_ranks(OriginKind::Cycle(at)))
     }
 
     /// The origin of a stall whose missing ranks neither ended nor explain it by waits of their own;
@@ -151,21 +158,22 @@ impl Situation<'_> {
         stalls: &[Stall],
         stall: &Stall,
         echoes: &[u32],
-        behind: Option<Origin>,
-    ) -> Origin {
+        behind: Option<StallOrigin>,
+    ) -> StallOrigin {
         let with = |why| missing(stall, why, echoes);
-        let silent = with(Absence::Silent);
+        let silent = with(OriginKind::Silent);
         if stall.missing.iter().all(|it| silent.ranks.contains(&it.rank)) {
             return silent;
         }
-        let still = with(Absence::StandsStill).ranks;
+        let still = with(OriginKind::Stuck).ranks;
         let leaves_message = |other: &Stall| {
-            let misses =
-                |absent: &Absent| absent.why == Absence::Elsewhere && still.contains(&absent.rank);
+            let misses = |absent: &Absent| {
+                absent.why == OriginKind::Elsewhere && still.contains(&absent.rank)
+            };
             other.message.is_some() && other.missing.iter().any(misses)
         };
         if stalls.iter().any(leaves_message) {
-            return Origin { why: Absence::Elsewhere, ranks: still };
+            return StallOrigin { why: OriginKind::Elsewhere, ranks: still };
         }
         // A rank that waits for its device waits for other ranks, if something is known of those.
         let for_others = |rank: &u32| {
@@ -174,10 +182,10 @@ impl Situation<'_> {
             behind.is_some() && process.is_some_and(waits)
         };
         let still = still.into_iter().filter(|it| !for_others(it)).collect();
-        let still = Origin { why: Absence::StandsStill, ranks: still };
-        let idle = with(Absence::Idle);
-        let kept = first([with(Absence::Making), still, with(Absence::LongPhase), idle]);
-        kept.or(behind).unwrap_or_else(|| with(Absence::Elsewhere))
+        let still = StallOrigin { why: OriginKind::Stuck, ranks: still };
+        let idle = with(OriginKind::Idle);
+        let kept = first([with(OriginKind::Making), still, with(OriginKind::LongPhase), idle]);
+        kept.or(behind).unwrap_or_else(|| with(OriginKind::Elsewhere))
     }
 
     /// Missing ranks that the transport ended after another missing rank had ended by itself, or
@@ -186,12 +194,12 @@ impl Situation<'_> {
         let group = self.model.group(stall.group);
         let member = |absent: &Absent| self.model.member(stall.group, absent.rank);
         let error_of = |absent: &Absent| {
-            let raised = absent.why == Absence::Raised;
+            let raised = absent.why == OriginKind::Raised;
             member(absent).filter(|_| raised)?.transport_error()
         };
         let ended_before = |absent: &Absent, at: Timestamp| match absent.why {
-            Absence::Left => self.has_left_before(group, absent.rank, at),
-            Absence::Died => member(absent).is_some_and(|process| {
+            OriginKind::Left => self.has_left_before(group, absent.rank, at),
+            OriginKind::Died => member(absent).is_some_and(|process| {
                 let end = process.end.filter(|end| end.at <= at.plus(FAILED_FOR));
                 end.is_some_and(|end| !end.exit.signal.is_some_and(libc_signal::is_asked))
             }),
@@ -208,7 +216,7 @@ impl Situation<'_> {
     /// Whether the waiting ranks left the common path: they wait while exiting, or while handling
     /// an exception, for ranks that exited without such a call, or that have been elsewhere for too
     /// long.
-    fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+    fn exit_path(&self, stall: &Stall) -> Option<StallOrigin> {
         if stall.message.is_some() {
             return None;
         }
@@ -218,7 +226,7 @@ impl Situation<'_> {
             process.is_some_and(Process::ended_through_the_interpreter)
         };
         let gone = stall.missing.iter().all(ended);
-        let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
+        let elsewhere = |absent: &Absent| absent.why == OriginKind::Elsewhere;
         let goes_on = || stall.missing.iter().all(elsewhere) && self.is_overdue(stall);
         if !gone && !goes_on() {
             return None;
@@ -232,9 +240,9 @@ impl Situation<'_> {
         }
         let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
         if raised.len() == waiting.len() {
-            Some(Origin { why: Absence::Raised, ranks: raised })
+            Some(StallOrigin { why: OriginKind::Raised, ranks: raised })
         } else if leaving.len() == waiting.len() {
-            Some(Origin { why: Absence::Leaving, ranks: leaving })
+            Some(StallOrigin { why: OriginKind::Leaving, ranks: leaving })
         } else {
             None
         }
@@ -242,10 +250,10 @@ impl Situation<'_> {
 
     /// Whether the missing partner has an open call to this rank with another tag and cannot
     /// continue: it left, waits in that very call, or is in a cycle with this rank.
-    fn other_tag(&self, stall: &Stall) -> Option<Origin> {
+    fn other_tag(&self, stall: &Stall) -> Option<StallOrigin> {
         let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
         let other = self.model.group(stall.group).traffic.other_tag(lone)?;
-        let left = stall.missing.iter().any(|absent| absent.why == Absence::Left);
+        let left = stall.missing.iter().any(|absent| absent.why == OriginKind::Left);
         let waits_for_this = || {
             let mut cycles = self.waits.cycles.iter();
             cycles.any(|cycle| {
@@ -260,12 +268,12 @@ impl Situation<'_> {
             Side::Send => (lone.rank, other.rank),
             Side::Receive => (other.rank, lone.rank),
         };
-        Some(Origin::of(Absence::OtherTag(stall.group, sender, receiver)))
+        Some(StallOrigin::without_ranks(OriginKind::OtherTag(stall.group, sender, receiver)))
     }
 
     /// For a failed wait, the ranks that had made their call and whose end broke it, rather than
     /// ranks that are late.
-    fn broken_by(&self, stall: &Stall) -> Option<Origin> {
+    fn broken_by(&self, stall: &Stall) -> Option<StallOrigin> {
         let (mut raised, mut died) = (Vec::new(), Vec::new());
         let group = self.model.group(stall.group);
         // A wait that timed out was not broken by any rank.
@@ -291,8 +299,8 @@ impl Situation<'_> {
                 _ => {}
             }
         }
-        let raised = Origin { why: Absence::Raised, ranks: raised };
-        first([raised, Origin { why: Absence::Died, ranks: died }])
+        let raised = StallOrigin { why: OriginKind::Raised, ranks: raised };
+        first([raised, StallOrigin { why: OriginKind::Died, ranks: died }])
     }
 
     /// The cycle in which a rank waits.
@@ -313,18 +321,18 @@ impl Situation<'_> {
 
 /// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the
 /// one that does.
-fn any_elsewhere(stall: &Stall) -> Option<Origin> {
-    stall.takes_any().then(|| first([missing(stall, Absence::Elsewhere, &[])])).flatten()
+fn any_elsewhere(stall: &Stall) -> Option<StallOrigin> {
+    stall.takes_any().then(|| first([missing(stall, OriginKind::Elsewhere, &[])])).flatten()
 }
 
 /// The ranks missing for this reason, except for the echoes.
-fn missing(stall: &Stall, why: Absence, echoes: &[u32]) -> Origin {
+fn missing(stall: &Stall, why: OriginKind, echoes: &[u32]) -> StallOrigin {
     let of_kind = stall.missing.iter().filter(|absent| absent.why == why);
     let ranks = of_kind.map(|absent| absent.rank);
-    Origin { why, ranks: ranks.filter(|rank| !echoes.contains(rank)).collect() }
+    StallOrigin { why, ranks: ranks.filter(|rank| !echoes.contains(rank)).collect() }
 }
 
 /// The first of these origins that names ranks.
-fn first<const N: usize>(origins: [Origin; N]) -> Option<Origin> {
+fn first<const N: usize>(origins: [StallOrigin; N]) -> Option<StallOrigin> {
     origins.into_iter().find(|it| !it.ranks.is_empty())
 }

@@ -11,12 +11,13 @@ use crate::evidence::backends::Completion;
 use crate::evidence::event::Call;
 use crate::evidence::transport::is_timeout;
 use crate::model::{
-    Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
+    Ending, Exception, Group, GroupId, Join, JoinedCall, Process, Side, UnmatchedMessage, Wait,
+    libc_signal,
 };
 use crate::situation::Situation;
-use crate::situation::absence::{Absence, Absent, Hopelessness};
-use crate::situation::origin::Origin;
-use crate::source::guards::Parting;
+use crate::situation::absence::{Absent, Hopelessness, OriginKind};
+use crate::situation::origin::StallOrigin;
+use crate::source::guards::RankGuard;
 use crate::waits::{lasts, partners, waits_for_any};
 
 /// Ranks of a group wait for members that have not made their call.
@@ -27,7 +28,7 @@ pub struct Stall {
     /// Sequence number at which they wait.
     pub seq: u64,
     /// The point-to-point call that the rank waits in, if it is one.
-    pub message: Option<Lone>,
+    pub message: Option<UnmatchedMessage>,
     /// Ranks that wait here, or at a later call of the group.
     pub waiting: Vec<u32>,
     /// Members they need that have not arrived.
@@ -41,9 +42,9 @@ pub struct Stall {
     /// When the first of the waits timed out.
     pub timed_out: Option<Timestamp>,
     /// The first condition that explains the stall.
-    pub origin: Origin,
+    pub origin: StallOrigin,
     /// The test on the rank that keeps the missing ranks away, if the source shows one.
-    pub parting: Option<Parting>,
+    pub parting: Option<RankGuard>,
 }
 
 impl Stall {
@@ -61,18 +62,18 @@ impl Stall {
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
     pub fn is_direct(&self) -> bool {
-        let Origin { why, ranks } = &self.origin;
+        let StallOrigin { why, ranks } = &self.origin;
         match why {
-            Absence::Raised if *ranks == self.waiting => true,
+            OriginKind::Raised if *ranks == self.waiting => true,
             // These may also be the waiting ranks.
-            Absence::Leaving => {
+            OriginKind::Leaving => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
                 absent.any(|rank| ranks.contains(rank))
                     || self.waiting.iter().any(|rank| ranks.contains(rank))
             }
-            Absence::OtherTag(group, sender, receiver) => {
+            OriginKind::OtherTag(group, sender, receiver) => {
                 let message = self.message.as_ref();
-                let between = |lone: &Lone| {
+                let between = |lone: &UnmatchedMessage| {
                     [*sender, *receiver].contains(&lone.rank)
                         && lone.peer.is_some_and(|peer| [*sender, *receiver].contains(&peer))
                 };
@@ -390,7 +391,7 @@ impl Situation<'_> {
         found.into_values().collect()
     }
 
-    fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
+    fn without_partner(&self, group: &Group, lone: UnmatchedMessage) -> Option<Stall> {
         let process = self.model.member(group.id, lone.rank)?;
         let missing = partners(self.model, group.id, &lone)?;
         let since = lone.since();

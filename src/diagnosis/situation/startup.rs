@@ -18,7 +18,7 @@ use crate::words;
 pub struct Joiner<'a> {
     /// The process.
     pub process: &'a Process,
-    /// Its initialisation of the world.
+    /// Its initialization of the world.
     pub init: &'a Init,
     /// The rank that it requests.
     pub rank: u32,
@@ -70,7 +70,7 @@ pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
     let mut places: BTreeMap<(Attempt, u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
     // Ranks of one attempt may start on one node before those of the last have ended on another.
     let attempts = model.attempts();
-    for joiner in model.processes.values().filter_map(Joiner::of) {
+    for joiner in model.processes.values().filter_map(Joiner::new) {
         let attempt = attempts.of_process(joiner.process);
         let place = (attempt, joiner.init.nth, joiner.where_it_looks());
         places.entry(place).or_default().push(joiner);
@@ -84,7 +84,7 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
     type Launcher<'a> = (&'a str, u32);
     let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
     let joining = model.processes.values().filter(|process| process.is_joining());
-    let joining: Vec<Joiner<'_>> = joining.filter_map(Joiner::of).collect();
+    let joining: Vec<Joiner<'_>> = joining.filter_map(Joiner::new).collect();
     // Several launchers on one host may start different worlds.
     let mut launchers: BTreeMap<&str, BTreeSet<Option<u32>>> = BTreeMap::new();
     for joiner in &joining {
@@ -124,7 +124,7 @@ fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
 
 impl<'a> Joiner<'a> {
     /// The attempt of a process to join; `None`: there is none, or its place is unknown.
-    pub fn of(process: &'a Process) -> Option<Self> {
+    pub fn new(process: &'a Process) -> Option<Self> {
         let init = process.init.as_ref()?;
         Some(Self { process, init, rank: init.rank.or(process.rank)?, place: init.place.as_ref()? })
     }

@@ -1,4 +1,4 @@
-//! Ends of ranks that are no faults: a launcher ends them by SIGTERM and starts them again when a node joins;
+//! Ends of ranks that are not faults: a launcher ends them by SIGTERM and starts them again when a node joins;
 //! a program kills its workers once they are done.
 
 use std::time::Duration;

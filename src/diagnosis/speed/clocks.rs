@@ -13,7 +13,7 @@ pub(super) struct Clocks<'a> {
 }
 
 impl<'a> Clocks<'a> {
-    pub(super) fn of(model: &'a Model) -> Self {
+    pub(super) fn new(model: &'a Model) -> Self {
         Self { model, uncertainty: model.clock_uncertainty() }
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    pub(super) fn of(thread: &'a ThreadStack) -> Self {
+    pub(super) fn new(thread: &'a ThreadStack) -> Self {
         let all = &thread.python[..];
         let at = all
             .iter()
@@ -186,7 +186,7 @@ mod tests {
             ],
             ..ThreadStack::default()
         };
-        let frames = Frames::of(&thread);
+        let frames = Frames::new(&thread);
         assert_eq!(frames.line, Some(&thread.python[2]));
         assert_eq!(frames.below.len(), 2);
     }
@@ -208,10 +208,10 @@ mod tests {
             ..ThreadStack::default()
         };
         let installed = called_from("/v/bin/train");
-        assert_eq!(Frames::of(&installed).line, Some(&installed.python[1]));
+        assert_eq!(Frames::new(&installed).line, Some(&installed.python[1]));
         for own in ["/home/me/bin/train", "/v/bin/train.py"] {
             let own = called_from(own);
-            assert_eq!(Frames::of(&own).line, Some(&own.python[2]));
+            assert_eq!(Frames::new(&own).line, Some(&own.python[2]));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a process does outside collectives, and whether it moves, by comparing its stacks at two
 //! moments.
 //!
-//! A process *stands still* if, between two captures some time apart, its threads and the processes
+//! A process is *stuck* if, between two captures some time apart, its threads and the processes
 //! below it used almost no processor time and no thread that runs the user's code changed its line. A thread that computes
-//! at one line does not stand still: a long computation cannot be distinguished from an endless
+//! at one line is not stuck: a long computation cannot be distinguished from an endless
 //! one. Nor does an idle thread whose line changes: it reads, slowly.
 //!
 //! What it is doing is determined from library frames below the user's line, from native frames,
@@ -56,7 +56,7 @@ pub struct Activity<'a> {
 
 /// The activity of a process, from two captures after its latest record; `None` if there are no
 /// two, or if they show it inside a collective that was not recorded.
-pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
+pub fn activity<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
     of_looks(&process.stacks, process.last_at, process.training_tid(), timing)
 }
 
@@ -70,11 +70,11 @@ pub fn of_looks<'a>(
 ) -> Option<Activity<'a>> {
     let [first, last] = two(looks, since, timing)?;
     let thread = program_thread(last, trains)?;
-    let frames = code::Frames::of(thread);
+    let frames = code::Frames::new(thread);
     let what = sort::what([first, last], thread, &frames)?;
     let is_there = |stacks: &Stacks| {
         program_thread(stacks, trains).is_some_and(|before| {
-            before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
+            before.tid == thread.tid && code::Frames::new(before).standing() == frames.standing()
         })
     };
     let waits = |stacks: &Stacks| {
@@ -89,7 +89,7 @@ pub fn of_looks<'a>(
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        occupation: occupation::of([first, last], thread, what, stays, earliest),
+        occupation: occupation::find([first, last], thread, what, stays, earliest),
         stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
@@ -101,7 +101,7 @@ pub fn of_looks<'a>(
 pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
     let looks = two(&process.stacks, process.last_at, timing);
     looks.is_some_and(|[first, last]| !moves(first, last))
-        && of(process, timing).is_none_or(|it| it.what == What::Lock)
+        && activity(process, timing).is_none_or(|it| it.what == What::Lock)
 }
 
 /// The latest capture, and the one before it from which it is far enough; those before `since` do not
@@ -128,7 +128,7 @@ pub fn unseen_call<'a>(
     let trains = process.training_tid();
     let (before, now) = (program_thread(first, trains)?, program_thread(last, trains)?);
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
-    let (before, now) = (code::Frames::of(before), code::Frames::of(now));
+    let (before, now) = (code::Frames::new(before), code::Frames::new(now));
     let stays = before.standing() == now.standing() && used * IDLE < last.at.since(first.at);
     let called = now.collective().filter(|_| stays)?;
     Some((called, now.line))
@@ -153,7 +153,7 @@ pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> 
 
 /// The user's line in one capture. `trains`: the thread that runs the program, if it is not the main thread.
 pub fn line_of(stacks: &Stacks, trains: Option<u32>) -> Option<&Where> {
-    program_thread(stacks, trains).and_then(|thread| code::Frames::of(thread).line)
+    program_thread(stacks, trains).and_then(|thread| code::Frames::new(thread).line)
 }
 
 /// The thread that runs the program: the one that trains, or else the main thread, if it runs Python.
@@ -175,7 +175,7 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
     for thread in &last.threads {
         let Some(before) = before(thread) else {
             // A new thread that runs the user's code is progress.
-            if code::Frames::of(thread).line.is_some() {
+            if code::Frames::new(thread).line.is_some() {
                 return true;
             }
             continue;
@@ -187,7 +187,7 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
             _ if thread.state.is_none() => return true,
             _ => {}
         }
-        let (old, new) = (code::Frames::of(before), code::Frames::of(thread));
+        let (old, new) = (code::Frames::new(before), code::Frames::new(thread));
         if old.line.is_some() || new.line.is_some() {
             // It would run if it had a processor.
             let runs = before.state == Some('R') && thread.state == Some('R');
@@ -219,11 +219,11 @@ fn other_lines<'a>(
     program: &ThreadStack,
     line: Option<&Where>,
 ) -> Vec<&'a Where> {
-    /// Enough to recognise them.
+    /// Enough to recognize them.
     const SHOWN: usize = 2;
     let mut lines: Vec<&Where> = Vec::new();
     for thread in stacks.threads.iter().filter(|t| t.tid != program.tid) {
-        if let Some(other) = code::Frames::of(thread).line
+        if let Some(other) = code::Frames::new(thread).line
             && Some(other) != line
             && !lines.contains(&other)
             && lines.len() < SHOWN

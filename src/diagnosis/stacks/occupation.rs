@@ -31,7 +31,7 @@ pub enum Occupation {
 
 /// The occupation of a process whose `thread` runs the program and does `what`; `stays`: at the same
 /// place in both captures; `earliest`: the capture in which the thread was first seen waiting there.
-pub(super) fn of(
+pub(super) fn find(
     looks: [&Stacks; 2],
     thread: &ThreadStack,
     what: What,
@@ -105,7 +105,7 @@ fn is_released_by_another(looks: [&Stacks; 2], thread: &ThreadStack) -> bool {
         other.tid != thread.tid && !other.python.is_empty() && !is_captures()
     });
     others.any(|other| {
-        let frames = Frames::of(other);
+        let frames = Frames::new(other);
         let runs =
             processor_time(first, other).is_some_and(|used| used * IDLE >= last.at.since(first.at));
         runs || sort::what(looks, other, &frames) != Some(What::Lock)

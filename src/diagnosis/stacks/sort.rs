@@ -41,7 +41,7 @@ pub enum What {
     Compilation,
     /// Writing or reading a checkpoint.
     Checkpoint,
-    /// Preparing a data set: download, tokenisation, index.
+    /// Preparing a data set: download, tokenization, index.
     Preparation,
     /// Importing a module.
     Import,
@@ -297,7 +297,7 @@ mod tests {
     fn sorted(thread: ThreadStack) -> Option<What> {
         let stacks = Stacks { threads: vec![thread], ..Stacks::default() };
         let thread = &stacks.threads[0];
-        what([&stacks, &stacks], thread, &Frames::of(thread))
+        what([&stacks, &stacks], thread, &Frames::new(thread))
     }
 
     #[test]

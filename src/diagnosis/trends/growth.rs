@@ -15,9 +15,9 @@ use crate::trends::trend::Trend;
 /// Number of steps in which a program warms up.
 const WARM: u64 = 4;
 /// Minimum number of steps with growth.
-pub const LEAST_STEPS: u64 = 20;
+pub const MIN_STEPS: u64 = 20;
 /// Minimum number of values.
-const LEAST_VALUES: usize = 8;
+const MIN_VALUES: usize = 8;
 /// Maximum number of points by which a trend is judged.
 const POINTS: usize = 24;
 /// Minimum z of a trend; fewer than one in two thousand series without a trend reach it.
@@ -25,8 +25,8 @@ const SIGNIFICANT: f64 = 3.3;
 /// Minimum lower confidence bound of the slope, relative to the slope.
 const SURE: f64 = 0.5;
 /// Minimum growth, in bytes and as a share of the initial value (its inverse).
-const LEAST_GROWTH: u64 = 64 << 20;
-const LEAST_SHARE: u64 = 20;
+const MIN_GROWTH: u64 = 64 << 20;
+const MIN_SHARE: u64 = 20;
 /// The part of the growth that counts as nearly all.
 const NEARLY_ALL: f64 = 0.8;
 /// A limit at most this many steps away is in sight, however short the observation.
@@ -96,7 +96,7 @@ pub struct Exhausted {
 impl Growth {
     /// When this limit is reached if nothing else uses the memory.
     pub fn until(&self, room: Room) -> Exhausted {
-        Exhausted::of(Some(room), room.left(), room.limit, &self.trend, self)
+        Exhausted::new(Some(room), room.left(), room.limit, &self.trend, self)
     }
 }
 
@@ -117,7 +117,7 @@ impl Exhausted {
     /// what one step uses in excess remains in use. So the bounds allow for the scatter of values
     /// at the start of the line, and for as much again per half of the observed range that lies
     /// ahead.
-    fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
+    fn new(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
         let left_now = left as f64;
         let at = |slope: f64| {
             if slope > 0.0 { left_now / slope } else { f64::INFINITY }
@@ -152,7 +152,7 @@ impl Grower<'_> {
 
 /// The growth of a value up to the current step; `None`: it does not grow, or this is not known
 /// yet.
-pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
+pub fn growth<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
     let samples = series.samples();
     let warm = samples.partition_point(|it| it.step <= WARM);
     let samples = &samples[warm..];
@@ -160,14 +160,14 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
     let to = step.max(last.step);
     let growth = last.value.checked_sub(first.value)?;
     let beyond = last.value.saturating_sub(series.earlier_peak);
-    // A return to an earlier level is no growth.
+    // A return to an earlier level is not growth.
     let is_new = beyond >= growth / 2;
-    let is_much = growth >= LEAST_GROWTH.max(first.value / LEAST_SHARE);
-    if samples.len() < LEAST_VALUES || to - first.step < LEAST_STEPS || !is_new || !is_much {
+    let is_much = growth >= MIN_GROWTH.max(first.value / MIN_SHARE);
+    if samples.len() < MIN_VALUES || to - first.step < MIN_STEPS || !is_new || !is_much {
         return None;
     }
     let points = series.spread(first.step, to, samples.len().min(POINTS));
-    let trend = Trend::of(&points)?;
+    let trend = Trend::fit(&points)?;
     let is_sure = trend.z >= SIGNIFICANT && trend.low >= SURE * trend.slope;
     (is_sure && trend.is_steady(&points)).then_some(Growth {
         trend,
@@ -206,7 +206,7 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
     ];
     series.into_iter().filter_map(move |(kind, series)| {
         let room = memory.room(kind)?;
-        let growth = of(series, process.training_step())?;
+        let growth = growth(series, process.training_step())?;
         let first = series.samples().first()?;
         Some(Filling {
             room,
@@ -279,7 +279,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
             rank,
             process,
             device,
-            growth: of(series, process.training_step())?,
+            growth: growth(series, process.training_step())?,
             end: None,
             place: GrowsIn::Own,
         })
@@ -296,7 +296,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
     let ends = memory.rooms().map(|room| {
         let trend = if room.is_its_own() { &growth.trend } else { together };
-        Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
+        Exhausted::new(Some(room), room.left(), room.limit, trend, growth)
     });
     ends.min_by(|a, b| a.steps.total_cmp(&b.steps))
 }
@@ -310,7 +310,7 @@ fn on_device(memory: &Memory, device: u32, growth: &Growth) -> Option<Exhausted>
     let free = limit.saturating_sub(device.used.map_or(reserved, |it| it.latest));
     let most = device.most_allocated.or(device.allocated)?.latest;
     let left = free.saturating_add(reserved.saturating_sub(most));
-    Some(Exhausted::of(None, left, limit, &growth.trend, growth))
+    Some(Exhausted::new(None, left, limit, &growth.trend, growth))
 }
 
 /// The trend of the sum of two values.
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn leak_is_measured_in_bytes_per_step() {
         let leak = series(40, |step| 500 + 20 * step);
-        let growth = of(&leak, 40).unwrap();
+        let growth = growth(&leak, 40).unwrap();
         assert_eq!(growth.trend.slope, (20 * MIB) as f64);
         assert_eq!(growth.steps, (5, 40));
         assert_eq!(growth.bytes, (600 * MIB, 1300 * MIB));
@@ -364,7 +364,7 @@ mod tests {
             ("down", series(60, |step| 5000 - 20 * step)),
         ] {
             let step = series.samples().last().map_or(0, |it| it.step);
-            assert!(of(&series, step).is_none(), "{what}");
+            assert!(growth(&series, step).is_none(), "{what}");
         }
     }
 
@@ -372,6 +372,6 @@ mod tests {
     fn ended_growth_is_no_growth() {
         let cache = series(40, |step| 500 + 20 * step);
         // No noticeable change since.
-        assert!(of(&cache, 80).is_none());
+        assert!(growth(&cache, 80).is_none());
     }
 }

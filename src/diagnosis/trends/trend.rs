@@ -39,7 +39,7 @@ impl Trend {
     /// The trend of points in ascending order of steps; `None`: too few points.
     ///
     /// Takes time quadratic in the number of points.
-    pub fn of(points: &[(f64, f64)]) -> Option<Self> {
+    pub fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len();
         let mut slopes = Vec::with_capacity(n * n / 2);
         let mut rises = 0_i64;
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn line_is_its_own_trend() {
         let line = points(20, |x| 3.0f64.mul_add(x, 7.0));
-        let trend = Trend::of(&line).unwrap();
+        let trend = Trend::fit(&line).unwrap();
         assert_eq!((trend.slope, trend.low, trend.high), (3.0, 3.0, 3.0));
         assert!(trend.z > 6.0 && trend.is_steady(&line), "{trend:?}");
     }
@@ -161,7 +161,7 @@ mod tests {
         for at in [3, 8, 12, 17] {
             line[at].1 = 1e6 * noise(at as f64);
         }
-        let trend = Trend::of(&line).unwrap();
+        let trend = Trend::fit(&line).unwrap();
         assert!((trend.slope - 3.0).abs() < 0.3, "{trend:?}");
         assert!(trend.low < 3.0 && trend.high > 3.0, "{trend:?}");
     }
@@ -172,7 +172,7 @@ mod tests {
         for seed in 0..200 {
             let seed = f64::from(seed) * 100.0;
             let line = points(24, |x| 20.0f64.mul_add(x, 90.0 * noise(x + seed)));
-            let trend = Trend::of(&line).unwrap();
+            let trend = Trend::fit(&line).unwrap();
             inside += i32::from(trend.low <= 20.0 && 20.0 <= trend.high);
         }
         assert!(inside >= 180, "{inside} of 200");
@@ -189,18 +189,18 @@ mod tests {
             ("it is full", points(30, |x| 50.0 * x.min(12.0))),
         ];
         for (what, points) in none {
-            let trend = Trend::of(&points).unwrap();
+            let trend = Trend::fit(&points).unwrap();
             assert!(!trend.is_steady(&points), "{what}: {trend:?}");
         }
-        assert_eq!(Trend::of(&[(1.0, 1.0), (2.0, 2.0)]), None);
-        assert_eq!(Trend::of(&[(1.0, 1.0); 9]), None);
+        assert_eq!(Trend::fit(&[(1.0, 1.0), (2.0, 2.0)]), None);
+        assert_eq!(Trend::fit(&[(1.0, 1.0); 9]), None);
     }
 
     #[test]
     fn noise_is_rarely_a_trend() {
         let significant = (0..500).filter(|seed| {
             let noise = points(16, |x| noise(f64::from(*seed).mul_add(100.0, x)));
-            Trend::of(&noise).unwrap().z.abs() > 3.3
+            Trend::fit(&noise).unwrap().z.abs() > 3.3
         });
         assert!(significant.count() <= 3);
     }

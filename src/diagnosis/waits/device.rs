@@ -97,7 +97,7 @@ pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> 
 /// meaningful only if the device has calls that cannot be complete.
 pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
     rests_on_device(process, timing).is_some()
-        || stacks::of(process, timing).is_some_and(|outside| {
+        || stacks::activity(process, timing).is_some_and(|outside| {
             let unknown = outside.inner.is_none() && outside.thread.native.is_empty();
             outside.stays
                 && match outside.what {

@@ -12,9 +12,9 @@ use crate::evidence::event::CallId;
 use crate::model::Side;
 use crate::stacks;
 use crate::waits::device;
-use crate::waits::{Blocked, Examined, Missing, for_message, for_others};
+use crate::waits::{Blocked, Missing, ProcessAt, for_message, for_others};
 
-impl Examined<'_> {
+impl ProcessAt<'_> {
     /// The wait of a process that is inside no recorded call or wait.
     pub(super) fn blocked_by_device(&self) -> Option<Blocked> {
         let Self { model, now, process, .. } = *self;

@@ -20,7 +20,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::Call;
-use crate::model::{Came, Encounter, Group, GroupId, JoinedCall, Model, Wait};
+use crate::model::{Arrival, CompletedCall, Group, GroupId, JoinedCall, Model, Wait};
 use crate::waits::Blocked;
 
 /// Maximum number of the latest collectives that are considered.
@@ -52,7 +52,7 @@ struct Place<'a> {
     call: &'a Call,
     /// Sequence number; 0: a message.
     seq: u64,
-    came: Vec<Came>,
+    came: Vec<Arrival>,
 }
 
 impl Place<'_> {
@@ -72,7 +72,7 @@ impl Place<'_> {
     }
 }
 
-/// A cycle of ranks that stand still; each wait needs the rank of the next. `standing` holds the
+/// A cycle of ranks that are stuck; each wait needs the rank of the next. `standing` holds the
 /// groups of these ranks: calls of earlier attempts are in others.
 pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Option<Vec<Blocked>> {
     if standing.len() < 2 {
@@ -82,9 +82,9 @@ pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Opti
     all.extend(model.groups().filter_map(|group| open(model, group, standing)));
     // Whatever the order in which evidence arrives.
     all.sort_by_key(|place| Reverse((place.made_at(), place.group, place.seq, place.sender())));
-    let mut by_rank: BTreeMap<u32, Vec<(usize, Came)>> = BTreeMap::new();
+    let mut by_rank: BTreeMap<u32, Vec<(usize, Arrival)>> = BTreeMap::new();
     for (at, place) in all.iter().enumerate() {
-        let is_of_now = |came: &&Came| {
+        let is_of_now = |came: &&Arrival| {
             let groups = standing.get(&came.rank);
             groups.is_some_and(|groups| groups.contains(&place.group))
         };
@@ -114,7 +114,7 @@ fn is_on_unknown_stream(group: &Group, call: &Call) -> bool {
 
 /// The latest collectives and messages that all of their ranks have made.
 fn met(model: &Model) -> Vec<Place<'_>> {
-    let is_relevant = |it: &&Encounter| {
+    let is_relevant = |it: &&CompletedCall| {
         is_on_unknown_stream(model.group(it.group), &it.call)
             && (it.seq == 0 || it.direction() == Direction::Symmetric)
     };
@@ -149,17 +149,17 @@ fn open<'a>(
     if !is_relevant || !missing.iter().all(stands) {
         return None;
     }
-    let made = join.all().map(|(rank, joined)| Came {
+    let made = join.all().map(|(rank, joined)| Arrival {
         waits: match joined.wait {
             Wait::Since(at) | Wait::Over(at) => Some(at),
             Wait::NotSeen => None,
         },
-        ..Came::new(rank, &joined.call)
+        ..Arrival::new(rank, &joined.call)
     });
-    let not_made = missing.iter().map(|&rank| Came {
+    let not_made = missing.iter().map(|&rank| Arrival {
         at: NEVER,
         is_async: true,
-        ..Came::new(rank, &first.call)
+        ..Arrival::new(rank, &first.call)
     });
     Some(Place { group: group.id, call: &first.call, seq, came: made.chain(not_made).collect() })
 }
@@ -169,12 +169,12 @@ fn order(
     model: &Model,
     all: &[Place<'_>],
     rank: u32,
-    calls: &mut [(usize, Came)],
+    calls: &mut [(usize, Arrival)],
     before: &mut [Vec<Before>],
 ) {
     calls.sort_by_key(|(_, came)| came.at);
     // A thread that has returned from a barrier has found all earlier calls complete.
-    let is_passed = |(at, came): &(usize, Came)| {
+    let is_passed = |(at, came): &(usize, Arrival)| {
         came.until.is_some() && model.group(all[*at].group).holds_threads(all[*at].call.op)
     };
     let passed = calls.iter().rposition(is_passed).map_or(0, |last| last + 1);

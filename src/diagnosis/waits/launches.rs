@@ -8,10 +8,10 @@
 use std::sync::Arc;
 
 use crate::evidence::event::Call;
-use crate::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
-use crate::waits::{Blocked, Examined};
+use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Side, Target, UnmatchedMessage};
+use crate::waits::{Blocked, ProcessAt};
 
-impl Examined<'_> {
+impl ProcessAt<'_> {
     /// The wait of a thread inside a launch of messages, whose latest message may have met its partner.
     pub(super) fn blocked_in_launch(&self, doing: &Doing) -> Option<Blocked> {
         let Self { model, now, process, .. } = *self;
@@ -55,16 +55,16 @@ fn launched_with<'p>(process: &'p Process, call: &'p Call) -> impl Iterator<Item
 }
 
 /// The first message of a launch that has no partner.
-fn alone(model: &Model, process: &Process, call: &Call) -> Option<(GroupId, Lone)> {
+fn alone(model: &Model, process: &Process, call: &Call) -> Option<(GroupId, UnmatchedMessage)> {
     launched_with(process, call).find_map(|call| match process.target(call.id)? {
-        Target::Message(group, post) => Some((group, model.group(group).traffic.lone(&post)?)),
+        Target::Message(group, post) => Some((group, model.group(group).traffic.unmatched(&post)?)),
         Target::Join(..) => None,
     })
 }
 
 /// A message that met its partner, in the form of [`Blocked::message`].
-fn met(call: &Arc<Call>, rank: u32, peer: u32) -> Lone {
-    Lone {
+fn met(call: &Arc<Call>, rank: u32, peer: u32) -> UnmatchedMessage {
+    UnmatchedMessage {
         side: match call.op {
             ddp_doctor_proto::Op::Send => Side::Send,
             _ => Side::Receive,

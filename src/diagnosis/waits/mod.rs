@@ -27,7 +27,7 @@
 //!
 //! This is the AND model of distributed deadlock (Chandy, Misra, Haas, "Distributed deadlock
 //! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
-//! from any source a cycle alone is no deadlock, but a cycle of stuck ranks is.
+//! from any source a cycle alone is not a deadlock, but a cycle of stuck ranks is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -39,8 +39,8 @@ use crate::evidence::align::Signature;
 use crate::evidence::backends::Connects;
 use crate::evidence::event::{Call, ThreadId};
 use crate::model::{
-    Doing, Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
-    Wait,
+    Doing, Ending, Group, GroupId, Join, JoinedCall, Model, Process, Side, Target, Thread,
+    UnmatchedMessage, Wait,
 };
 use crate::stacks;
 
@@ -71,7 +71,7 @@ pub struct Blocked {
     /// Ranks it needs, ascending.
     pub needs: Arc<[u32]>,
     /// The point-to-point call it waits for, if it is one.
-    pub message: Option<Lone>,
+    pub message: Option<UnmatchedMessage>,
     /// It cannot continue before all of these ranks arrive, whatever the transport does.
     pub certain: bool,
     /// No other thread of the process has issued a call.
@@ -97,7 +97,7 @@ pub struct Waits {
 
 impl Waits {
     /// The graph of the model at `now`.
-    pub fn of(model: &Model, now: Timestamp) -> Self {
+    pub fn new(model: &Model, now: Timestamp) -> Self {
         let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
         let mut free: BTreeSet<u32> = BTreeSet::new();
         let mut all_at_odds: BTreeSet<u32> = BTreeSet::new();
@@ -118,7 +118,7 @@ impl Waits {
             if process.is_stopped() {
                 continue;
             }
-            let one = Examined { model, now, process, rank };
+            let one = ProcessAt { model, now, process, rank };
             let mut threads = one.blocked_threads(ended, &mut missing);
             let mut rests = false;
             if threads.is_empty() && ended.is_none() {
@@ -163,7 +163,7 @@ impl Waits {
     }
 
     /// Whether a thread is blocked in this point-to-point call.
-    pub(crate) fn has(&self, lone: &Lone) -> bool {
+    pub(crate) fn has(&self, lone: &UnmatchedMessage) -> bool {
         let waits = self.blocked.get(&lone.rank).into_iter().flatten();
         let mut messages = waits.filter_map(|wait| wait.message.as_ref());
         messages.any(|it| it.joined.call.id == lone.joined.call.id)
@@ -201,7 +201,7 @@ impl Blocked {
     }
 
     /// A wait for the partner of a point-to-point call; `None`: there can be none.
-    fn for_partner(model: &Model, group: GroupId, lone: Lone) -> Option<Self> {
+    fn for_partner(model: &Model, group: GroupId, lone: UnmatchedMessage) -> Option<Self> {
         let needs = partners(model, group, &lone)?;
         let call = Arc::clone(&lone.joined.call);
         let blocked = Self::new(lone.rank, (group, call.seq), &call, needs);
@@ -221,14 +221,14 @@ impl Blocked {
 
 /// A process that is examined at one moment.
 #[derive(Clone, Copy)]
-struct Examined<'a> {
+struct ProcessAt<'a> {
     model: &'a Model,
     now: Timestamp,
     process: &'a Process,
     rank: u32,
 }
 
-impl Examined<'_> {
+impl ProcessAt<'_> {
     /// Whether a thread waits for a call that met calls which can never match it, and so never
     /// continues.
     fn is_at_odds(&self, thread: &Thread) -> bool {
@@ -276,7 +276,7 @@ impl Examined<'_> {
                 Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
                 // The first message of two ranks may create their communicator inside of the call.
                 Some(Target::Message(group, post)) if recorded || held.is_some() => {
-                    let lone = model.group(group).traffic.lone(&post);
+                    let lone = model.group(group).traffic.unmatched(&post);
                     let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
                     alone.or_else(|| self.blocked_in_launch(&thread.doing))
                 }
@@ -305,11 +305,11 @@ impl Examined<'_> {
 
 /// Whether a call has to wait for one that it met and can never match.
 pub(super) fn needs_unmatched(join: &Join, rank: u32, joined: &JoinedCall) -> bool {
-    let own = Signature::of(&joined.call);
+    let own = Signature::from_call(&joined.call);
     let root = joined.call.root;
     if let Some(root) = root.filter(|_| joined.call.op.direction() == Direction::FromRoot) {
         let of_root = join.calls.get(&root);
-        return of_root.is_some_and(|it| own.never_matches(&Signature::of(&it.call)));
+        return of_root.is_some_and(|it| own.never_matches(&Signature::from_call(&it.call)));
     }
     // Any of the others will do. Comparing signatures instead of calls, this takes the same time however
     // many ranks have met.
@@ -378,7 +378,7 @@ pub(super) fn waits_for_any(
 fn for_message(
     model: &Model,
     group: GroupId,
-    lone: Lone,
+    lone: UnmatchedMessage,
     since: Timestamp,
     now: Timestamp,
 ) -> Option<Blocked> {
@@ -395,14 +395,19 @@ fn for_message(
 
 /// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest
 /// message to the rank, which may be arriving.
-pub(super) fn lasts(model: &Model, lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
+pub(super) fn lasts(
+    model: &Model,
+    lone: &UnmatchedMessage,
+    since: Timestamp,
+    now: Timestamp,
+) -> bool {
     let since = lone.sent.map_or(since, |sent| sent.max(since));
     now.since(since) >= model.timing.uncertain_wait
 }
 
 /// The ranks that may be the partner of a point-to-point call; `None` if one of them is not
 /// observed, or the partner is the rank itself.
-pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec<u32>> {
+pub(super) fn partners(model: &Model, group: GroupId, lone: &UnmatchedMessage) -> Option<Vec<u32>> {
     let group = model.group(group);
     match lone.peer {
         Some(peer) => (peer != lone.rank && group.members.contains_key(&peer)).then(|| vec![peer]),

@@ -7,10 +7,10 @@ use ddp_doctor_proto::report::Where;
 use crate::evidence::align::{Mismatch, compare};
 use crate::evidence::event::{Call, ThreadId};
 use crate::model::history::WINDOW;
-use crate::model::{Group, Join, KEPT_AFTER};
+use crate::model::{Group, Join, MAX_JOINS_AFTER};
 
 /// Maximum number of calls that change places.
-const LONGEST: u64 = KEPT_AFTER;
+const LONGEST: u64 = MAX_JOINS_AFTER;
 
 /// The same calls, made in different orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ fn made(group: &Group, seq: u64, rank: u32) -> Option<u64> {
     }
     let mut kept = group.joins.iter().rev();
     let last = kept.find(|(_, join)| join.calls.contains_key(&rank));
-    last.map(|(last, _)| *last).filter(|&last| last < seq + KEPT_AFTER)
+    last.map(|(last, _)| *last).filter(|&last| last < seq + MAX_JOINS_AFTER)
 }
 
 /// Whether a rank made such a call in the group before, so that it may be the call of another round

@@ -19,7 +19,7 @@ use crate::model::{GroupId, Model, Target};
 use crate::waits::Blocked;
 
 /// Maximum number of processes; with more, there are too many calls for every evaluation.
-const MOST_PROCESSES: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
 /// Calls that were launched together on a stream.
 struct Batch {
@@ -79,7 +79,7 @@ pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
 fn batches(model: &Model) -> (Vec<Batch>, Vec<usize>) {
     let (mut batches, mut first): (Vec<Batch>, Vec<usize>) = (Vec::new(), Vec::new());
     let heard = model.processes.values().filter(|it| !it.queued.is_empty());
-    if heard.clone().count() > MOST_PROCESSES {
+    if heard.clone().count() > MAX_PROCESSES {
         return (batches, first);
     }
     for process in heard {

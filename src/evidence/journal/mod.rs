@@ -43,7 +43,7 @@ pub enum JournalError {
     #[error("the journal cannot be used: {0}")]
     Io(#[from] io::Error),
     /// The file is not a journal.
-    #[error("this is no journal")]
+    #[error("this is not a journal")]
     NotAJournal,
     /// The journal has a later format version.
     #[error("the journal has format version {0}; this program reads up to {VERSION}")]

@@ -223,7 +223,7 @@ impl SegmentReader {
                 if !self.repeats {
                     continue;
                 }
-                report.events.retain_mut(|event| self.is_new(event));
+                report.events.retain_mut(|event| self.count_new(event));
                 if begins_gap {
                     report.events.push(self.note(segment, sent));
                     self.events = segment.events_before;
@@ -250,7 +250,7 @@ impl SegmentReader {
     }
 
     /// Whether a repeated event has to be passed on. Of losses, only those that were not.
-    fn is_new(&mut self, event: &mut Event) -> bool {
+    fn count_new(&mut self, event: &mut Event) -> bool {
         let Some(Kind::RecordsLost(lost)) = &mut event.kind else {
             return true;
         };

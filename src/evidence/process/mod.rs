@@ -210,7 +210,7 @@ impl Process {
     }
 
     /// Whether the ticket is new; `None`: invalid. Emits an event for records lost before it.
-    fn is_next(&mut self, process: ProcessId, ticket: u64, out: &mut Vec<Event>) -> Option<bool> {
+    fn accept(&mut self, process: ProcessId, ticket: u64, out: &mut Vec<Event>) -> Option<bool> {
         if self.ended || ticket == u64::MAX {
             return None;
         }

@@ -13,7 +13,7 @@ use super::groups::global;
 use super::{Held, Process};
 use crate::diagnosis::event::{
     Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
-    Standing, ThreadId, Transfer, WaitsFor,
+    StalledTransfer, ThreadId, Transfer, WaitsFor,
 };
 use crate::evidence::limits::Limits;
 use crate::evidence::values::{name, number, text};
@@ -41,7 +41,7 @@ impl Process {
         limits: &mut Limits,
         out: &mut Vec<Event>,
     ) -> Option<()> {
-        if !self.is_next(process, record.ticket, out)? {
+        if !self.accept(process, record.ticket, out)? {
             return Some(());
         }
         let kind = number(record.kind, RecordKind::from_number);
@@ -149,7 +149,7 @@ impl Process {
                     is_send: op == Op::Send,
                     channel: u32::try_from(record.tag?).ok()?,
                 },
-                standing: waits_for(record.code).map(|waits_for| Standing {
+                standing: waits_for(record.code).map(|waits_for| StalledTransfer {
                     waits_for,
                     done: record.numel.unwrap_or(0),
                     steps: u64::from(record.tensors),
@@ -256,7 +256,7 @@ impl Process {
         out: &mut Vec<Event>,
     ) -> Option<()> {
         let is_new = match sample.ticket {
-            Some(ticket) => self.is_next(process, ticket, out)?,
+            Some(ticket) => self.accept(process, ticket, out)?,
             // Measured by the node. The model accepts repeated and reordered samples.
             None => !self.ended,
         };
@@ -354,7 +354,7 @@ impl Process {
             path: self.sites.path(record.site, limits),
             batches: record.numel,
             repeated: has(flags::REPEATED),
-            unsynchronised: has(flags::UNSYNCHRONISED),
+            unsynchronized: has(flags::UNSYNCHRONISED),
             updated: has(flags::SEES_UPDATES).then_some(has(flags::UPDATED)),
         })
     }

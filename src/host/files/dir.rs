@@ -68,7 +68,7 @@ impl Status {
 }
 
 impl Dir {
-    /// Opens a directory, whoever owns it.
+    /// Opens a directory of any owner.
     ///
     /// # Errors
     ///
@@ -263,7 +263,7 @@ impl Dir {
         Ok(Status(statat(&*self.fd, &*component(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Opens a directory in this one, whoever owns it.
+    /// Opens a directory of any owner in this one.
     ///
     /// # Errors
     ///

@@ -28,7 +28,7 @@ mod replay;
 mod report;
 mod waits;
 
-pub use jobs::Job;
+pub use jobs::DumpedJob;
 
 /// Whether a file that begins with these bytes, decompressed, may contain dumps.
 #[must_use]
@@ -40,7 +40,7 @@ pub fn is_candidate(head: &[u8]) -> bool {
 #[derive(Debug, Default)]
 pub struct Evidence {
     /// Dumps, by job.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<DumpedJob>,
     /// Logs of each archive that also contains dumps.
     pub logs_with_dumps: Vec<Vec<Log>>,
     /// Logs of archives without dumps.
@@ -66,15 +66,15 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
             evidence.logs_with_dumps.push(logs);
         }
     }
-    evidence.jobs = jobs::of(contents, remarks);
+    evidence.jobs = jobs::assemble(contents, remarks);
     evidence
 }
 
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
 /// show.
-pub(crate) fn diagnose(mut job: Job, observer: &mut dyn Observer) -> (Engine, Report) {
+pub(crate) fn diagnose(mut job: DumpedJob, observer: &mut dyn Observer) -> (Engine, Report) {
     let groups = preparation::prepare(&mut job);
-    let replay = replay::Replay::of(&job, groups);
+    let replay = replay::Replay::new(&job, groups);
     let engine = replay.run(observer);
     let report = report::limited(engine.report(), &replay);
     (engine, report)

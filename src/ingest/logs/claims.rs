@@ -20,7 +20,7 @@ const MIN_WAIT_MS: u64 = 5;
 impl Claims {
     /// What a report from these logs may claim; without logs, everything.
     #[must_use]
-    pub fn of(logs: &[Log]) -> Self {
+    pub fn new(logs: &[Log]) -> Self {
         let dated = logs.iter().filter(|log| !log.facts.has_no_year);
         let first = dated.map(|log| log.facts.first);
         Self { is_text: !logs.is_empty(), first: first.filter(|at| at.0 > 0).min() }

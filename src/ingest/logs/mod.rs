@@ -115,7 +115,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
 ///
 /// Fails if the first line cannot be read.
 pub(crate) fn read_contents(path: &Path, bytes: &Arc<[u8]>, written: Timestamp) -> io::Result<Log> {
-    let open = || Ok(Lines::of(Box::new(Cursor::new(Arc::clone(bytes)))));
+    let open = || Ok(Lines::new(Box::new(Cursor::new(Arc::clone(bytes)))));
     read_lines(path, written, open)
 }
 

@@ -28,12 +28,12 @@ pub(super) fn small(text: &str) -> Option<u32> {
     u32::try_from(number(text)?).ok()
 }
 
-/// The rank at the beginning of `text`; `None` if it is no possible one.
+/// The rank at the beginning of `text`; `None` if it is not a possible one.
 pub(super) fn rank(text: &str) -> Option<u32> {
     small(text).filter(|it| *it < MAX_WORLD)
 }
 
-/// The world size that follows `key`; `None` if it is no possible one.
+/// The world size that follows `key`; `None` if it is not a possible one.
 pub(super) fn world_size_after(text: &str, key: &str) -> Option<u32> {
     small_after(text, key).filter(|size| (1..=MAX_WORLD).contains(size))
 }

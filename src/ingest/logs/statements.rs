@@ -9,13 +9,13 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
 use super::events;
-use super::job::{Job, Topic};
+use super::job::{LoggedJob, Topic};
 use crate::diagnosis::event::Event;
 use crate::diagnosis::evidence::transport;
 
 /// Statements of the logs of one job.
 pub struct Statements {
-    job: Job,
+    job: LoggedJob,
 }
 
 /// A collective that a watchdog gave up.
@@ -44,8 +44,8 @@ impl std::fmt::Debug for Statements {
 impl Statements {
     /// The statements of these logs.
     #[must_use]
-    pub fn of(logs: &[Log]) -> Self {
-        Self { job: Job::of_logs(logs) }
+    pub fn new(logs: &[Log]) -> Self {
+        Self { job: LoggedJob::of_logs(logs) }
     }
 
     /// World size, if the text states it.

@@ -44,10 +44,10 @@ const RAISES: &str =
 
 #[test]
 fn local_rank_of_several_nodes_is_no_rank() {
-    let labelled = |label: &str| RAISES.replace('\n', &format!("\n{label}"));
+    let labeled = |label: &str| RAISES.replace('\n', &format!("\n{label}"));
     let text = format!(
         "[default1]:{}\n[default1]:[rank1]: a\n[default1]:[rank9]: b\n",
-        labelled("[default1]:")
+        labeled("[default1]:")
     );
     let (raised, notes) = texts(log("a.log", &text));
     assert_eq!(raised, Vec::<String>::new());
@@ -90,7 +90,7 @@ fn file_name_names_no_rank_of_a_log_of_several_ranks() {
 }
 
 #[test]
-fn file_name_names_the_rank_of_unlabelled_lines() {
+fn file_name_names_the_rank_of_unlabeled_lines() {
     let text = "Fatal Python error: Segmentation fault\n\nThread 0x00007f (most recent call first):\n  File \"a.py\", line 3 in f\n";
     assert_eq!(ranks(log("stderr_rank_5.txt", text)), [Some(5)]);
     assert_eq!(ranks(log("stderr.txt", text)), [None]);
@@ -200,8 +200,8 @@ fn notes_on_one_subject_do_not_hide_others() {
 fn log_line_between_frames_is_no_exception() {
     let text = "Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nINFO:root:step 12\n\
                 WARNING: slow\n    g()\nKeyError: 'x'\n";
-    let labelled: String = text.lines().map(|it| format!("[rank1]: {it}\n")).collect();
-    assert_eq!(texts(log("a.log", &labelled)).0, ["KeyError: 'x' @7"]);
+    let labeled: String = text.lines().map(|it| format!("[rank1]: {it}\n")).collect();
+    assert_eq!(texts(log("a.log", &labeled)).0, ["KeyError: 'x' @7"]);
 }
 
 /// Functions of the frames of all threads of the only process, outermost thread first.

@@ -26,12 +26,12 @@ pub(super) fn process(pid: u32) -> String {
 
 /// The only child of a process.
 pub(super) fn only(pid: u32) -> Option<u32> {
-    let mut children = of(pid).into_iter();
+    let mut children = list(pid).into_iter();
     let first = children.next()?;
     children.next().is_none().then_some(first)
 }
 
-fn of(pid: u32) -> Vec<u32> {
+fn list(pid: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
@@ -47,14 +47,14 @@ fn of(pid: u32) -> Vec<u32> {
     }
     // Kernels without these lists.
     let all = proc::all().unwrap_or_default();
-    all.into_iter().filter(|&it| Stat::of(it).is_ok_and(|stat| stat.parent == pid)).collect()
+    all.into_iter().filter(|&it| Stat::read(it).is_ok_and(|stat| stat.parent == pid)).collect()
 }
 
 /// The data-loader worker that a thread waits for, and where it is.
 pub(super) fn data_loader_worker(waiter: &Waiter<'_>) -> Option<(u32, String)> {
     let mut frames = waiter.python.iter();
     frames.find(|frame| frame.file.ends_with(LOADER))?;
-    of(waiter.pid).into_iter().take(MAX_WORKERS).find_map(|pid| {
+    list(waiter.pid).into_iter().take(MAX_WORKERS).find_map(|pid| {
         let frames = python_frames(pid)?;
         let place = place_in_sample(&frames)?;
         let file = place.file.rsplit('/').next().unwrap_or_default();
@@ -89,7 +89,7 @@ mod tests {
             process(child.id())
         });
         let name = names.take(100_000).find(|it| it.contains('(')).unwrap_or_default();
-        let is_child = of(std::process::id()).contains(&child.id());
+        let is_child = list(std::process::id()).contains(&child.id());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(name.ends_with("(sleep 31)"), "{name}");

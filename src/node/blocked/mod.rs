@@ -40,7 +40,7 @@ pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
     if let Some((pid, what)) = children::data_loader_worker(&waiter) {
         return Some(blocked(BlockKind::Child, what, pid));
     }
-    let syscall = Syscall::of(waiter.pid, waiter.tid)?;
+    let syscall = Syscall::read(waiter.pid, waiter.tid)?;
     let pid = waiter.pid;
     match syscall.argument(memory)? {
         Argument::Descriptor(verb, fd) => on_descriptor(pid, verb, fd),

@@ -14,7 +14,7 @@ const OWNER: u64 = 8;
 pub fn owner<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<u32> {
     let mut native = waiter.native.iter();
     native.find(|frame| FUNCTIONS.iter().any(|name| frame.function.contains(name)))?;
-    let futex = Syscall::of(waiter.pid, waiter.tid)?.futex()?;
+    let futex = Syscall::read(waiter.pid, waiter.tid)?.futex()?;
     let mut pages = Pages::new(memory);
     // Zero: it was released meanwhile.
     let number = |pages: &mut Pages<'_, M>, at: u64| pages.u32(at).ok().filter(|it| *it != 0);

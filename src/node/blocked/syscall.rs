@@ -36,7 +36,7 @@ pub(super) enum Argument {
 
 impl Syscall {
     /// The call that a sleeping thread is in; `None` if it runs, or this may not be read.
-    pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
+    pub(super) fn read(pid: u32, tid: u32) -> Option<Self> {
         Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
     }
 

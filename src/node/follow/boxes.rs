@@ -287,7 +287,7 @@ impl Owner {
         let pid = std::process::id();
         Ok(Self {
             pid,
-            start_ticks: proc::Stat::of(pid)?.start_ticks,
+            start_ticks: proc::Stat::read(pid)?.start_ticks,
             boot_id: proc::boot_id(),
             run_dir: keep.and_then(|it| it.path().parent()).map(Path::to_owned),
             kept: keep.map(Dir::identity).transpose()?,
@@ -295,7 +295,7 @@ impl Owner {
     }
 
     /// Reads the file; `None`: there is none of this user.
-    fn of(dir: &Dir) -> Option<Self> {
+    fn read(dir: &Dir) -> Option<Self> {
         let text = dir.read_text(OWNER.as_ref(), MAX_OWNER).ok()?;
         let mut lines = text.lines();
         let mut words = lines.next()?.split(' ');
@@ -358,7 +358,7 @@ fn owned(user: &Path) -> impl Iterator<Item = (Dir, Owner)> + use<> {
     let user = Dir::open_private(user).ok();
     let dirs: Vec<Dir> = user.iter().flat_map(own_dirs).collect();
     dirs.into_iter().filter_map(|dir| {
-        let owner = Owner::of(&dir)?;
+        let owner = Owner::read(&dir)?;
         Some((dir, owner))
     })
 }
@@ -382,7 +382,7 @@ fn sweep(user: &Path) {
 
 /// Whether nothing in a directory of boxes is needed any more. Moves its boxes to where they belong.
 fn is_done(dir: &Dir) -> bool {
-    let Some(owner) = Owner::of(dir) else {
+    let Some(owner) = Owner::read(dir) else {
         return is_stale(dir);
     };
     // A directory that cannot be read may contain evidence.
@@ -579,7 +579,7 @@ mod tests {
         let (_dir, shm, run) = dirs();
         let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
         let pid = std::process::id();
-        let start = proc::Stat::of(pid).unwrap().start_ticks;
+        let start = proc::Stat::read(pid).unwrap().start_ticks;
         fs::write(dead.path().join(format!("{pid}.{start}.c10d.box")), "x").unwrap();
         fs::write(dead.path().join(OWNER), "4194304 1 gone\n\n").unwrap();
         BoxDir::create(&shm, "next", None).unwrap();

@@ -1,7 +1,7 @@
 //! Digests of the calls of a process, for a coordinator that asks for them instead of records.
 //!
 //! A digest has a constant size, whatever the process does: how far it is in each group, for how long
-//! it has stood still or a thread been inside a call, and a hash of the part of its calls that its peers must agree
+//! it has been stuck or a thread inside a call, and a hash of the part of its calls that its peers must agree
 //! on. The hash is stated at sequence numbers that are multiples of 64, so that ranks which are at
 //! different places can be compared. Of those since the previous digest the ones with the most trailing
 //! zeros are stated: they are the same on every member, wherever its digests begin. While a thread stays inside
@@ -24,7 +24,7 @@ use crate::evidence::values::number;
 /// Interval of sequence numbers at which all members state the hash.
 pub const EVERY: u64 = 64;
 /// Maximum number of checks of a group in one digest.
-const MOST_CHECKS: usize = 2;
+const MAX_CHECKS: usize = 2;
 /// At multiples of this sequence number the hash begins anew, so that a loss of records does not
 /// exclude a process for ever.
 const RESTART: u64 = 1 << 20;
@@ -37,7 +37,7 @@ pub struct Summary {
     /// The ticket after its latest record.
     through: u64,
     /// By number, and whether values of parameters are meant.
-    groups: BTreeMap<(u32, bool), Group>,
+    groups: BTreeMap<(u32, bool), GroupDigest>,
     threads: BTreeMap<u32, Thread>,
     step: u32,
     /// Time of its latest record, monotonic clock.
@@ -47,7 +47,7 @@ pub struct Summary {
 }
 
 #[derive(Debug)]
-struct Group {
+struct GroupDigest {
     /// The group as far as signatures depend on it.
     info: Arc<GroupInfo>,
     issued: u64,
@@ -153,7 +153,7 @@ impl Summary {
         layer.clone_into(&mut info.key.layer);
         let info = Arc::new(info);
         for values in [false, true] {
-            let new = || Group::new(Arc::clone(&info));
+            let new = || GroupDigest::new(Arc::clone(&info));
             self.groups.entry((group.id, values)).or_insert_with(new);
         }
     }
@@ -196,7 +196,7 @@ impl Summary {
             tensors: record.tensors,
             ..Call::new(CallId(0), Timestamp(0), ThreadId(0), op)
         };
-        group.add(record.seq, |hash| Signature::of(&call).mix(hash));
+        group.add(record.seq, |hash| Signature::from_call(&call).mix(hash));
     }
 
     fn values(&mut self, record: &v1::Record) {
@@ -212,7 +212,7 @@ impl Summary {
     }
 }
 
-impl Group {
+impl GroupDigest {
     const fn new(info: Arc<GroupInfo>) -> Self {
         Self {
             info,
@@ -248,7 +248,7 @@ impl Group {
         if below.is_multiple_of(self.stride) {
             self.checks.push(v1::Check { below, hash });
         }
-        while self.checks.len() > MOST_CHECKS {
+        while self.checks.len() > MAX_CHECKS {
             self.stride *= 2;
             let stride = self.stride;
             self.checks.retain(|it| it.below.is_multiple_of(stride));
@@ -368,7 +368,7 @@ mod tests {
             if seq >= next {
                 next = seq + every.next().unwrap();
                 let digest = summary.digest(1, seq * MILLISECOND).unwrap();
-                assert!(digest.groups.len() == 1 && digest.groups[0].checks.len() <= MOST_CHECKS);
+                assert!(digest.groups.len() == 1 && digest.groups[0].checks.len() <= MAX_CHECKS);
                 assert_eq!(digest.groups[0].issued, seq);
                 checks.extend(digest.groups[0].checks.iter().map(|it| (it.below, it.hash)));
             }

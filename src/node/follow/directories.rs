@@ -90,7 +90,7 @@ pub(super) struct Arrivals(OwnedFd);
 
 impl Arrivals {
     /// Watches these directories; `None` if the kernel has no room for it: scans find the boxes.
-    pub(super) fn of(directories: &[Directory]) -> Option<Self> {
+    pub(super) fn watch(directories: &[Directory]) -> Option<Self> {
         let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
         let watch = inotify::init(flags).ok()?;
         for Directory { path, .. } in directories {

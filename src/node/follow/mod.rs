@@ -23,11 +23,11 @@ use crate::node::launch::descendants::Descendants;
 use crate::node::sample::memory::Memory;
 use crate::node::sample::proc::{self, Watched};
 use crate::node::sample::scheduling::Scheduling;
-use crate::node::ship::outbox::Outbox;
 use crate::node::source::Sources;
-use crate::node::stacks::taker::Taker;
+use crate::node::stacks::stack_sampler::StackSampler;
 use crate::node::sys;
 use crate::node::timing::Timing;
+use crate::node::upload::outbox::Outbox;
 use crate::source_files::SourceFolders;
 
 mod adopted;
@@ -81,7 +81,7 @@ pub struct Follower {
     descendants: Option<Descendants>,
     /// The launch without `run`; `None` below a command.
     launch: Option<Launch>,
-    stacks: Taker,
+    stacks: StackSampler,
     sources: Sources,
     /// Lines of native programs.
     known_lines: Arc<native_lines::LineCache>,
@@ -113,7 +113,7 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         descendants: Descendants,
-        stacks: Taker,
+        stacks: StackSampler,
     ) -> Self {
         Self::with(hello, boxes, out, commands, stacks, Some(descendants), None)
     }
@@ -126,7 +126,7 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         launch: Launch,
-        stacks: Taker,
+        stacks: StackSampler,
     ) -> Self {
         Self::with(hello, boxes, out, commands, stacks, None, Some(launch))
     }
@@ -136,7 +136,7 @@ impl Follower {
         boxes: BoxDir,
         out: Outbox,
         commands: Commands,
-        stacks: Taker,
+        stacks: StackSampler,
         descendants: Option<Descendants>,
         launch: Option<Launch>,
     ) -> Self {
@@ -145,7 +145,7 @@ impl Follower {
         let directories: Vec<Directory> = directories.collect();
         Self {
             timing,
-            arrivals: Arrivals::of(&directories),
+            arrivals: Arrivals::watch(&directories),
             directories,
             hello,
             boxes,
@@ -197,7 +197,7 @@ impl Follower {
             let now = Instant::now();
             if !self.job_ended {
                 let has_arrived = self.arrivals.as_ref().is_some_and(Arrivals::any);
-                if is_due(&mut next_places, DIRECTORIES_INTERVAL, now) || has_arrived {
+                if take_due(&mut next_places, DIRECTORIES_INTERVAL, now) || has_arrived {
                     self.scan_directories(now);
                 }
                 self.poll();
@@ -206,21 +206,21 @@ impl Follower {
                 let stopped = self.last_stopped;
                 let often = stopped.is_some_and(|at| now.duration_since(at) < RECENTLY_STOPPED);
                 let states_every = if often { TICK } else { STATES_INTERVAL };
-                if is_due(&mut next_states, states_every, now) {
+                if take_due(&mut next_states, states_every, now) {
                     self.poll_states(now);
                 }
-                if is_due(&mut next_scan, SCAN_INTERVAL, now) {
+                if take_due(&mut next_scan, SCAN_INTERVAL, now) {
                     self.scan(now);
                     self.reap_adopted();
                     self.out.heartbeat(&self.timing);
                 }
-                if is_due(&mut next_memory, self.timing.memory_interval, now) {
+                if take_due(&mut next_memory, self.timing.memory_interval, now) {
                     self.memory.poll(&self.ranks, now, &mut self.out);
                 }
-                if is_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
+                if take_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
                     self.scheduling.poll(&self.ranks, now, &mut self.out);
                 }
-                if self.out.sends_digests() && is_due(&mut next_digest, DIGEST_INTERVAL, now) {
+                if self.out.sends_digests() && take_due(&mut next_digest, DIGEST_INTERVAL, now) {
                     let now = sys::monotonic_ns();
                     for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
                         rank.digest(now, &mut self.out);
@@ -530,7 +530,7 @@ impl Follower {
             return;
         };
         if let Some(status) = launch.status(&self.ranks, now) {
-            launch.is_over(status);
+            launch.report_end(status);
             self.end_job(status, None);
         }
     }
@@ -583,7 +583,7 @@ impl Follower {
 }
 
 /// Whether `next` has been reached; if so, `next` is set to one interval from now.
-fn is_due(next: &mut Instant, every: Duration, now: Instant) -> bool {
+fn take_due(next: &mut Instant, every: Duration, now: Instant) -> bool {
     let is_due = now >= *next;
     if is_due {
         *next = now + every;

@@ -100,13 +100,13 @@ pub fn describe(
         "host": hello.host,
         "boot_id": hello.boot_id,
         "pid": pid,
-        "start_ticks": proc::Stat::of(pid)?.start_ticks,
+        "start_ticks": proc::Stat::read(pid)?.start_ticks,
         "coordinator": coordinator,
         "started_at": Timestamp(hello.started_unix_ns),
         "command": hello.command,
         "tool_version": hello.tool_version,
         "source_folders": source_folders.iter().filter_map(|it| it.to_str()).collect::<Vec<_>>(),
-        "directory": DirectoryIdentity::of(&dir.readable()?.metadata()?),
+        "directory": DirectoryIdentity::new(&dir.readable()?.metadata()?),
     });
     dir.replace(DESCRIPTION.as_ref(), format!("{description:#}\n").as_bytes())
 }
@@ -122,7 +122,7 @@ pub struct DirectoryIdentity {
 impl DirectoryIdentity {
     /// The identity of the directory with these metadata.
     #[must_use]
-    pub fn of(directory: &Metadata) -> Self {
+    pub fn new(directory: &Metadata) -> Self {
         let created = directory.created().ok();
         let since = created.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
         let created_unix_ns = since.map(|it| it.as_nanos() as u64);

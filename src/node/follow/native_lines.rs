@@ -66,7 +66,7 @@ pub struct ProcessLines {
 impl ProcessLines {
     /// The places of this process.
     #[must_use]
-    pub fn of(pid: u32, cache: Arc<LineCache>) -> Self {
+    pub fn new(pid: u32, cache: Arc<LineCache>) -> Self {
         Self { pid, cache, by_address: HashMap::new() }
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     fn resolved(pid: u32, file: &str) -> Option<v1::SiteDefined> {
         let mut site = v1::SiteDefined { file: file.into(), ..v1::SiteDefined::default() };
-        let mut lines = ProcessLines::of(pid, Arc::default());
+        let mut lines = ProcessLines::new(pid, Arc::default());
         lines.resolve(&mut site).then_some(site)
     }
 

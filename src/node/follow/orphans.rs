@@ -34,7 +34,7 @@ fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
 
 /// The living ranks of this user whose black boxes belong to a run directory, by rank.
 #[must_use]
-pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
+pub fn find(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
     let dirs = directories(shared_memory, run_dir);
     let files = dirs.iter().filter_map(|dir| boxes::boxes_in(dir).ok());
     let mut ranks: Vec<Orphan> = files
@@ -75,7 +75,7 @@ pub fn follow(
     run_dir: &Path,
     coordinator: &str,
 ) -> io::Result<Option<Reporter>> {
-    let ranks = of(shared_memory, run_dir);
+    let ranks = find(shared_memory, run_dir);
     let Some(first) = ranks.first() else {
         return Ok(None);
     };

@@ -14,9 +14,9 @@ use crate::evidence::blackbox;
 use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
 use crate::node::sample::proc::{self, Watched};
-use crate::node::ship::outbox::Outbox;
 use crate::node::source::Sources;
-use crate::node::stacks::taker::StackRequest;
+use crate::node::stacks::stack_sampler::StackRequest;
+use crate::node::upload::outbox::Outbox;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the
 /// others.
@@ -52,7 +52,7 @@ impl Rank {
     ///
     /// # Errors
     ///
-    /// If the file is no box, or not complete yet, or this process lacks descriptors.
+    /// If the file is not a box, or not complete yet, or this process lacks descriptors.
     pub fn open(
         process: u64,
         path: &Path,
@@ -67,7 +67,7 @@ impl Rank {
         let watched = Watched::new(identity.pid, identity.start_ticks);
         let watched = watched.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         let us = std::process::id();
-        let start_ticks = proc::Stat::of(us).map_or(0, |stat| stat.start_ticks);
+        let start_ticks = proc::Stat::read(us).map_or(0, |stat| stat.start_ticks);
         if !reader.claim(us, start_ticks) {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl Rank {
             identity: identity.clone(),
             reported: Reported {
                 process,
-                lines: ProcessLines::of(identity.pid, Arc::clone(known)),
+                lines: ProcessLines::new(identity.pid, Arc::clone(known)),
                 sites: Vec::new(),
                 journaled: 0,
                 sent: 0,
@@ -193,7 +193,7 @@ impl Rank {
     pub fn poll(&mut self, out: &mut Outbox) -> usize {
         let version = self.reader.identity_version();
         let identity = (version != self.identity_version).then(|| self.reader.identity());
-        if self.is_damaged(out) {
+        if self.report_damage(out) {
             return 0;
         }
         if let Some(identity) = identity {
@@ -208,8 +208,8 @@ impl Rank {
         read
     }
 
-    /// Whether the box was truncated, in which case it is read no further.
-    fn is_damaged(&mut self, out: &mut Outbox) -> bool {
+    /// Reports that the box was truncated, if it was: then it is read no further, and the result is `true`.
+    fn report_damage(&mut self, out: &mut Outbox) -> bool {
         if self.damage.is_none() && self.reader.is_damaged() {
             let note = v1::Note {
                 process: self.process,

@@ -14,9 +14,9 @@ use v1::event::Kind;
 
 use crate::node::launch::descendants::ToBeRank;
 use crate::node::sample::proc::Watched;
-use crate::node::ship::outbox::Outbox;
-use crate::node::stacks::taker::{StackRequest, Taker};
+use crate::node::stacks::stack_sampler::{StackRequest, StackSampler};
 use crate::node::timing::Timing;
+use crate::node::upload::outbox::Outbox;
 
 /// Offset of process numbers in stack requests, above the numbers of boxes.
 const PROCESS_OFFSET: u64 = 1 << 32;
@@ -100,7 +100,13 @@ impl StartedRanks {
     }
 
     /// Detects processes that have ended, and requests stacks of the others if a rank has joined.
-    pub fn poll(&mut self, any_joined: bool, now: Instant, stacks: &mut Taker, out: &mut Outbox) {
+    pub fn poll(
+        &mut self,
+        any_joined: bool,
+        now: Instant,
+        stacks: &mut StackSampler,
+        out: &mut Outbox,
+    ) {
         for started in &mut self.started {
             let Some(watched) = started.followed() else {
                 continue;

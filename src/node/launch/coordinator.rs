@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::rendezvous::Rendezvous;
 use crate::coordinator::{Access, Hub, Listeners, serve};
-use crate::node::ship::attach::Coordinator;
+use crate::node::upload::attach::Coordinator;
 use crate::node::{UserLog, sys};
 use crate::transport::socket::{self, Socket};
 use crate::transport::{Address, Credentials, Keys, TokenError, loopback};
@@ -91,7 +91,7 @@ impl Chosen {
         if !rendezvous.is_here() {
             return Ok(Self::there(shared()?, Some(rendezvous)));
         }
-        let keys = Keys::of(&token).map_err(|error| error.to_string())?;
+        let keys = Keys::derive(&token).map_err(|error| error.to_string())?;
         match listen_everywhere(rendezvous.coordinator_port()) {
             Ok(listener) => {
                 let mut here = Self::here(None);

@@ -122,7 +122,7 @@ impl Descendants {
     }
 
     fn discover(&mut self, pid: u32, pids: &[u32], now: Instant) {
-        let Ok(stat) = Stat::of(pid) else { return };
+        let Ok(stat) = Stat::read(pid) else { return };
         if !self.known.contains_key(&stat.parent) && pids.binary_search(&stat.parent).is_ok() {
             // A later pass discovers it, once its parent is known.
             return;
@@ -248,7 +248,7 @@ pub fn below(root: u32) -> Vec<(u32, u64)> {
     let stats: BTreeMap<u32, Stat> = proc::all()
         .unwrap_or_default()
         .into_iter()
-        .filter_map(|pid| Some((pid, Stat::of(pid).ok()?)))
+        .filter_map(|pid| Some((pid, Stat::read(pid).ok()?)))
         .collect();
     let mut found = vec![root];
     let mut visited = 0;

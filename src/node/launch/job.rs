@@ -36,7 +36,7 @@ use crate::node::launch::start_failure;
 use crate::node::processes;
 use crate::node::sample::environment::{self, Environment};
 use crate::node::sample::proc;
-use crate::node::stacks::taker::When;
+use crate::node::stacks::stack_sampler::When;
 use crate::node::sys::{self, Reserve, Signals};
 use crate::node::timing::Timing;
 use crate::private;
@@ -110,7 +110,7 @@ pub fn run(options: Options) -> Outcome {
     let limits = [sys::raise_descriptor_limit(), sys::forbid_core_files()];
     let reserve = Reserve::new(RESERVED_DESCRIPTORS);
     let variable = |name: &str| std::env::var(name).ok();
-    let rendezvous = Rendezvous::of(&options.command, &variable);
+    let rendezvous = Rendezvous::from_command(&options.command, &variable);
     let chosen =
         Chosen::new(options.coordinator.as_deref(), rendezvous.as_ref(), &options.credentials);
     let job = options.job.or(chosen.job);
@@ -189,10 +189,11 @@ pub fn run(options: Options) -> Outcome {
 
     let box_dir = || Dir::open_private(boxes.as_ref().ok()?.path()).ok();
     let token_dir = run_dir.clone().or_else(box_dir);
-    let token = TokenFile::of(&options.credentials, token_dir.as_ref()).unwrap_or_else(|error| {
-        live.print_line(&format!("the processes of the job have no token: {error}"));
-        None
-    });
+    let token =
+        TokenFile::write(&options.credentials, token_dir.as_ref()).unwrap_or_else(|error| {
+            live.print_line(&format!("the processes of the job have no token: {error}"));
+            None
+        });
     let mut start = prepare(&options.command, environment.as_ref(), token.as_ref());
     Signals::take_over().restore_in(&mut start);
     for limit in limits {

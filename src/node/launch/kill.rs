@@ -123,7 +123,7 @@ impl TerminatedJob {
     pub fn new(root: u32, remembered: Vec<(u32, u64)>) -> Self {
         let mut processes = remembered;
         processes.extend(descendants::below(root));
-        processes.extend(proc::Stat::of(root).map(|stat| (root, stat.start_ticks)));
+        processes.extend(proc::Stat::read(root).map(|stat| (root, stat.start_ticks)));
         Self { root, processes }
     }
 

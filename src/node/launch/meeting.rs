@@ -86,7 +86,7 @@ fn is_single_node(command: &[OsString], variable: Variable<'_>) -> bool {
     let words: Vec<&str> = command.iter().filter_map(|word| word.to_str()).collect();
     // accelerate may read the number of nodes from a file.
     let is_torchrun = matches!(launcher(&words), Some((Launcher::Torchrun, _)));
-    is_torchrun && Shape::of(command, variable).commands == (1, 1)
+    is_torchrun && Shape::from_command(command, variable).commands == (1, 1)
 }
 
 /// A loopback address is another place on every machine.
@@ -112,7 +112,7 @@ mod tests {
     fn of_command(command: &str, started: u64) -> Meeting {
         let command: Vec<OsString> = command.split_whitespace().map(Into::into).collect();
         let variable = variable(&[]);
-        let rendezvous = Rendezvous::of(&command, &variable);
+        let rendezvous = Rendezvous::from_command(&command, &variable);
         Meeting::of_command(&command, rendezvous.as_ref(), &variable, Timestamp(started))
     }
 

@@ -60,7 +60,7 @@ impl Launch {
     /// The launch that a box belongs to. `over` receives its exit status, as a shell would report
     /// it.
     #[must_use]
-    pub fn of(
+    pub fn new(
         identity: &Identity,
         over: Sender<i32>,
         timing: &Timing,
@@ -101,7 +101,7 @@ impl Launch {
         self.over_since = None;
         if let Some(starter) = identity.parent_pid.filter(|&pid| pid > 1)
             && self.starters.len() < MAX_STARTERS
-            && let Ok(stat) = proc::Stat::of(starter)
+            && let Ok(stat) = proc::Stat::read(starter)
             && !self.starters.contains(&(starter, stat.start_ticks))
         {
             self.starters.push((starter, stat.start_ticks));
@@ -133,7 +133,7 @@ impl Launch {
     }
 
     /// Sends the status of the launch, which is over.
-    pub fn is_over(&self, status: i32) {
+    pub fn report_end(&self, status: i32) {
         // A receiver that is gone no longer needs the status.
         self.over.send(status).ok();
     }
@@ -159,7 +159,7 @@ mod tests {
             job: "job".into(),
             world: "world".into(),
             since: Timestamp::now(),
-            first: (rank.id(), proc::Stat::of(rank.id()).unwrap().start_ticks),
+            first: (rank.id(), proc::Stat::read(rank.id()).unwrap().start_ticks),
             starters: Vec::new(),
             over_since: None,
             over: channel().0,

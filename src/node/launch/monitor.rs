@@ -22,12 +22,12 @@ use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::processes;
-use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
-use crate::node::ship::journal::Journal;
-use crate::node::ship::outbox::Outbox;
-use crate::node::stacks::taker::{Taker, When};
+use crate::node::stacks::stack_sampler::{StackSampler, When};
 use crate::node::sys;
 use crate::node::timing::Timing;
+use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
+use crate::node::upload::journal::Journal;
+use crate::node::upload::outbox::Outbox;
 use crate::report::live::Live;
 use crate::source_files::SourceFolders;
 
@@ -86,7 +86,7 @@ impl Monitor {
         let run_name = names::run_dir(&job, Timestamp(parts.hello.started_unix_ns));
         let following = parts.boxes.and_then(|boxes| {
             let out = Outbox::new(journal);
-            let stacks = Taker::new(parts.stacks);
+            let stacks = StackSampler::new(parts.stacks);
             let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
             let it = it.with_sources(parts.sources);
             spawn("ddp-follow", &log, move || it.run())
@@ -121,7 +121,7 @@ impl Monitor {
             serve_here(runtime, parts.listening, &coordinator, &log, stop);
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
-            let it = Diagnosis {
+            let it = CoordinatorLink {
                 follower: follower.clone(),
                 log,
                 job,

@@ -62,7 +62,7 @@ pub type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 impl Rendezvous {
     /// Where the nodes of this command meet; `None`: it runs on one node, or nothing says where.
     #[must_use]
-    pub fn of(command: &[OsString], variable: Variable<'_>) -> Option<Self> {
+    pub fn from_command(command: &[OsString], variable: Variable<'_>) -> Option<Self> {
         let words: Vec<&str> = command.iter().filter_map(|word| word.to_str()).collect();
         match launcher(&words) {
             Some((Launcher::Torchrun, arguments)) => of_torchrun(arguments, variable),
@@ -284,7 +284,7 @@ mod tests {
             let value = |it: &&str| it.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
             variables.iter().find_map(value)
         };
-        let it = Rendezvous::of(&command, &variable)?;
+        let it = Rendezvous::from_command(&command, &variable)?;
         let rank = it.rank.map_or("?".into(), |rank| rank.to_string());
         Some(format!("{}:{} {rank} {}", it.host, it.port, it.job()))
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn host_of_the_coordinator_is_recognised() {
+    fn host_of_the_coordinator_is_recognized() {
         let at =
             |host: &str, rank| Rendezvous { host: host.into(), port: DEFAULT_PORT, rank, id: None };
         assert!(at("127.0.0.1", None).is_here());

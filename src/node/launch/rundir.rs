@@ -103,7 +103,7 @@ impl RunDir {
                 dir.path().display()
             ));
         }
-        let dir = match Previous::of(&dir, is_own)? {
+        let dir = match Previous::read(&dir, is_own)? {
             None => dir,
             // Ranks of a killed run may still be alive.
             Some(it) if it.is_over && !BoxDir::are_awaited(shared_memory, dir.path()) => {
@@ -157,7 +157,7 @@ pub struct Description {
 }
 
 impl Previous {
-    fn of(dir: &Dir, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
+    fn read(dir: &Dir, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
         let mut files = FILES.iter().filter(|name| has_content(dir, name)).peekable();
         if files.peek().is_none() {
             return Ok(None);
@@ -192,7 +192,7 @@ impl Description {
     /// # Errors
     ///
     /// If the file exists and cannot be read.
-    pub fn of(dir: &Path) -> io::Result<Option<Self>> {
+    pub fn read(dir: &Path) -> io::Result<Option<Self>> {
         Self::parse(files::read_text(&dir.join(names::DESCRIPTION), MAX_DESCRIPTION))
     }
 
@@ -211,7 +211,7 @@ impl Description {
     pub fn of_original(dir: &Dir) -> Option<Self> {
         let metadata = dir.readable().and_then(|it| it.metadata()).ok()?;
         let run = Self::of_own(dir).ok().flatten()?;
-        let is_original = run.directory == Some(DirectoryIdentity::of(&metadata));
+        let is_original = run.directory == Some(DirectoryIdentity::new(&metadata));
         (is_original && metadata.mode() & 0o022 == 0).then_some(run)
     }
 
@@ -303,7 +303,7 @@ mod tests {
         for name in ["boxes/1.2.c10d.box", "journal.ddpj", "journal/000002.ddpj", "report.json"] {
             fs::write(dir.join(name), job).unwrap();
         }
-        let start_ticks = proc::Stat::of(pid).map_or(1, |stat| stat.start_ticks);
+        let start_ticks = proc::Stat::read(pid).map_or(1, |stat| stat.start_ticks);
         let boot_id = proc::boot_id();
         let it = serde_json::json!({
             "job": job, "host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks,

@@ -230,7 +230,7 @@ impl Screen {
         if !processes::is_living_child(self.child) {
             return;
         }
-        // The reaction of the ranks to the signal is no part of the diagnosis.
+        // The reaction of the ranks to the signal is not part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
         let asked = self.follower.send(follow::Command::Close { status, reason, done });

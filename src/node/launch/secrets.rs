@@ -38,7 +38,7 @@ impl TokenFile {
     /// # Errors
     ///
     /// If the file cannot be written.
-    pub(super) fn of(credentials: &Credentials, dir: Option<&Dir>) -> io::Result<Option<Self>> {
+    pub(super) fn write(credentials: &Credentials, dir: Option<&Dir>) -> io::Result<Option<Self>> {
         if let Some(file) = &credentials.file {
             return Ok(Some(Self { path: std::path::absolute(file)?, created_in: None }));
         }

@@ -22,7 +22,7 @@ pub struct Shape {
 impl Shape {
     /// The shape of a command.
     #[must_use]
-    pub fn of(command: &[OsString], variable: Variable<'_>) -> Self {
+    pub fn from_command(command: &[OsString], variable: Variable<'_>) -> Self {
         let words: Vec<&str> = command.iter().filter_map(|word| word.to_str()).collect();
         match launcher(&words) {
             Some((Launcher::Torchrun, arguments)) => of_torchrun(arguments, variable),
@@ -109,7 +109,7 @@ mod tests {
             let found = variables.iter().find(|(it, _)| *it == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let it = Shape::of(&command, &variable);
+        let it = Shape::from_command(&command, &variable);
         (it.commands, it.ranks, it.is_dynamic, it.has_address)
     }
 

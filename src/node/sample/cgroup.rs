@@ -45,7 +45,7 @@ impl MemoryGroup {
     /// The group in these lines of `/proc/PID/cgroup`; `None` if no memory is accounted there, or
     /// the group is not visible from here.
     #[must_use]
-    pub fn of(lines: &str) -> Option<Self> {
+    pub fn parse(lines: &str) -> Option<Self> {
         Self::below(Path::new(MOUNT), lines)
     }
 

@@ -13,8 +13,8 @@ use crate::diagnosis::event::OomKills;
 use crate::node::follow::rank::Rank;
 use crate::node::sample::cgroup::{self, MemoryGroup, Usage};
 use crate::node::sample::proc::{self, Watched};
-use crate::node::ship::outbox::Outbox;
 use crate::node::timing::Timing;
+use crate::node::upload::outbox::Outbox;
 
 /// Maximum time between an out-of-memory kill and the detected end of its victim.
 const KILL_WINDOW: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl Counts {
 
 /// A control group of a process.
 #[derive(Debug)]
-struct Group {
+struct OomKillCount {
     /// Contents of `/proc/PID/cgroup`.
     lines: String,
     /// The group in these lines.
@@ -71,7 +71,7 @@ struct Group {
     kills: Counts,
 }
 
-impl Group {
+impl OomKillCount {
     /// Recent increase of the count of kills.
     fn increase(&self) -> Option<u64> {
         self.kills.increase_to(self.place.as_ref()?.oom_kills()?)
@@ -92,7 +92,7 @@ struct Sampled {
     cpu_ms: u64,
     /// Its control group and the previous one, since a process that is about to end is already
     /// moved to another group.
-    groups: VecDeque<Group>,
+    groups: VecDeque<OomKillCount>,
     /// Time and content of the last reported sample.
     reported: Option<(Instant, v1::MemorySample)>,
 }
@@ -110,7 +110,7 @@ impl Memory {
         let Some(known) = self.known.get(&process) else {
             return OomKills::default();
         };
-        if let Some(kills) = known.groups.iter().filter_map(Group::increase).max() {
+        if let Some(kills) = known.groups.iter().filter_map(OomKillCount::increase).max() {
             return OomKills { in_cgroup: Some(kills), on_host: None };
         }
         let on_host = cgroup::kills_on_host().and_then(|count| self.on_host.increase_to(count));
@@ -176,8 +176,8 @@ impl Memory {
         let lines = proc::cgroups(pid);
         if known.groups.front().is_none_or(|group| group.lines != lines) {
             known.groups.truncate(1);
-            known.groups.push_front(Group {
-                place: MemoryGroup::of(&lines),
+            known.groups.push_front(OomKillCount {
+                place: MemoryGroup::parse(&lines),
                 lines: lines.clone(),
                 kills: Counts::default(),
             });

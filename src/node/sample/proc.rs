@@ -31,7 +31,7 @@ impl Stat {
     /// # Errors
     ///
     /// If there is no such process.
-    pub fn of(pid: u32) -> io::Result<Self> {
+    pub fn read(pid: u32) -> io::Result<Self> {
         parse(&fs::read(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
     }
 
@@ -53,7 +53,7 @@ impl Stat {
 /// The living ancestors of a process, the nearest first.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     // Limited below, since a reused pid could make the chain a cycle.
-    let parent = |pid: &u32| Stat::of(*pid).ok().map(|stat| stat.parent);
+    let parent = |pid: &u32| Stat::read(*pid).ok().map(|stat| stat.parent);
     std::iter::successors(parent(&pid), parent).take_while(|&pid| pid > 0).take(64)
 }
 
@@ -161,7 +161,7 @@ pub fn is_frozen(cgroup_events: &Path) -> bool {
 /// descriptors.
 #[must_use]
 pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
-    if_possible(Stat::of(pid)).map_or(true, |stat| {
+    if_possible(Stat::read(pid)).map_or(true, |stat| {
         stat.is_some_and(|stat| {
             stat.start_ticks == start_ticks
                 && !matches!(stat.state(), ProcessState::Zombie | ProcessState::Dead)
@@ -203,7 +203,7 @@ pub fn all() -> io::Result<Vec<u32>> {
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let mut children = all().unwrap_or_default();
-    children.retain(|&it| Stat::of(it).is_ok_and(|stat| stat.parent == pid));
+    children.retain(|&it| Stat::read(it).is_ok_and(|stat| stat.parent == pid));
     children
 }
 
@@ -316,7 +316,7 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
             let numbers: Vec<&str> = numbers.split_whitespace().collect();
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
         };
-        Stat::of(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks) && is_it() == Some(true)
+        Stat::read(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks) && is_it() == Some(true)
     }))
 }
 
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn watch(child: &Child) -> Watched {
-        let stat = Stat::of(child.id()).unwrap();
+        let stat = Stat::read(child.id()).unwrap();
         Watched::new(child.id(), stat.start_ticks).unwrap().unwrap()
     }
 
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn reused_pid_is_another_process() {
         let pid = std::process::id();
-        let ticks = Stat::of(pid).unwrap().start_ticks;
+        let ticks = Stat::read(pid).unwrap().start_ticks;
         assert!(is_alive(pid, ticks));
         assert!(!is_alive(pid, ticks + 1));
         assert!(Watched::new(pid, ticks + 1).unwrap().is_none());

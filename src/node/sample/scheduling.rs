@@ -13,8 +13,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
 use crate::node::follow::rank::Rank;
-use crate::node::ship::outbox::Outbox;
 use crate::node::timing::Timing;
+use crate::node::upload::outbox::Outbox;
 
 /// Minimum reported change, in thousandths of the time.
 const MIN_CHANGE: u32 = 100;
@@ -137,8 +137,8 @@ impl Scheduling {
     ) -> Option<v1::SchedulingSample> {
         let Some(known) = self.known.get_mut(&process) else {
             let cgroup = cpu_stat(pid);
-            let pressure = Pressure::of(cgroup.as_deref().and_then(Path::parent));
-            let counters = Counters::of(pid, cgroup.as_deref(), &pressure, shared);
+            let pressure = Pressure::files(cgroup.as_deref().and_then(Path::parent));
+            let counters = Counters::read(pid, cgroup.as_deref(), &pressure, shared);
             self.known.insert(
                 process,
                 Sampled { last: (now, counters), cgroup, pressure, reported: None },
@@ -149,7 +149,7 @@ impl Scheduling {
         if elapsed < self.timing.scheduling_interval / MIN_INTERVAL_DIVISOR {
             return None;
         }
-        let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure, shared);
+        let counters = Counters::read(pid, known.cgroup.as_deref(), &known.pressure, shared);
         let before = std::mem::replace(&mut known.last, (now, counters)).1;
         let sample = v1::SchedulingSample {
             process,
@@ -170,7 +170,7 @@ impl Scheduling {
 }
 
 impl Counters {
-    fn of(pid: u32, cpu_stat: Option<&Path>, pressure: &Pressure, shared: &mut Shared) -> Self {
+    fn read(pid: u32, cpu_stat: Option<&Path>, pressure: &Pressure, shared: &mut Shared) -> Self {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
         Self {
             ran_and_queued: read(&format!("task/{pid}/schedstat")).and_then(|it| schedstat(&it)),
@@ -260,7 +260,7 @@ fn stolen(text: &str) -> Option<(u64, u64)> {
 
 impl Pressure {
     /// The files of a cgroup (version 2), or those of the host if the cgroup has none.
-    fn of(cgroup: Option<&Path>) -> Self {
+    fn files(cgroup: Option<&Path>) -> Self {
         let names = ["cpu", "memory", "io"];
         let own = cgroup.map(|folder| names.map(|name| folder.join(format!("{name}.pressure"))));
         let host = || names.map(|name| Path::new("/proc/pressure").join(name));
@@ -393,7 +393,7 @@ mod tests {
             fs::write(file, "some avg10=0.00 total=5\n").unwrap();
         }
         let mut shared = Shared::default();
-        let files = Pressure::of(Some(folder.path()));
+        let files = Pressure::files(Some(folder.path()));
         assert_eq!(shared.pressure(&files), [Some(5); 3]);
         let host = shared.stolen();
         assert!(host.is_some_and(|(stolen, all)| stolen <= all && all > 0));
@@ -403,7 +403,7 @@ mod tests {
         // The next scan reads again, and other ranks have other files.
         let gone = Some(PathBuf::from("/nowhere"));
         assert_eq!(Shared::default().pressure(&files), [Some(5), Some(5), None]);
-        let of_host = Pressure::of(gone.as_deref());
+        let of_host = Pressure::files(gone.as_deref());
         assert_ne!(of_host, files);
         assert_eq!(shared.pressure(&of_host)[0].is_some(), of_host.read()[0].is_some());
     }

@@ -33,7 +33,7 @@ const MAX_LAST_READ: Duration = Duration::from_millis(200);
 /// it chooses what its command line shows.
 #[must_use]
 pub fn sources_of(pid: u32) -> SourceFolders {
-    let Some(root) = ProcessRoot::of(pid).filter(|_| proc::is_own(pid)) else {
+    let Some(root) = ProcessRoot::open(pid).filter(|_| proc::is_own(pid)) else {
         return SourceFolders::of_program(&folders_of(pid));
     };
     match fs::read_link(format!("/proc/{pid}/cwd")) {
@@ -46,7 +46,7 @@ pub fn sources_of(pid: u32) -> SourceFolders {
 /// that started it. None for a process of another user, and for one whose paths name other files than here.
 #[must_use]
 pub fn folders_of(pid: u32) -> Vec<PathBuf> {
-    if ProcessRoot::of(pid).is_some() {
+    if ProcessRoot::open(pid).is_some() {
         return Vec::new();
     }
     let mut folders = Vec::new();
@@ -62,7 +62,7 @@ pub fn folders_of(pid: u32) -> Vec<PathBuf> {
             let is_first = folders.is_empty();
             folders.extend(directories.into_iter().filter(|it| is_first || *it != directory));
         }
-        next = proc::Stat::of(pid).ok().map(|stat| stat.parent);
+        next = proc::Stat::read(pid).ok().map(|stat| stat.parent);
     }
     folders
 }

@@ -77,7 +77,7 @@ impl Source {
         if !is_plausible(&lines) {
             lines.clear();
         }
-        let names = subject::Names::of(&lines);
+        let names = subject::Names::new(&lines);
         Self { lines, names }
     }
 

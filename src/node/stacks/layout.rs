@@ -35,7 +35,7 @@ pub struct Layout {
     pub code: u64,
     /// Frame → its current instruction.
     pub place: Place,
-    /// Frame → its owner, one byte; a frame with 3 or more is no Python frame.
+    /// Frame → its owner, one byte; a frame with 3 or more is not a Python frame.
     pub owner: Option<u64>,
     /// Frame → its first local variable.
     pub locals: u64,
@@ -105,7 +105,7 @@ pub type Version = (u8, u8);
 impl Layout {
     /// The layout of a version that does not publish it; `None` for other versions.
     #[must_use]
-    pub fn of(version: Version) -> Option<Self> {
+    pub fn for_version(version: Version) -> Option<Self> {
         match version {
             (3, 9) => Some(PYTHON_3_9),
             (3, 10) => Some(PYTHON_3_10),

@@ -50,7 +50,7 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
-        // The upper half belongs to the kernel and is no valid file offset.
+        // The upper half belongs to the kernel and is not a valid file offset.
         address < 1 << 63 && self.0.read_exact_at(buffer, address).is_ok()
     }
 }

@@ -3,7 +3,7 @@
 //! The process' memory is read through `/proc`, without attaching: no code runs in the process,
 //! nothing stops it, and no lock in it is awaited. Capture therefore works while the process runs,
 //! holds the interpreter's lock for minutes, finalizes, has just forked, or is stopped, and cannot
-//! change its behaviour. In return the process may move while it is read ([`python`]), and the
+//! change its behavior. In return the process may move while it is read ([`python`]), and the
 //! kernel must permit the access ([`access`]).
 
 use std::io;
@@ -20,7 +20,7 @@ pub mod maps;
 pub mod memory;
 pub mod native;
 pub mod python;
-pub mod taker;
+pub mod stack_sampler;
 pub mod tasks;
 pub mod unwind;
 pub mod values;
@@ -63,7 +63,7 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
 pub fn python_frames(pid: u32) -> Option<Vec<Where>> {
     let memory = ProcessMemory::open(pid).ok()?;
     let threads = python(pid, &memory, &maps::images(pid).ok()?).ok()?;
-    let (main, _) = tasks::of(pid).ok()?;
+    let (main, _) = tasks::list(pid).ok()?;
     let inner = main.first()?.inner_tid;
     let mut threads = threads.into_iter();
     threads.find(|(tid, _)| *tid == Some(inner)).map(|(_, thread)| thread.frames)
@@ -87,13 +87,13 @@ impl Capture {
     fn read(&mut self, pid: u32, start_ticks: u64, cache: &FunctionCache) -> io::Result<()> {
         // Opened before the start time is checked, so that it is the memory of the checked process.
         let memory = ProcessMemory::open(pid);
-        let (tasks, left_out) = tasks::of(pid)?;
+        let (tasks, left_out) = tasks::list(pid)?;
         self.tasks = tasks;
         if left_out > 0 {
             let trouble = format!("{left_out} more threads were not read");
             self.trouble.push(trouble);
         }
-        if proc::Stat::of(pid)?.start_ticks != start_ticks {
+        if proc::Stat::read(pid)?.start_ticks != start_ticks {
             return Err(io::ErrorKind::NotFound.into());
         }
         match memory.and_then(|memory| Ok((memory, maps::images(pid)?))) {

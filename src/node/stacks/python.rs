@@ -24,7 +24,7 @@ pub const MAX_FRAMES: usize = 256;
 const MAX_READS: u32 = 6;
 /// Maximum size of a line table, in bytes.
 const MAX_LINE_TABLE: u64 = 1 << 20;
-/// Frames with this owner or a higher one are no Python frames, but entries from C or trampolines.
+/// Frames with this owner or a higher one are not Python frames, but entries from C or trampolines.
 const NOT_PYTHON: u8 = 3;
 
 /// The file of `torch.distributed` whose functions issue collectives.
@@ -118,7 +118,7 @@ impl Interpreter {
             None => version_in(loaded.file_name()),
         };
         let version = said.ok_or(NoInterpreter::NoVersion)?;
-        let layout = if let Some(known) = Layout::of(version) {
+        let layout = if let Some(known) = Layout::for_version(version) {
             known
         } else if !Layout::is_published(version) {
             return Err(NoInterpreter::UnknownVersion(version, false));
@@ -284,7 +284,7 @@ impl Interpreter {
             },
         };
         let mut chain = Vec::new();
-        // The chain may contain frames that are no Python frames.
+        // The chain may contain frames that are not Python frames.
         for _ in 0..3 * MAX_FRAMES {
             if frame == 0 || chain.len() == MAX_FRAMES {
                 break;

@@ -67,7 +67,7 @@ fn capture(pid: u32, start_ticks: u64) -> v1::Stacks {
 }
 
 fn stacks_of(pid: u32) -> v1::Stacks {
-    capture(pid, Stat::of(pid).unwrap().start_ticks)
+    capture(pid, Stat::read(pid).unwrap().start_ticks)
 }
 
 /// Frames as `function:line`, innermost first.
@@ -426,7 +426,7 @@ fn process_may_exit_during_capture() {
     for python in interpreters() {
         for _ in 0..10 {
             let mut child = Command::new(&python).args(["-c", "import threading"]).spawn().unwrap();
-            let start = Stat::of(child.id()).unwrap().start_ticks;
+            let start = Stat::read(child.id()).unwrap().start_ticks;
             while child.try_wait().unwrap().is_none() {
                 drop(capture(child.id(), start));
             }
@@ -434,7 +434,7 @@ fn process_may_exit_during_capture() {
         }
     }
     let own = std::process::id();
-    let stacks = capture(own, Stat::of(own).unwrap().start_ticks + 1);
+    let stacks = capture(own, Stat::read(own).unwrap().start_ticks + 1);
     assert_eq!((stacks.threads.len(), stacks.trouble.as_str()), (0, "the process has ended"));
 }
 
@@ -479,7 +479,7 @@ impl Memory for Garbage {
 #[test]
 fn random_memory_terminates() {
     let versions = [(3, 9), (3, 10), (3, 11), (3, 12)];
-    let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::of).collect();
+    let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::for_version).collect();
     let constants = [Some(0), Some(u64::MAX), Some(0x10_0000), Some(1 << 47), Some(0x20)];
     let mut found = 0;
     for (i, layout) in layouts.iter().enumerate() {

@@ -37,7 +37,7 @@ pub struct Task {
 /// # Errors
 ///
 /// If there is no such process.
-pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
+pub fn list(pid: u32) -> io::Result<(Vec<Task>, usize)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let mut tids: Vec<u32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -45,12 +45,12 @@ pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
     let left_out = tids.len().saturating_sub(MAX_THREADS);
     tids.truncate(MAX_THREADS);
     // Threads that have ended meanwhile are skipped.
-    let tasks = tids.into_iter().filter_map(|tid| Task::of(pid, tid));
+    let tasks = tids.into_iter().filter_map(|tid| Task::read(pid, tid));
     Ok((tasks.collect(), left_out))
 }
 
 impl Task {
-    fn of(pid: u32, tid: u32) -> Option<Self> {
+    fn read(pid: u32, tid: u32) -> Option<Self> {
         let dir = format!("/proc/{pid}/task/{tid}");
         let dir = Path::new(&dir);
         let stat = fs::read(dir.join("stat")).ok()?;
@@ -75,7 +75,7 @@ pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
         let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
         Some(v1::ChildProcess {
             pid: child,
-            parent: Stat::of(child).ok()?.parent,
+            parent: Stat::read(child).ok()?.parent,
             name,
             state: state.to_string(),
             wait_channel: wait_channel(Path::new(&dir)),
@@ -143,7 +143,7 @@ mod tests {
             std::thread::Builder::new().name("a) S (b".into()).spawn(move || wait.recv()).unwrap();
         let pid = std::process::id();
         let asleep = || {
-            let (tasks, left_out) = of(pid).unwrap();
+            let (tasks, left_out) = list(pid).unwrap();
             assert_eq!((tasks[0].tid, left_out), (pid, 0));
             tasks.into_iter().find(|task| task.name == "a) S (b" && task.state == 'S')
         };

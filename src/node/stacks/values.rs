@@ -146,7 +146,7 @@ impl<M: Memory> Objects<'_, '_, M> {
     }
 
     /// Whether an object is `None`.
-    fn is_none(&mut self, address: u64) -> bool {
+    fn reads_none(&mut self, address: u64) -> bool {
         let mut name = || {
             let of_type = self.pages.u64(at(address, 8)?)?;
             let name = self.pages.u64(at(of_type, 24)?)?;
@@ -210,7 +210,7 @@ pub fn group_of_call<M: Memory>(
     let names = objects.dict(names.ok_or(none)?)?;
     // The first group is that of all ranks, which stands for no group.
     let known = names.iter().find(|(group, _)| *group == object);
-    let is_none = known.is_none() && objects.is_none(object);
+    let is_none = known.is_none() && objects.reads_none(object);
     let &(group, name) = known.or_else(|| names.first().filter(|_| is_none)).ok_or(none)?;
     let name = objects.text(name)?;
     let ranks = objects.dict(ranks.ok_or(none)?)?;

@@ -50,7 +50,7 @@ pub fn find(query: &str) -> Result<&'static Code, Vec<&'static Code>> {
 /// Fails if `out` cannot be written.
 pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
-    let page = Page::of(code);
+    let page = Page::new(code);
     writeln!(out, "{on}{} {}{off}: {}", code.code, code.name, page.summary())?;
     if !findings::detects(code.code) {
         return writeln!(out, "\nThis version of ddp-doctor does not detect it.");
@@ -83,7 +83,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     let widest = catalogue::ALL.iter().map(|code| code.name.len()).max();
     let width = widest.unwrap_or_default();
     let line = |out: &mut dyn Write, code: &Code| {
-        let summary = Page::of(code).summary();
+        let summary = Page::new(code).summary();
         writeln!(out, "{on}{}{off} {:<width$}  {summary}", code.code, code.name)
     };
     let (here, not_here): (Vec<&Code>, Vec<&Code>) =
@@ -106,7 +106,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
 pub fn table(pages: &str) -> String {
     let mut table = String::from("| code | name | meaning |\n|---|---|---|\n");
     for code in catalogue::ALL.iter().filter(|it| findings::detects(it.code)) {
-        let summary = Page::of(code).summary();
+        let summary = Page::new(code).summary();
         let Code { code, name, .. } = code;
         table += &format!("| [{code}]({pages}{code}.md) | {name} | {summary} |\n");
     }

@@ -30,7 +30,7 @@ const PAGES: &[(&str, &str)] = pages! {
 impl Page {
     /// The page about a code; an empty one if there is none.
     #[must_use]
-    pub fn of(code: &Code) -> Self {
+    pub fn new(code: &Code) -> Self {
         let page = PAGES.iter().find(|(known, _)| *known == code.code);
         Self { text: page.map_or("", |(_, text)| text) }
     }

@@ -40,11 +40,11 @@ const MAX_NODES: usize = 256;
 #[derive(Debug, Serialize)]
 pub(super) struct Page {
     version: &'static str,
-    jobs: Vec<Job>,
+    jobs: Vec<PageJob>,
 }
 
 #[derive(Debug, Serialize)]
-struct Job {
+struct PageJob {
     id: String,
     verdict: String,
     about: String,
@@ -201,10 +201,10 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
         let started = report.job.started_at.unwrap_or(timeline.begins());
         let clock = Clock(started.min(timeline.begins()));
         let mut sources = SourceLines::below(folders);
-        let span = Span::of(report, timeline);
-        let ranks = RankTable::of(&report.ranks);
+        let span = Span::new(report, timeline);
+        let ranks = RankTable::new(&report.ranks);
         let (kinds, tracks) = lanes(timeline, span, clock);
-        Job {
+        PageJob {
             id: report.job.id.clone(),
             verdict: report.verdict.to_string(),
             about: text::about(report),
@@ -253,7 +253,7 @@ fn entry(
         source,
         call,
     };
-    let code = Code::of(&finding.code).filter(|it| findings::detects(it.code));
+    let code = Code::find(&finding.code).filter(|it| findings::detects(it.code));
     let cause = finding
         .cause
         .and_then(|it| Some(format!("{} ({})", cause::sentence(it)?, certainty(it.confidence))));
@@ -279,7 +279,7 @@ fn entry(
         why: finding.reasons(),
         fix: finding.next.clone(),
         proof: finding.certificate.as_ref().map(proof),
-        meaning: code.map(|it| Explanation::of(it).meaning()).unwrap_or_default(),
+        meaning: code.map(|it| Explanation::new(it).meaning()).unwrap_or_default(),
         blocked: finding.blocked_at.map(|at| clock.us(at)),
         detected: clock.us(finding.detected_at),
     }

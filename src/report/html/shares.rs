@@ -33,7 +33,7 @@ pub(super) struct Span {
 impl Span {
     /// The time in which the calls of all ranks are known, of a job that is slow: that in which the leading
     /// finding held. `None`: the job is not slow, or less than a call of some rank is known.
-    pub(super) fn of(report: &Report, timeline: &Timeline) -> Option<Self> {
+    pub(super) fn new(report: &Report, timeline: &Timeline) -> Option<Self> {
         let slows = |it: &&Finding| it.effect == Effect::Slows && it.role == Role::Initiating;
         let leading = report.findings.iter().find(|it| it.effect != Effect::None)?;
         let finding = Some(leading).filter(slows)?;

@@ -48,25 +48,25 @@ pub(super) fn explanation(
         // A line remains for the number of those that are left out.
         if i > 0 && needed + usize::from(!is_last) > left {
             let omitted = reasons.len() - i;
-            labelled(out, "", &format!("… {omitted} more in the JSON report"), style)?;
+            labeled(out, "", &format!("… {omitted} more in the JSON report"), style)?;
             break;
         }
         left = left.saturating_sub(needed);
-        labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
+        labeled(out, if i == 0 { "why" } else { "" }, why, style)?;
     }
     if let Some(cause) = &cause {
-        labelled(out, "cause", cause, style)?;
+        labeled(out, "cause", cause, style)?;
     }
     for (i, next) in finding.next.iter().enumerate() {
-        labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
+        labeled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
     if let Some(more) = &more {
-        labelled(out, "more", more, style)?;
+        labeled(out, "more", more, style)?;
     }
     Ok(())
 }
 
-fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
+fn labeled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let mut label = label;
     for line in wrapped(&plain(text), style.width() - INDENT) {

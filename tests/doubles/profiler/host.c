@@ -3,7 +3,7 @@
  *
  *   profiler_host NEWEST PLUGIN WORD…
  *
- * Takes the newest version of the interface up to NEWEST (4 to 7) that the plugin exports, initialises it
+ * Takes the newest version of the interface up to NEWEST (4 to 7) that the plugin exports, initializes it
  * for a communicator of RANK and WORLD_SIZE, and sends the events of these calls:
  *
  *   all_reduce  broadcast  reduce  all_gather  reduce_scatter     a collective of 64 floats; root 0
@@ -106,7 +106,7 @@ static int is_wanted(int kind)
     }
 }
 
-/* A descriptor of version 7, filled with garbage for fields that a version leaves uninitialised. */
+/* A descriptor of version 7, filled with garbage for fields that a version leaves uninitialized. */
 static descriptor_7 descriptor(int kind, void *parent)
 {
     descriptor_7 made;

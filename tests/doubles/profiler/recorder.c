@@ -97,7 +97,7 @@ static int record(void *handle, int state, const uint64_t *args)
 
 static int finalize(void *context)
 {
-    fprintf(stderr, "finalize%s\n", context == &last ? "" : " of what was not initialised");
+    fprintf(stderr, "finalize%s\n", context == &last ? "" : " of what was not initialized");
     return 0;
 }
 

@@ -16,7 +16,7 @@ use crate::support::scenario::{Scenario, Script, check_proof, gist};
 mod facts;
 
 /// Maximum number of states visited for one execution.
-const MOST_STATES: usize = 20_000;
+const MAX_STATES: usize = 20_000;
 /// Longer than every grace period, shorter than the stall limit.
 const SOON: Duration = Duration::from_secs(30);
 /// Much longer than the stall limit.
@@ -25,7 +25,7 @@ const LATER: Duration = Duration::from_secs(600);
 /// A requirement that a report violates.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
-    /// Kind of the violation; a minimised case must have the same kind.
+    /// Kind of the violation; a minimized case must have the same kind.
     pub(crate) kind: String,
     pub(crate) words: String,
     pub(crate) scenario: String,
@@ -56,9 +56,9 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
         scenario: execution.scenario.clone(),
     };
     let scenario = Scenario::parse(&execution.scenario).map_err(|e| wrong("scenario".into(), e))?;
-    let script = Script::of(&scenario).map_err(|e| wrong("scenario".into(), e))?;
+    let script = Script::parse(&scenario).map_err(|e| wrong("scenario".into(), e))?;
 
-    let truth = Truth::of(&machine, &execution, planted)
+    let truth = Truth::new(&machine, &execution, planted)
         .map_err(|(kind, words)| wrong(kind.to_owned(), words))?;
 
     // Events in order, then timeouts.
@@ -166,15 +166,15 @@ struct Truth<'a> {
 type Fault = (String, String);
 
 impl<'a> Truth<'a> {
-    fn of(
+    fn new(
         machine: &'a Machine<'a>,
         execution: &'a Execution,
         planted: &'a Planted,
     ) -> Result<Self, (&'static str, String)> {
         let state = &execution.state;
-        let closure = Closure::of(machine, state);
-        let explored = explore(machine, *state, MOST_STATES, false);
-        let reduced = explore(machine, *state, MOST_STATES, true);
+        let closure = Closure::new(machine, state);
+        let explored = explore(machine, *state, MAX_STATES, false);
+        let reduced = explore(machine, *state, MAX_STATES, true);
         if let (Some(a), Some(b)) = (&explored, &reduced)
             && (a.completable, a.may_end_well) != (b.completable, b.may_end_well)
         {

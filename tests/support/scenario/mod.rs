@@ -26,7 +26,7 @@
 //! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just spent this time on waiting for a batch, on garbage collection, or on waiting for DDP's buckets |
 //! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N faults=N on=PROCESSORS` | how its host scheduled the process over the second before: thousandths of the time, major page faults per second; `cpu`, `memory`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` issued there was never waited for |
-//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: for the labelled call, otherwise for the last one |
+//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: for the labeled call, otherwise for the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to create a group, and returns from it; `lazy`: creation does not wait for other ranks |
 //! | `destroys [GROUP]` | leaves it |
@@ -37,7 +37,7 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync] [updated\|not-updated]` | DDP's training forward, which begins step N; whether parameters were updated since the one before |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model with these parameters |
-//! | `values ROUND INDEX NUMBER…` | float32 elements of the model's parameter with this index, read before the forward after that many synchronised backward passes |
+//! | `values ROUND INDEX NUMBER…` | float32 elements of the model's parameter with this index, read before the forward after that many synchronized backward passes |
 //! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `thawed …`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
 //! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE [other=FIRST-LAST] [other-calls=FIRST-LAST]` | the source: the test at the first line guards the second; its other branch, which calls the same function |
@@ -188,7 +188,7 @@ impl Scenario {
     /// Plays the scenario and compares the findings with the expected ones. Other orders of
     /// arrival, and the journals of its nodes, must lead to the same findings.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let script = Script::of(self)?;
+        let script = Script::parse(self)?;
         let (report, first) = script.play_live(self);
         if let Some(at) = first.filter(|&at| at < seconds(self.silent_until)) {
             let at = at.since(Timestamp(START)).as_secs_f64();
@@ -468,7 +468,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn of(scenario: &Scenario) -> Result<Self, String> {
+    pub(crate) fn parse(scenario: &Scenario) -> Result<Self, String> {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
         for (i, line) in loops::unrolled(&scenario.events)? {

@@ -168,7 +168,7 @@ pub(super) fn forward(args: &[String]) -> Result<Forward, String> {
                 forward.batches = Some(batch.ok_or(format!("no number: {arg}"))?);
             }
             _ if arg == "repeated" => forward.repeated = true,
-            _ if arg == "no-sync" => forward.unsynchronised = true,
+            _ if arg == "no-sync" => forward.unsynchronized = true,
             _ if arg == "updated" => forward.updated = Some(true),
             _ if arg == "not-updated" => forward.updated = Some(false),
             _ => return Err(format!("unknown word of a forward: {arg:?}")),

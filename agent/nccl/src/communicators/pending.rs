@@ -13,7 +13,7 @@ use crate::panic_guard::guarded;
 use crate::recording::black_box::{self, BlackBox};
 
 /// Maximum number of communicators without a handle.
-const MOST_PENDING: usize = 256;
+const MAX_PENDING: usize = 256;
 
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
@@ -27,7 +27,7 @@ struct Pending {
 /// Remembers a communicator until its handle is first used.
 pub(super) fn add(black_box: BlackBox, made: NewCommunicator, of_framework: bool) {
     if let Ok(mut pending) = PENDING.try_lock()
-        && pending.len() < MOST_PENDING
+        && pending.len() < MAX_PENDING
     {
         pending.push(Pending { black_box: black_box.id(), of_framework, made });
     }

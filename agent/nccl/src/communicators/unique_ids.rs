@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 /// Maximum number of unique ids that are remembered, to distinguish communicators with the same id.
-const MOST_IDS: usize = 1024;
+const MAX_IDS: usize = 1024;
 
 /// A unique id that was used.
 struct Used {
@@ -26,7 +26,7 @@ pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
         known.times += 1;
         return Some(known.times);
     }
-    if used.len() == MOST_IDS {
+    if used.len() == MAX_IDS {
         used.remove(0);
     }
     used.push(Used { hash, rank, times: 0 });

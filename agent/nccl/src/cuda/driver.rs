@@ -1,4 +1,4 @@
-//! The CUDA driver, if the process has loaded it. This module neither loads nor initialises it.
+//! The CUDA driver, if the process has loaded it. This module neither loads nor initializes it.
 #![expect(unsafe_code, reason = "calls functions of the CUDA driver")]
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -144,7 +144,7 @@ pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce()
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut every = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the masks are live values, and the first call initialises what the second one reads.
+    // SAFETY: the masks are live values, and the first call initializes what the second one reads.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
         // Raised by faults of the thread itself. The agent handles it for truncated black boxes.
@@ -208,7 +208,7 @@ pub(crate) fn capture(stream: Stream) -> Capture {
     match (answer, status) {
         (SUCCESS, NONE) => Capture::No,
         (SUCCESS, _) => Capture::Yes,
-        // For example the legacy stream while a stream that synchronises with it is captured.
+        // For example the legacy stream while a stream that synchronizes with it is captured.
         _ => Capture::Unknown,
     }
 }

@@ -92,7 +92,7 @@ impl Collective {
         Self { op, send, receive, count, dtype, reduce_op: None, root: None, stream }
     }
 
-    fn of(self, communicator: &'static Communicator) -> Work {
+    fn on(self, communicator: &'static Communicator) -> Work {
         let mut call = Call::nccl(self.op, dtype(self.dtype), self.count)
             .in_place(self.is_in_place(communicator));
         if let Some(by) = self.reduce_op {
@@ -129,7 +129,7 @@ macro_rules! collective {
                     $($extra: Some($extra),)*
                     ..Collective::new(Op::$op, send, receive, count, datatype, stream)
                 };
-                calls::work(name, comm, |communicator| collective.of(communicator), real)
+                calls::work(name, comm, |communicator| collective.on(communicator), real)
             });
             hook!($configured, $configured_second, (
                 send: *const c_void, receive: *mut c_void, count: usize, datatype: c_int,
@@ -139,7 +139,7 @@ macro_rules! collective {
                     $($extra: Some($extra),)*
                     ..Collective::new(Op::$op, send, receive, count, datatype, stream)
                 };
-                calls::work(name, comm, |communicator| collective.of(communicator), real)
+                calls::work(name, comm, |communicator| collective.on(communicator), real)
             });
         )*
     };
@@ -163,7 +163,7 @@ hook!(ncclBcast, c"pncclBcast", (
         root: Some(root),
         ..Collective::new(Op::Broadcast, buffer, buffer, count, datatype, stream)
     };
-    calls::work(name, comm, |communicator| collective.of(communicator), real)
+    calls::work(name, comm, |communicator| collective.on(communicator), real)
 });
 
 // --- Messages ----------------------------------------------------------------------------------

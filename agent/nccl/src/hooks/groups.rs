@@ -20,9 +20,9 @@ use crate::recording::launches;
 
 /// Maximum number of calls of a group that are sorted together; larger groups are recorded in
 /// pieces.
-const MOST_GATHERED: usize = 1024;
+const MAX_GATHERED: usize = 1024;
 /// Maximum number of parts of a framework's calls that are tracked per group.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// Calls collected until the group ends.
 pub(super) struct Gathered {
@@ -88,11 +88,11 @@ impl Thread {
         let full = {
             let mut group = self.group.borrow_mut();
             if group.works.capacity() == 0 {
-                group.works.reserve_exact(MOST_GATHERED);
-                group.issued.reserve_exact(MOST_GATHERED);
+                group.works.reserve_exact(MAX_GATHERED);
+                group.issued.reserve_exact(MAX_GATHERED);
             }
             group.works.push((communicator, work));
-            group.works.len() >= MOST_GATHERED
+            group.works.len() >= MAX_GATHERED
         };
         if full {
             self.launch(c"pncclGroupEnd");
@@ -215,9 +215,9 @@ impl Gathered {
             return;
         }
         if self.parts.capacity() == 0 {
-            self.parts.reserve_exact(MOST_PARTS);
+            self.parts.reserve_exact(MAX_PARTS);
         }
-        if self.parts.len() < MOST_PARTS {
+        if self.parts.len() < MAX_PARTS {
             self.parts.push((call, communicator, work));
         } else {
             self.parts_cut = true;

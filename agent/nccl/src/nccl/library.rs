@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nccl_libraries_are_recognised_by_file_name() {
+    fn nccl_libraries_are_recognized_by_file_name() {
         for name in [c"/a/libnccl.so.2", c"libnccl.so", c"/x y/libnccl.so.2.27.5"] {
             assert!(is_nccl(name), "{name:?}");
         }

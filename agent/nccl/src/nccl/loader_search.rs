@@ -18,7 +18,7 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 /// The loader's cache of system libraries.
 const CACHE: &str = "/etc/ld.so.cache";
 /// Limits on folders per library and on the size of the cache, in bytes.
-const MOST_FOLDERS: usize = 1024;
+const MAX_FOLDERS: usize = 1024;
 const LONGEST_CACHE: u64 = 16 << 20;
 
 /// Files that may be NCCL, most likely first. They may not exist, and may include this library.
@@ -126,7 +126,7 @@ fn query_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
     let asked = ptr::from_mut(&mut size).cast();
     // SAFETY: the handle comes from the loader, which writes the first two fields.
     if unsafe { libc::dlinfo(handle, SIZE_OF_FOLDERS, asked) } != 0
-        || size.count as usize > MOST_FOLDERS
+        || size.count as usize > MAX_FOLDERS
     {
         return None;
     }

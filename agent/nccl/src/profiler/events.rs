@@ -2,7 +2,7 @@
 //!
 //! NCCL returns the handle of an event as the parent of other events: from other threads, after the
 //! event's end, and even to other processes. The handle is therefore not an address but a number
-//! from which a stale event can be recognised.
+//! from which a stale event can be recognized.
 
 use std::ffi::c_void;
 use std::ptr;

@@ -143,7 +143,7 @@ pub(super) struct P2p {
     dtype: *const c_char,
     pub(super) count: usize,
     pub(super) peer: c_int,
-    /// Not initialised by NCCL in version 4.
+    /// Not initialized by NCCL in version 4.
     pub(super) channels: u8,
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, O
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ddp_doctor_agent::blackbox::Standing;
+use ddp_doctor_agent::blackbox::TransferProgress;
 use ddp_doctor_proto::blackbox::transfer;
 
 use super::events::{self, Event};
@@ -155,14 +155,18 @@ struct RecordedStall {
     number: usize,
     /// Time of its last progress when it was recorded.
     moved_at: u64,
-    standing: Standing,
+    standing: TransferProgress,
 }
 
 fn look(recorded: &mut Vec<RecordedStall>) {
     recorded.retain(|it| {
         let still = moved_at(it.number) == Some(it.moved_at);
         if !still {
-            record(&Standing { waits_for: transfer::MOVES, stood: Duration::ZERO, ..it.standing });
+            record(&TransferProgress {
+                waits_for: transfer::MOVES,
+                stood: Duration::ZERO,
+                ..it.standing
+            });
         }
         still
     });
@@ -194,7 +198,7 @@ fn moved_at(number: usize) -> Option<u64> {
 }
 
 /// State of a stalled transfer; `None`: its call is unknown.
-fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
+fn standing(number: usize, event: &Event, stood: Duration) -> Option<TransferProgress> {
     let asked = || events::find(event.parent.load(Ordering::Relaxed)).map(Event::call);
     let call = [event.call(), asked().unwrap_or(0)].into_iter().find(|&it| it != 0)?;
     let progress = &event.progress;
@@ -204,7 +208,7 @@ fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     // Later steps wait for the earliest incomplete one.
     let first = steps.min_by_key(|(_, step)| step.progress.steps.load(Ordering::Relaxed));
     let state = first.map_or(0, |(_, step)| step.progress.state.load(Ordering::Relaxed));
-    Some(Standing {
+    Some(TransferProgress {
         call,
         is_send,
         peer: progress.peer.load(Ordering::Relaxed),
@@ -226,7 +230,7 @@ const fn waits_for(state: i32) -> i32 {
     }
 }
 
-fn record(standing: &Standing) {
+fn record(standing: &TransferProgress) {
     if let Some(writer) = black_box::own() {
         writer.transfer(standing);
     }

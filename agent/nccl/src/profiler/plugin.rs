@@ -88,7 +88,7 @@ unsafe extern "C" fn init_5<const VERSION: u32>(
 unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, arguments: &InitArguments) -> c_int {
     let made = guarded(|| {
         let communicator = communicator(arguments);
-        let next = UserPlugin::of(arguments);
+        let next = UserPlugin::load(arguments);
         let asked = communicator.map_or(0, |_| asked(arguments.version));
         let asked = asked | next.as_ref().map_or(0, UserPlugin::mask);
         let context = Context { communicator, next };

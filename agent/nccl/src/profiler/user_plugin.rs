@@ -36,8 +36,8 @@ pub(super) struct UserPlugin {
 }
 
 impl UserPlugin {
-    /// Initialises the plugin for a communicator; `None`: there is no plugin, or it failed.
-    pub(super) fn of(arguments: &InitArguments) -> Option<Self> {
+    /// Initializes the plugin for a communicator; `None`: there is no plugin, or it failed.
+    pub(super) fn load(arguments: &InitArguments) -> Option<Self> {
         /// NCCL uses one interface version per process.
         static FOUND: OnceLock<Option<&'static Any>> = OnceLock::new();
         let plugin = (*FOUND.get_or_init(|| load(&env::var_os(NAME)?, arguments.version)))?;

@@ -10,7 +10,7 @@ import weakref
 from .. import _box, _words
 from .._native import text
 
-# Number of the current initialisation of the world, and of the next one.
+# Number of the current initialization of the world, and of the next one.
 epoch = 0
 _next_epoch = 0
 # group name → Group

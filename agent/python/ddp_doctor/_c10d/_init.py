@@ -215,7 +215,7 @@ def record_gpu(device):
 
     `device` is an index, a `torch.device` (without an index: the current device), or None if the program names
     no device; then nothing is recorded, since the current device may be unused. Devices other than CUDA devices are
-    ignored. Does not initialise CUDA.
+    ignored. Does not initialize CUDA.
     """
     global _gpu_recorded
     if _gpu_recorded or device is None or not _box.is_open:

@@ -139,7 +139,7 @@ def _wrap_init(original):
     def init_process_group(*args, **kwargs):
         issued = None
         try:
-            # A second initialisation without a destruction raises and changes nothing.
+            # A second initialization without a destruction raises and changes nothing.
             if _default_group() is None:
                 issued = _begin_init(args, kwargs, _getframe(1))
         except Exception:

@@ -73,7 +73,7 @@ class Model:
         "later",
         "finished",
         "forward",
-        "synchronises",
+        "synchronizes",
         "is_outside",
         "outside",
         "frozen",
@@ -97,7 +97,7 @@ class Model:
         self.finished = 0
         # Whether its forward ran since the last backward, and whether gradients are averaged after it.
         self.forward = False
-        self.synchronises = False
+        self.synchronizes = False
         # Before the running backward there was no forward, and the first parameter had no gradient.
         self.is_outside = False
         # Number of consecutive such backwards that produced a gradient.
@@ -254,13 +254,13 @@ def forward_begins(module):
     model = _by_module.get(id(module))
     if model is not None:
         model.forward = True
-        model.synchronises = module.require_backward_grad_sync
+        model.synchronizes = module.require_backward_grad_sync
         if model.compared is not None and model.compared != model.finished and _box.is_open:
             _compare(model, module, sys._getframe(2))
 
 
 def _compare(model, module, frame):
-    """Called at the first forward, and at the first after each synchronised backward."""
+    """Called at the first forward, and at the first after each synchronized backward."""
     model.compared = model.finished
     try:
         _replicas.record(model, module, frame)
@@ -326,8 +326,8 @@ def backward_ended(frame):
         except AttributeError:  # no reducer, or one without this method
             model.later = _MOST_LATER
         else:
-            if model.synchronises:
-                model.synchronises = False
+            if model.synchronizes:
+                model.synchronizes = False
                 model.finished += 1
             if model.without is not None:
                 model.without = None
@@ -415,7 +415,7 @@ def _without_gradient(model, message, frame):
     _record_fact(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
     try:
         _record_uses(model, indices)
-    except Exception:  # classes of the program may have any behaviour
+    except Exception:  # classes of the program may have any behavior
         pass
     return True
 

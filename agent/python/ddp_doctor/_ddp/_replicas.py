@@ -1,7 +1,7 @@
 """Reads a few elements of parameters, so that the replicas of a model can be compared.
 
 Nothing is communicated, allocated by PyTorch or read from a device: elements of parameters in host memory are
-read from their addresses, and recorded. Replicas must be equal before a forward that follows a synchronised
+read from their addresses, and recorded. Replicas must be equal before a forward that follows a synchronized
 backward. Which elements are read follows from the number of such backwards, so that every rank reads the same.
 """
 

@@ -1,6 +1,6 @@
 """Records the GPU memory held by PyTorch.
 
-This module never initialises CUDA.
+This module never initializes CUDA.
 """
 
 import ctypes

@@ -24,7 +24,7 @@ pub(crate) struct Method {
 }
 
 /// A group whose calls are recorded.
-struct Group {
+struct RecordedGroup {
     number: u32,
     /// None of its backends is written in Python.
     is_native: bool,
@@ -84,7 +84,7 @@ fn begin(
     state: &'static State,
     method: &Method,
     index: usize,
-    group: &Group,
+    group: &RecordedGroup,
     arguments: &[Ref<'_>],
     keywords: Option<Ref<'_>>,
 ) -> Option<()> {
@@ -113,7 +113,7 @@ pub(crate) fn describe(
 }
 
 /// The same as `_groups.find`.
-fn find(state: &State, group: Ref<'_>) -> Option<Group> {
+fn find(state: &State, group: Ref<'_>) -> Option<RecordedGroup> {
     let names = &state.names;
     let id = Owned::number(group.address() as u64)?;
     let found = state.python.groups.value(id.as_ref())?;
@@ -126,7 +126,7 @@ fn find(state: &State, group: Ref<'_>) -> Option<Group> {
         return None;
     }
     let number = found.attribute(names.number)?.as_ref().as_number()?;
-    Some(Group {
+    Some(RecordedGroup {
         number: u32::try_from(number).ok()?,
         is_native: found.attribute(names.is_native)?.as_ref().is_true()?,
     })

@@ -336,7 +336,7 @@ impl Attribute {
     }
 
     /// Its value for an instance of the type.
-    pub(crate) fn of(&self, object: Ref<'_>) -> Option<Owned> {
+    pub(crate) fn get(&self, object: Ref<'_>) -> Option<Owned> {
         let Some((descriptor, get)) = self.found else {
             return object.attribute(self.name);
         };
@@ -353,7 +353,7 @@ pub(crate) fn none() -> Pointer {
     none
 }
 
-/// A text as an object of C, which is never freed; `None`: it is no text.
+/// A text as an object of C, which is never freed; `None`: it is not a text.
 pub(crate) fn constant(text: Ref<'_>) -> Option<&'static CStr> {
     let mut length = 0;
     // SAFETY: the object is alive; the text ends with NUL and is copied at once.

@@ -278,12 +278,12 @@ impl State {
 
     /// Number of the dtype of a plain tensor.
     pub(crate) fn dtype_of(&self, tensor: Ref<'_>) -> Option<u8> {
-        find(&self.dtypes, self.dtype_of.of(tensor)?.as_ref())
+        find(&self.dtypes, self.dtype_of.get(tensor)?.as_ref())
     }
 
     /// Shape of a plain tensor.
     pub(crate) fn shape_of(&self, tensor: Ref<'_>) -> Option<Owned> {
-        self.shape_of.of(tensor)
+        self.shape_of.get(tensor)
     }
 
     pub(crate) fn reduce_op(&self, value: Ref<'_>) -> Option<u8> {

@@ -53,7 +53,7 @@ class Box:
             data = source.read()
         self.words = words = struct.unpack("<%dQ" % (len(data) // 8), data[: len(data) // 8 * 8])
         if words[0] != MAGIC:
-            raise ValueError("%s is no black box" % file)
+            raise ValueError("%s is not a black box" % file)
         self.version, self.pid = words[1], words[3]
         self.rank, self.world_size, self.local_rank = words[9] - 1, words[10], words[11] - 1
         self.closed = bool(words[13] & 1)

@@ -10,9 +10,9 @@ use super::{Item, Reader, entry};
 use crate::blackbox::{MAX_MEMBERS, Seat};
 
 /// Maximum number of members of all groups of a box together. Bounds the memory for a forged box.
-const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
+const MAX_ALL_MEMBERS: usize = 64 * MAX_MEMBERS;
 /// Maximum number of distinct threads, for the same reason.
-const MOST_THREADS: usize = 1 << 20;
+const MAX_THREADS: usize = 1 << 20;
 
 impl Reader {
     pub(super) fn deliver_sites(&mut self, sink: &mut impl FnMut(Item)) {
@@ -86,7 +86,7 @@ impl Reader {
     /// `taken` members of other groups.
     pub(super) fn members(&self, list: u32, size: u32, taken: usize) -> Option<Vec<u32>> {
         let size = size as usize;
-        let limit = size.min(MAX_MEMBERS).min(MOST_MEMBERS - taken);
+        let limit = size.min(MAX_MEMBERS).min(MAX_ALL_MEMBERS - taken);
         let members = members::decode(&self.bytes(list, string::MAX_BYTES), limit)?;
         (members.len() == size).then_some(members)
     }
@@ -106,7 +106,7 @@ impl Reader {
             let name = words[thread::NAME].load(Ordering::Relaxed) as u32;
             *delivered = first;
             let id = thread::id(index as u16, generation);
-            if self.known_threads.len() < MOST_THREADS {
+            if self.known_threads.len() < MAX_THREADS {
                 self.known_threads.insert(id);
             }
             sink(Item::Thread { id, tid, name: self.text(name) });
@@ -119,7 +119,7 @@ impl Reader {
     pub(super) fn deliver_gone_thread(&mut self, id: u32, sink: &mut impl FnMut(Item)) {
         let possible = thread::parse_id(id)
             .is_some_and(|(entry, _)| usize::from(entry) < self.tables.threads.capacity);
-        if possible && self.known_threads.len() < MOST_THREADS && self.known_threads.insert(id) {
+        if possible && self.known_threads.len() < MAX_THREADS && self.known_threads.insert(id) {
             sink(Item::Thread { id, tid: 0, name: String::new() });
         }
     }

@@ -33,7 +33,7 @@ pub enum Item {
         description: String,
         /// Backend: "gloo", "nccl", …
         backend: String,
-        /// Number of the world's initialisation, from 0.
+        /// Number of the world's initialization, from 0.
         epoch: u32,
         /// Number among the groups with the same epoch, name and members, from 0.
         ordinal: u32,
@@ -96,7 +96,7 @@ pub struct GroupCreation {
     pub backend: String,
     /// The creation is known to block until all members take part.
     pub takes_all: bool,
-    /// Number of the world's initialisation, from 0.
+    /// Number of the world's initialization, from 0.
     pub epoch: u32,
     /// Global ranks in group order.
     pub members: Vec<u32>,

@@ -101,7 +101,7 @@ impl Reader {
                     .map_or(Slot::Missing, |slot| ring::read(slot, ticket))
             })
         };
-        let is_gone = |cursor: &Cursor, head| dead || is_overdue(seen, cursor.next, head);
+        let is_gone = |cursor: &Cursor, head| dead || observe_overdue(seen, cursor.next, head);
         cursor.copy(batch, limit, size as u64, || head(words), read, is_gone)
     }
 
@@ -208,7 +208,7 @@ fn head(words: &[AtomicU64]) -> u64 {
 
 /// Whether the next record has been missing for too long while later ones were written. `seen`: an
 /// earlier head and the time it was read.
-fn is_overdue(seen: &mut Option<(u64, Instant)>, next: u64, head: u64) -> bool {
+fn observe_overdue(seen: &mut Option<(u64, Instant)>, next: u64, head: u64) -> bool {
     if head <= next + 1 {
         return false;
     }

@@ -15,7 +15,7 @@ use crate::blackbox::threads::Local;
 use crate::sys;
 
 /// Maximum number of split sizes that are recorded per list, so that they do not fill the ring.
-const MOST_SPLITS: usize = 50 * SPLITS_PER_RECORD;
+const MAX_SPLITS: usize = 50 * SPLITS_PER_RECORD;
 
 impl Writer {
     /// Records a call before it is made. Returns its id, never 0.
@@ -102,7 +102,7 @@ impl Writer {
     /// Records the input or output split sizes of an `all_to_all`. Long lists are cut.
     pub fn splits(&self, call: u64, output: bool, sizes: impl IntoIterator<Item = u32>) {
         let known = self.calls.recall(call);
-        let mut sizes = sizes.into_iter().take(MOST_SPLITS);
+        let mut sizes = sizes.into_iter().take(MAX_SPLITS);
         let mut first = 0;
         loop {
             let mut piece = [0; SPLITS_PER_RECORD];

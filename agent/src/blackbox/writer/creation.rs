@@ -33,7 +33,7 @@ pub struct Creation<'a> {
     pub backend: &'a [u8],
     /// The creation is known to block until all members take part.
     pub takes_all: bool,
-    /// Number of the world's initialisation in this process, from 0.
+    /// Number of the world's initialization in this process, from 0.
     pub epoch: u32,
     /// Global ranks in group order. This process need not be a member.
     pub members: &'a [u32],

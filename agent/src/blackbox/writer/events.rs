@@ -21,8 +21,8 @@ pub struct Forward {
     pub batches: Option<u64>,
     /// The input is the same as that of the previous forward.
     pub repeated: bool,
-    /// The gradients are not synchronised.
-    pub unsynchronised: bool,
+    /// The gradients are not synchronized.
+    pub unsynchronized: bool,
     /// Whether parameters were updated since the previous forward; `None`: unknown.
     pub updated: Option<bool>,
 }
@@ -66,7 +66,7 @@ impl Writer {
         for (is, flag) in [
             (forward.batches.is_some(), flags::NUMEL),
             (forward.repeated, flags::REPEATED),
-            (forward.unsynchronised, flags::UNSYNCHRONISED),
+            (forward.unsynchronized, flags::UNSYNCHRONISED),
             (forward.updated.is_some(), flags::SEES_UPDATES),
             (forward.updated == Some(true), flags::UPDATED),
         ] {

@@ -108,7 +108,7 @@ impl Writer {
 
 /// Progress of a network transfer that is part of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct TransferProgress {
     /// Id of the call.
     pub call: u64,
     /// Direction.
@@ -129,7 +129,7 @@ pub struct Standing {
 
 impl Writer {
     /// Records that a transfer stalled, continues or ended. The recording thread is not the call's.
-    pub fn transfer(&self, standing: &Standing) {
+    pub fn transfer(&self, standing: &TransferProgress) {
         let stood = u64::try_from(standing.stood.as_nanos()).unwrap_or(u64::MAX);
         self.record(
             None,

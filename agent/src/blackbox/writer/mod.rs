@@ -24,7 +24,7 @@ use ddp_doctor_proto::blackbox::{
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};
 pub use events::{Forward, Parameters};
-pub use lower_layer::{Outer, Standing};
+pub use lower_layer::{Outer, TransferProgress};
 
 use self::events::Phases;
 use self::peers::Peers;

@@ -103,7 +103,7 @@ pub struct Transfer {
 
 /// Progress of a stalled transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StalledTransfer {
     /// What it waits for.
     pub waits_for: WaitsFor,
     /// Completed steps.
@@ -134,7 +134,7 @@ pub struct Call {
     pub at: Timestamp,
     /// Thread that issued it.
     pub thread: ThreadId,
-    /// Group; `None` for calls outside any group (initialisation, …). For a call that creates a
+    /// Group; `None` for calls outside any group (initialization, …). For a call that creates a
     /// group, the group to be created.
     pub group: Option<Arc<GroupInfo>>,
     /// 1-based sequence number in the group; 0: none. Point-to-point calls count per peer and

@@ -12,7 +12,7 @@ mod program;
 mod samples;
 
 pub use call::{
-    Call, GroupInfo, LowerCall, OnStream, Seat, Standing, Transfer, Unstated, WaitsFor,
+    Call, GroupInfo, LowerCall, OnStream, Seat, StalledTransfer, Transfer, Unstated, WaitsFor,
 };
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{
@@ -26,7 +26,7 @@ pub struct ProcessId(pub u64);
 
 impl ProcessId {
     /// Id of a process from the number of its node within the job and its number on that node.
-    pub const fn of(node: u32, process: u32) -> Self {
+    pub const fn new(node: u32, process: u32) -> Self {
         Self((node as u64) << 32 | process as u64)
     }
 
@@ -114,7 +114,7 @@ pub enum Event {
         process: ProcessId,
         call: CallId,
         transfer: Transfer,
-        standing: Option<Standing>,
+        standing: Option<StalledTransfer>,
         at: Timestamp,
     },
     /// A call can no longer be waited for, and no wait for it was seen. `place` is where it was

@@ -80,8 +80,8 @@ pub struct Forward {
     pub batches: Option<u64>,
     /// Its input is that of the preceding forward.
     pub repeated: bool,
-    /// Its gradients are not synchronised (`no_sync`).
-    pub unsynchronised: bool,
+    /// Its gradients are not synchronized (`no_sync`).
+    pub unsynchronized: bool,
     /// Whether parameters were updated since the preceding forward; `None`: unknown.
     pub updated: Option<bool>,
 }

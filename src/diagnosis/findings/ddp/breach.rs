@@ -11,7 +11,7 @@ use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
 use crate::model::{Exception, ParameterCount, Process, ReducerReport};
 use crate::situation::contract::{self, Breach, Kind};
-use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
+use crate::situation::{Divergence, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::branches;
 use crate::words;
 
@@ -20,18 +20,18 @@ const NAMED: usize = 4;
 /// Maximum number of parameters that a finding lists.
 const LISTED: usize = 1024;
 
-/// The findings of one code about breaches. `tell` completes a draft that has what all breaches
+/// The findings of one code about breaches. `complete_draft` completes a draft that has what all breaches
 /// share; it is called with breaches of this code alone.
 pub(crate) fn findings(
     situation: &Situation<'_>,
     code: &'static Code,
-    tell: fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>,
+    complete_draft: fn(&Situation<'_>, &Breach, Draft) -> Option<Draft>,
 ) -> Vec<Draft> {
     let breaches = situation.breaches.iter().enumerate();
     breaches
         .filter(|(_, breach)| code_of(&breach.kind) == code)
         .filter_map(|(index, breach)| {
-            tell(situation, breach, draft(situation, code, index, breach))
+            complete_draft(situation, breach, draft(situation, code, index, breach))
         })
         .collect()
 }
@@ -52,7 +52,7 @@ fn code_of(kind: &Kind) -> &'static Code {
 fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &Breach) -> Draft {
     let place = KeyPlace::Join(breach.group, u64::from(breach.model));
     let mut draft = Draft::new(code, place, breach.evidence_at);
-    let origin = Origin::of(Absence::Breach(index));
+    let origin = StallOrigin::without_ranks(OriginKind::Breach(index));
     let stalls = situation.stalls_from(&origin);
     let stall = stalls.iter().find(|stall| stall.group == breach.group);
     let mut met = situation.divergences.iter();

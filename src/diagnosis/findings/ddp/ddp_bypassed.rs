@@ -7,14 +7,18 @@ use crate::situation::{Breach, Situation};
 use crate::words::Ranks;
 
 /// DD405: gradients from outside DDP's forward, or of parameters that DDP does not know.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let (at, count) = breach::first_report(situation, breach);
     let root = Ranks(&draft.root);
     if matches!(breach.kind, Kind::Thawed) {
         let names = breach::names(&draft, None, count);
         draft.summary = format!("the gradients of {names}{at} are not averaged on {root}");
         draft.say(
-            "These parameters required no gradient when DDP wrapped the model, and have got one in three \
+            "These parameters were frozen when DDP wrapped the model, and have received gradients in three \
              consecutive steps. DDP averages only the gradients of parameters that required one then.",
         );
         draft.advise(

@@ -11,7 +11,11 @@ use crate::source::cause;
 use crate::words::{self, Ranks};
 
 /// DD404: different models in one group.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let Kind::Models(difference) = &breach.kind else { return None };
     let group = situation.model.group(breach.group);
     // Errors of DDP state the numbers of parameters alone.

@@ -13,14 +13,14 @@ use crate::situation::Situation;
 use crate::words;
 
 /// Maximum number of models of a group that are examined.
-const MOST_MODELS: u32 = 64;
+const MAX_MODELS: u32 = 64;
 
 /// DD407: searches for unused parameters without a result on any rank.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let groups = situation.model.groups();
     groups
         .flat_map(|group| {
-            let models = 1..=MOST_MODELS;
+            let models = 1..=MAX_MODELS;
             models.filter_map(|model| draft(situation, group, model))
         })
         .collect()
@@ -55,7 +55,7 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
         "find_unused_parameters=True{} has found nothing unused in {} steps; the search takes up to \
          {:.2} ms of each",
         words::at(replica.place.as_deref()),
-        process.optimizer.of(first.step),
+        process.optimizer.at(first.step),
         took.as_secs_f64() * 1e3,
     );
     draft.say(format!(

@@ -9,9 +9,13 @@ use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let Kind::Boundaries(boundary) = &breach.kind else { return None };
-    let (some, others) = (&boundary.synchronise, &boundary.accumulate);
+    let (some, others) = (&boundary.synchronize, &boundary.accumulate);
     let group = &situation.model.group(breach.group).info;
     let call = match (draft.op, draft.place) {
         (Some(op), Some((_, seq))) => format!(", in {op} #{seq}{}", words::of_group(group)),

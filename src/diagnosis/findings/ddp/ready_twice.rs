@@ -7,7 +7,11 @@ use crate::situation::{Breach, Situation};
 use crate::words::Ranks;
 
 /// DD403: errors that DDP's reducer raises in the backward.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let (at, count) = breach::first_report(situation, breach);
     let who = Ranks(&draft.root);
     if matches!(breach.kind, Kind::ReadyTwice) {

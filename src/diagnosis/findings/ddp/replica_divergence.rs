@@ -10,7 +10,7 @@ use crate::model::{Comparison, Diverged, Group, is_apart};
 use crate::situation::Situation;
 use crate::words::{Ranks, joined};
 
-/// DD701: replicas that differ after a synchronised step.
+/// DD701: replicas that differ after a synchronized step.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let groups = situation.model.groups();
     groups

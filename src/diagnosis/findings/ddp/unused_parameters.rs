@@ -6,7 +6,11 @@ use crate::situation::{Breach, Situation};
 use crate::words::{self, Ranks};
 
 /// DD401: gradients missing on all ranks.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let (at, count) = breach::first_report(situation, breach);
     let names = breach::names(&draft, None, count);
     let group = &situation.model.group(breach.group).info;

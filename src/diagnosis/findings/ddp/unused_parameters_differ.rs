@@ -11,7 +11,11 @@ use crate::source::cause;
 use crate::words::{self, Ranks};
 
 /// DD402: gradients missing on some ranks, or different ones on each.
-pub(crate) fn tell(situation: &Situation<'_>, breach: &Breach, mut draft: Draft) -> Option<Draft> {
+pub(crate) fn complete_draft(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    mut draft: Draft,
+) -> Option<Draft> {
     let group = &situation.model.group(breach.group).info;
     let lacking = breach.root.iter().filter_map(|&rank| {
         let report = contract::report_of(situation, breach, rank)?;

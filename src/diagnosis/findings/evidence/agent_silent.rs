@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_calls;
 use crate::model::Process;
-use crate::situation::{Absence, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall};
 use crate::words::{Ranks, begin, number};
 
 /// DD904: nodes that have stopped reporting.
@@ -31,7 +31,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let waits: Vec<&Stall> = situation
         .stalls
         .iter()
-        .filter(|stall| stall.origin.why == Absence::Silent)
+        .filter(|stall| stall.origin.why == OriginKind::Silent)
         .filter(|stall| stall.origin.ranks.iter().any(|rank| ranks.contains(rank)))
         .collect();
     draft.blame(&ranks[..], Confidence::Supported);

@@ -18,7 +18,7 @@ use crate::model::Model;
 use crate::situation::Situation;
 use crate::words::Ranks;
 
-/// Tolerated difference: far more than that of hosts which synchronise with a time server.
+/// Tolerated difference: far more than that of hosts which synchronize with a time server.
 const BEARABLE: Duration = Duration::from_millis(500);
 
 /// DD903: clocks of hosts that differ, or may differ, too much.
@@ -110,7 +110,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
              had entered it. These times do not show what happened first on different hosts."
         )
     });
-    draft.advise("Synchronise all hosts with one time server (chronyc tracking, timedatectl).");
+    draft.advise("Synchronize all hosts with one time server (chronyc tracking, timedatectl).");
     // Which of the two clocks is wrong is unknown, and no rank is to blame.
     draft.root_confidence = Confidence::Suspected;
     draft.victims = [on(&behind), on(&ahead)].concat();

@@ -26,7 +26,7 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
     alike.into_iter().map(|(note, ranks)| of_note(situation, note, ranks)).collect()
 }
 
-/// DD901: other gaps that were noted, such as processes that are no ranks.
+/// DD901: other gaps that were noted, such as processes that are not ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let notes = notes.filter(|note| note.rank.is_none() && !is_undecided_text(situation));

@@ -9,14 +9,18 @@ use crate::findings::advice;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::stalls::termination::never_comes;
-use crate::model::{Ending, JoinedCall, Lone, Process, Side};
-use crate::situation::{Absence, Absent, Origin, Situation, Stall};
+use crate::model::{Ending, JoinedCall, Process, Side, UnmatchedMessage};
+use crate::situation::{Absent, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, Mistake};
 use crate::words::{self, Ranks, number};
 
 /// DD102: ranks that ended, or destroyed the group, before their last collective.
-pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin { why: Absence::Left, ranks: gone } = from else { return None };
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    from: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let StallOrigin { why: OriginKind::Left, ranks: gone } = from else { return None };
     let first = *gone.first()?;
     // A stall that can be proved is preferred.
     let provable = stalls.iter().find(|stall| awaited(situation, stall, gone).is_some());
@@ -96,7 +100,7 @@ type Waiting<'s> = (u32, &'s JoinedCall);
 fn awaited<'s>(situation: &Situation<'s>, stall: &'s Stall, gone: &[u32]) -> Option<Waiting<'s>> {
     let first = *gone.first()?;
     // It may have left another group, or be missing behind a wait of another rank.
-    let has_left = |absent: &Absent| absent.rank == first && absent.why == Absence::Left;
+    let has_left = |absent: &Absent| absent.rank == first && absent.why == OriginKind::Left;
     if !stall.missing.iter().any(has_left) {
         return None;
     }
@@ -137,7 +141,7 @@ fn last_call(situation: &Situation<'_>, stall: &Stall, gone: &[u32], first: u32)
 }
 
 /// Advice for messages of which one side makes more.
-fn equal_numbers(lone: &Lone, stall: &Stall, gone: &[u32]) -> String {
+fn equal_numbers(lone: &UnmatchedMessage, stall: &Stall, gone: &[u32]) -> String {
     let (own, theirs) = match lone.side {
         Side::Receive => ("sends", "receives from it"),
         Side::Send => ("receives", "sends to it"),

@@ -1,7 +1,7 @@
 //! DD114 group-creation-mismatch: ranks do not create the same groups in the same order.
 //!
 //! Checked in this order: requests under one name that disagree, cycles of waits that include the
-//! creation of a group, creations that have waited longer than the stall limit. Each initialisation
+//! creation of a group, creations that have waited longer than the stall limit. Each initialization
 //! of a world gets at most one of these findings.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
-use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -33,7 +33,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let cycles = cycle::led_to(situation).into_iter();
     let cycles = cycles.filter_map(|(i, cycle)| of_cycle(situation, i, cycle));
     let stalls = situation.by_origin(|origin, stalls| match origin {
-        Origin { why: Absence::Making, ranks } => of_stall(situation, ranks, stalls),
+        StallOrigin { why: OriginKind::Making, ranks } => of_stall(situation, ranks, stalls),
         _ => None,
     });
     let groups = model.groups().filter_map(|group| of_group(situation, group));
@@ -93,8 +93,8 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     }
     draft.per_rank.sort_by_key(|call| call.rank);
     let is_making = |stall: &&Stall| match stall.origin.why {
-        Absence::Making => true,
-        Absence::Cycle(i) => creations::making(model, &situation.waits.cycles[i]).is_some(),
+        OriginKind::Making => true,
+        OriginKind::Cycle(i) => creations::making(model, &situation.waits.cycles[i]).is_some(),
         _ => false,
     };
     let stalls = situation.stalls.iter().filter(is_making);
@@ -216,7 +216,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     let mut classes = vec![makers.clone(), absent.clone()];
     classes.retain(|ranks| !ranks.is_empty());
     draft.blame_odd(odd_ones(&classes));
-    let stalls = situation.stalls_from(&Origin::of(Absence::Cycle(index)));
+    let stalls = situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(index)));
     let in_cycle = cycle.iter().map(|wait| wait.rank);
     draft.set_victims(Stall::victims(&stalls).into_iter().chain(in_cycle));
     draft.summary = format!(
@@ -288,7 +288,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     Some((stall.group, draft))
 }
 
-/// Adds the line at which an absent rank stands still, or its last call.
+/// Adds the line at which an absent rank is stuck, or its last call.
 fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process: &Process) {
     if let Some((still, sentence)) = idle::standing(situation.model, process) {
         draft.say(sentence);

@@ -15,20 +15,24 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::timeout::limit;
 use crate::findings::view::last_call_of;
-use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks;
 use crate::words::{self, Ranks};
 
 /// DD206: waits for long work that may exceed the group's timeout.
-pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin { why: Absence::LongPhase, ranks: busy } = from else { return None };
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    from: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let StallOrigin { why: OriginKind::LongPhase, ranks: busy } = from else { return None };
     let stall = *stalls.first()?;
-    let absent = Absent::of(situation, busy, stall)?;
+    let absent = Absent::new(situation, busy, stall)?;
     let process = *absent.processes.first()?;
     let marked = process.phases.first();
     let work = match marked {
         Some(phase) => format!("phase {:?}", phase.name),
-        None => stacks::of(process, &situation.model.timing)?.what.long_work()?.to_owned(),
+        None => stacks::activity(process, &situation.model.timing)?.what.long_work()?.to_owned(),
     };
     let longest = marked.and_then(|phase| process.phase_lengths.get(&phase.name));
     let group = situation.model.group(stall.group);

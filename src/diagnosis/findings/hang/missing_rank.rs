@@ -14,15 +14,19 @@ use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::model::Process;
-use crate::situation::{Absence, Origin, Situation, Stall};
-use crate::source::cause::{self, Reading};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
+use crate::source::cause::{self, CauseHypothesis};
 use crate::stacks::{self, Activity};
 use crate::timing::Timing;
 use crate::words::{self, Ranks, number};
 
 /// DD101: live ranks that others wait for.
-pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin { why: Absence::Elsewhere, ranks } = from else { return None };
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    from: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let StallOrigin { why: OriginKind::Elsewhere, ranks } = from else { return None };
     // A wait for a message without a partner is DD113.
     if stalls.first()?.message.is_some() {
         return None;
@@ -80,7 +84,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
     }
     // A rank that computes has not decided anything yet: no test around its lines explains its absence.
     let reading = if is_computing {
-        Reading::unknown()
+        CauseHypothesis::unknown()
     } else {
         cause::read(situation, draft.place, ranks, &draft.victims, situation.now)
     };
@@ -102,7 +106,7 @@ pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
 /// What the only missing rank runs, as a predicate: "is running generate() at rollout.py:9".
 fn running(absent: &Absent<'_>, timing: &Timing) -> Option<String> {
     let [process] = absent.processes[..] else { return None };
-    let activity = stacks::of(process, timing).filter(|it| it.moves && !absent.is_past)?;
+    let activity = stacks::activity(process, timing).filter(|it| it.moves && !absent.is_past)?;
     let line = activity.line?;
     Some(format!("is running {} at {}", words::function(line), words::line(line)))
 }
@@ -153,7 +157,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     let timing = &situation.model.timing;
     let mut processes = absent.processes.iter();
     // A log states where a rank was only if it has the rank's stacks.
-    let is_untold = processes.all(|it| it.is_from_text() && stacks::of(it, timing).is_none());
+    let is_untold = processes.all(|it| it.is_from_text() && stacks::activity(it, timing).is_none());
     let needs_all = absent.needs_all(situation);
     let are = absent.are();
     let mut why = vec![if is_untold {
@@ -220,7 +224,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
             words::at(line),
         );
     }
-    match stacks::of(process, timing) {
+    match stacks::activity(process, timing) {
         Some(Activity { line: Some(line), moves: true, .. }) => {
             format!(" It is running {} at {}.", words::function(line), words::line(line))
         }
@@ -230,7 +234,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
 
 fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
     let (ranks, processes) = (&absent.ranks, &absent.processes);
-    let known = processes.iter().any(|process| stacks::of(process, timing).is_some());
+    let known = processes.iter().any(|process| stacks::activity(process, timing).is_some());
     format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {

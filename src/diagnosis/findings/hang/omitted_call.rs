@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::message;
-use crate::situation::{Absence, LeftOut, Omission, Origin, Situation, Stall};
+use crate::situation::{LeftOut, Omission, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;
 use crate::words::{self, Ranks};
 
@@ -24,7 +24,8 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let (next_group, next_seq) = left_out.waits_in;
     let next = situation.model.group(next_group).open_or_entered(next_seq)?;
     let next = &next.calls.get(&rank)?.call;
-    let of_cycle = |index| situation.stalls_from(&Origin::of(Absence::Cycle(index)));
+    let of_cycle =
+        |index| situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(index)));
     let mut behind: Vec<&Stall> = omission.cycle.map(of_cycle).unwrap_or_default();
     behind.extend(situation.stalls.iter().filter(here));
     let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);

@@ -7,13 +7,13 @@ use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
-use crate::model::{Lone, Side};
+use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
 /// Maximum number of groups of senders in a sentence.
-const MOST_SENDERS: usize = 4;
+const MAX_SENDERS: usize = 4;
 
 /// DD112: cycles of waits with a point-to-point call.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
@@ -168,7 +168,7 @@ fn left_out<'a>(situation: &Situation<'_>, waits: &'a [Blocked]) -> Option<LeftO
     let place = messages.first()?.call.place.as_deref()?;
     let mut waiting = Vec::new();
     for group in situation.model.groups() {
-        let needs_it = |lone: &Lone| {
+        let needs_it = |lone: &UnmatchedMessage| {
             let is_here = lone.joined.call.place.as_deref() == Some(place);
             lone.is_awaited() && lone.nth > 1 && lone.peer == Some(collective.rank) && is_here
         };
@@ -238,7 +238,7 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
         format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
     };
     (classes.len() > 1).then(|| {
-        let phrases = words::joined(classes.iter().take(MOST_SENDERS).map(times), ", ");
+        let phrases = words::joined(classes.iter().take(MAX_SENDERS).map(times), ", ");
         format!("Rank {} takes messages from any of them: {phrases}.", wait.rank)
     })
 }
@@ -247,27 +247,27 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
 struct Misdirected<'w> {
     wait: &'w Blocked,
     /// The call of a further rank that would be its partner.
-    other: Lone,
+    other: UnmatchedMessage,
     /// The two ranks of the message have exchanged none before, and those of the other call have.
     is_first: bool,
 }
 
-/// The messages of the cycle that would have a partner with another peer. A message between neighbours does not
+/// The messages of the cycle that would have a partner with another peer. A message between neighbors does not
 /// count: if both pairs of ranks have exchanged messages, the further rank may just wait for this one.
 fn partners_of_others<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Vec<Misdirected<'w>> {
     let of = |wait: &'w Blocked| {
         let traffic = &situation.model.group(wait.group).traffic;
         let own = wait.message.as_ref().filter(|lone| lone.peer.is_some());
         own.into_iter().flat_map(move |own| {
-            let is_partner = |other: &Lone| {
+            let is_partner = |other: &UnmatchedMessage| {
                 other.is_awaited()
                     && other.side != own.side
                     && other.peer == Some(own.rank)
                     && own.peer != Some(other.rank)
                     && traffic.fits(&own.joined.call, &other.joined.call)
             };
-            let are_neighbours = |other: &Lone| own.nth > 1 && other.nth > 1;
-            let partners = traffic.open().filter(is_partner).filter(move |it| !are_neighbours(it));
+            let are_neighbors = |other: &UnmatchedMessage| own.nth > 1 && other.nth > 1;
+            let partners = traffic.open().filter(is_partner).filter(move |it| !are_neighbors(it));
             partners.map(move |other| {
                 let is_first = own.nth == 1 && other.nth > 1;
                 Misdirected { wait, other, is_first }

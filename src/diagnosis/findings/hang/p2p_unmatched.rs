@@ -10,8 +10,8 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::issued;
 use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
-use crate::model::{Clash, Ending, Group, GroupId, Lone, Side};
-use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::model::{Clash, Ending, Group, GroupId, Side, UnmatchedMessage};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks, number};
 
@@ -88,10 +88,10 @@ fn other_size(
 /// DD113: a send and a receive that wait with different tags.
 pub(crate) fn other_tag(
     situation: &Situation<'_>,
-    origin: &Origin,
+    origin: &StallOrigin,
     stalls: &[&Stall],
 ) -> Option<Draft> {
-    let Absence::OtherTag(group_id, from, to) = origin.why else { return None };
+    let OriginKind::OtherTag(group_id, from, to) = origin.why else { return None };
     let group = situation.model.group(group_id);
     let (stall, lone, other) = stalls.iter().find_map(|stall| {
         let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
@@ -141,10 +141,10 @@ pub(crate) fn other_tag(
 fn tags_proof(
     situation: &Situation<'_>,
     group: GroupId,
-    send: &Lone,
-    receive: &Lone,
+    send: &UnmatchedMessage,
+    receive: &UnmatchedMessage,
 ) -> Option<Certificate> {
-    let wait = |lone: &Lone| -> Option<&Blocked> {
+    let wait = |lone: &UnmatchedMessage| -> Option<&Blocked> {
         let mut threads = situation.waits.blocked.get(&lone.rank)?.iter();
         threads.find(|wait| {
             let waits_for = wait.message.as_ref().map(|m| m.joined.call.id);
@@ -169,8 +169,12 @@ fn tags_proof(
 }
 
 /// DD113: an overdue call whose partner is alive and has not issued its side.
-pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin { why: Absence::Elsewhere, ranks: absent } = from else { return None };
+pub(crate) fn alone(
+    situation: &Situation<'_>,
+    from: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let StallOrigin { why: OriginKind::Elsewhere, ranks: absent } = from else { return None };
     // A wait in a collective is DD101.
     stalls.first()?.message.as_ref()?;
     let stall =
@@ -231,7 +235,7 @@ pub(crate) fn alone(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall])
 }
 
 /// What the partner of a call does: "received" or "sent".
-const fn counterpart(lone: &Lone) -> &'static str {
+const fn counterpart(lone: &UnmatchedMessage) -> &'static str {
     match lone.side {
         Side::Send => "received",
         Side::Receive => "sent",
@@ -239,7 +243,7 @@ const fn counterpart(lone: &Lone) -> &'static str {
 }
 
 /// "Rank 0 is alive, and has made no matching call: …", in the past tense if the job is over.
-fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> String {
+fn lacks_partner(group: &Group, lone: &UnmatchedMessage, absent: &[u32], over: bool) -> String {
     let ranks = Ranks(absent);
     format!(
         "{} alive, and {} made no matching call: {} in {} has no partner.",
@@ -251,7 +255,7 @@ fn lacks_partner(group: &Group, lone: &Lone, absent: &[u32], over: bool) -> Stri
 }
 
 /// "Rank 0 has sent with tag 1; rank 1 waits for tag 2."
-fn tags_differ(lone: &Lone, other: &Lone) -> String {
+fn tags_differ(lone: &UnmatchedMessage, other: &UnmatchedMessage) -> String {
     format!(
         "Rank {} has {} with tag {}{}; rank {} waits for tag {}.",
         other.rank,
@@ -264,7 +268,7 @@ fn tags_differ(lone: &Lone, other: &Lone) -> String {
 }
 
 /// Advice to make the call that a rank waits for.
-fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
+fn make_the_partner(lone: &UnmatchedMessage, absent: &[u32]) -> String {
     format!(
         "Find out what {} after that call, and let {} make the {} that rank {} waits for, or neither \
          of the two.",
@@ -279,8 +283,8 @@ fn make_the_partner(lone: &Lone, absent: &[u32]) -> String {
 }
 
 /// The calls of both sides.
-fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
-    let row = |lone: &&Lone| {
+fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&UnmatchedMessage]) -> Vec<RankCall> {
+    let row = |lone: &&UnmatchedMessage| {
         let process = situation.model.member(group, lone.rank)?;
         Some(waiting_call(situation, lone.rank, process, &lone.joined))
     };

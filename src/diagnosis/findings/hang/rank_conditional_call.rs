@@ -4,12 +4,12 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{self, Met};
+use crate::findings::mismatch::divergence::{self, DivergedJoin};
 use crate::findings::stalls::message;
 use crate::model::GroupId;
-use crate::situation::{Absence, Nature, Situation, Stall};
+use crate::situation::{Nature, OriginKind, Situation, Stall};
 use crate::source::cause::{self, Mistake};
-use crate::source::guards::{self, Parting};
+use crate::source::guards::{self, RankGuard};
 use crate::words::{self, Ranks, number};
 
 /// DD117: calls under a condition on the rank.
@@ -28,13 +28,13 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// Whether the wait is overdue, or can never end because the other ranks have left.
 fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
-    let has_left = stall.origin.why == Absence::Left;
+    let has_left = stall.origin.why == OriginKind::Left;
     let is_awaited = || situation.calls(stall).iter().any(|(_, it)| it.is_awaited());
     situation.is_overdue(stall) || has_left && is_awaited()
 }
 
 /// When the wait became reportable.
-fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) -> Timestamp {
+fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &RankGuard) -> Timestamp {
     let group = situation.model.group(stall.group);
     let left = parting.outside.iter().map(|&it| situation.left_at(group, it));
     match left.collect::<Option<Vec<Timestamp>>>().and_then(|left| left.into_iter().max()) {
@@ -44,8 +44,8 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &Parting) ->
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
-    let Met { divergence, join } = calls;
+fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, parting: &RankGuard) -> Draft {
+    let DivergedJoin { divergence, join } = calls;
     let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
@@ -74,7 +74,7 @@ fn met(situation: &Situation<'_>, calls: Met<'_>, parting: &Parting) -> Draft {
 fn missed(
     situation: &Situation<'_>,
     stall: &Stall,
-    parting: &Parting,
+    parting: &RankGuard,
     stalls: &[&Stall],
 ) -> Option<Draft> {
     let join = situation.join(stall.group, stall.seq)?;
@@ -99,7 +99,7 @@ fn missed(
 
 /// Makes the smaller branch the root cause, and all other ranks victims. If neither is known to be the
 /// smaller one, the ranks of both are suspected.
-fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: &Parting) {
+fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: &RankGuard) {
     let both = || [&parting.inside[..], &parting.outside].concat();
     draft.root = parting.few().map_or_else(both, <[u32]>::to_vec);
     draft.root.sort_unstable();
@@ -118,7 +118,7 @@ fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: 
     draft.add_victims(both());
 }
 
-fn explain(draft: &mut Draft, situation: &Situation<'_>, parting: &Parting) {
+fn explain(draft: &mut Draft, situation: &Situation<'_>, parting: &RankGuard) {
     let through = if parting.line.is_same_line(&parting.place) {
         String::new()
     } else {

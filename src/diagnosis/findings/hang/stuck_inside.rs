@@ -12,7 +12,7 @@ use crate::findings::mismatch::divergence::OTHER_LINES;
 use crate::findings::stalls::dumped;
 use crate::findings::view::rank_calls;
 use crate::model::{Ending, Join, Process};
-use crate::situation::{Absence, DeviceCycle, Inside, Origin, Situation, Stall};
+use crate::situation::{DeviceCycle, Inside, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
@@ -49,7 +49,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         call.state = CallState::Waiting;
     }
     draft.blocked_at = Some(inside.since);
-    let progress = Progress::of(situation, inside, join, &draft.per_rank);
+    let progress = Progress::new(situation, inside, join, &draft.per_rank);
     // If it needs all ranks, those on which it is not complete although it is on others are the root cause; if it has a
     // root, ranks may be done before. If it is complete on none, no rank is.
     let needs_all = call.op.direction() == Direction::Symmetric && !progress.back.is_empty();
@@ -60,14 +60,15 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.root_confidence = Confidence::Supported;
     }
     // Others wait in stalls that originate from it.
-    let stalls = situation.stalls_from(&Origin::of(Absence::Inside(inside.group, inside.seq)));
+    let stalls = situation
+        .stalls_from(&StallOrigin::without_ranks(OriginKind::Inside(inside.group, inside.seq)));
     draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));
     let has_lost = members.iter().any(|process| process.lost > 0);
     if !progress.excludes_work || !progress.busy.is_empty() || has_lost {
         draft.confidence = Confidence::Suspected;
         draft.root_confidence = Confidence::Suspected;
     }
-    draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
+    draft.cause = Some(cause::most_likely(situation, &[], &draft.victims, inside.since));
 
     draft.summary =
         summary(inside, call, &words::of_group(&group.info), members.len(), &progress.back);
@@ -139,7 +140,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn of(situation: &Situation<'_>, inside: &Inside, join: &Join, per_rank: &[RankCall]) -> Self {
+    fn new(situation: &Situation<'_>, inside: &Inside, join: &Join, per_rank: &[RankCall]) -> Self {
         // A call on a stream returns at once on every rank.
         let is_back = |state: CallState| match state {
             CallState::Completed => true,

@@ -10,18 +10,22 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
-use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks::{self, Activity, What};
 use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
-pub(crate) fn draft(situation: &Situation<'_>, from: &Origin, stalls: &[&Stall]) -> Option<Draft> {
-    let Origin { why: Absence::StandsStill, ranks: still } = from else { return None };
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    from: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let StallOrigin { why: OriginKind::Stuck, ranks: still } = from else { return None };
     let absent = Absent::of_overdue(situation, still, stalls.iter().copied())?;
     let stuck: Vec<(&Process, Activity<'_>)> = absent
         .processes
         .iter()
-        .filter_map(|process| Some((*process, stacks::of(process, &situation.model.timing)?)))
+        .filter_map(|process| Some((*process, stacks::activity(process, &situation.model.timing)?)))
         .collect();
     let (first, outside) = stuck.first()?;
     let what = outside.what;

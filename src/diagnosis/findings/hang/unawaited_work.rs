@@ -45,7 +45,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 }
 
 /// Whether every rank that makes such a call gets a result that is complete only after a wait. On a
-/// device, a later call or a synchronisation of the stream may wait for it instead.
+/// device, a later call or a synchronization of the stream may wait for it instead.
 fn is_lost_without(unawaited: &Unawaited) -> bool {
     Backend::of_group(&unawaited.group.backend).completion == Completion::AtWait
         && unawaited.op.direction() == Direction::Symmetric
@@ -72,7 +72,7 @@ fn never_waited(
     let mut groups = situation.model.groups();
     let group = groups.find(|group| group.info.key == first.group.key);
     draft.place = group.map(|group| (group.id, 0));
-    draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
+    draft.cause = Some(cause::most_likely(situation, &draft.root, &[], draft.evidence_at));
     draft.summary = format!(
         "asynchronous {} at {} is never waited for: {} made such calls without a wait",
         first.op,
@@ -113,7 +113,7 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .iter()
         .filter_map(|(&rank, (place, _))| Some(made(rank, process(rank)?, None, place)))
         .collect();
-    draft.cause = Some(cause::of(situation, &draft.root, &[], at));
+    draft.cause = Some(cause::most_likely(situation, &draft.root, &[], at));
     draft.summary = format!(
         "two threads of each rank race on {}: the calls at {} and {} match in changing order",
         words::group(&group.info),

@@ -92,7 +92,7 @@ pub(crate) fn find_what_grows(ranks: &[u32]) -> String {
 }
 
 /// "GPU memory" or "memory".
-pub(crate) const fn of(grower: &Grower<'_>) -> &'static str {
+pub(crate) const fn memory_name(grower: &Grower<'_>) -> &'static str {
     match grower.device {
         Some(_) => "GPU memory",
         None => "memory",

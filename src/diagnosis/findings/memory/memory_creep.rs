@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
-use crate::findings::memory::growers::{about_growers, find_what_grows, of, shared, went};
+use crate::findings::memory::growers::{about_growers, find_what_grows, memory_name, shared, went};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Grower};
 use crate::words::{self, Ranks, number};
@@ -26,7 +26,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let mut draft = about_growers(&catalogue::DD503, &mut growers, most.growth.at);
     draft.summary = format!(
         "the {} of {} by {}{} with every step",
-        of(most),
+        memory_name(most),
         Ranks(&draft.root).with("grows", "grow"),
         number(&draft.root, "", "up to "),
         words::bytes(most.growth.trend.slope as u64),
@@ -43,7 +43,7 @@ fn lasts(grower: &Grower<'_>) -> bool {
     let (_, to) = grower.growth.steps;
     match process.input_ended_in_step {
         // As many steps after the first pass as are needed to detect growth.
-        Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
+        Some(ended) => to.saturating_sub(ended) >= growth::MIN_STEPS,
         None => to >= LONG,
     }
 }

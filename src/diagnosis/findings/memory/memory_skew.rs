@@ -21,10 +21,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let processes = || situation.model.processes.values();
     let on_device = processes().filter_map(|process| {
         let (_, device) = process.memory.devices.first_key_value()?;
-        Usage::of(process, "GPU memory", &device.allocated_by_step)
+        Usage::new(process, "GPU memory", &device.allocated_by_step)
     });
-    let in_host =
-        processes().filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
+    let in_host = processes()
+        .filter_map(|process| Usage::new(process, "memory", &process.memory.rss_by_step));
     let found = draft(&on_device.collect::<Vec<_>>());
     let found = found.or_else(|| draft(&in_host.collect::<Vec<_>>()));
     // Growth has findings of its own.
@@ -45,7 +45,7 @@ struct Usage<'a> {
 }
 
 impl<'a> Usage<'a> {
-    fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
+    fn new(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
         let from = process.training_step().checked_sub(STEPS)?;
         let samples = series.samples();
         // The last sample before these steps counts as well.

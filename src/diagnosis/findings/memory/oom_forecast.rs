@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
 use crate::findings::memory::growers::{
-    about_growers, find_what_grows, held, of, shared, steps, went,
+    about_growers, find_what_grows, held, memory_name, shared, steps, went,
 };
 use crate::findings::memory::too;
 use crate::model::RoomKind;
@@ -25,10 +25,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let alongside = ends.iter().filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
     let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
     let mut draft = about_growers(&catalogue::DD502, &mut growers, first.growth.at);
-    let of = of(first);
+    let memory = memory_name(first);
     let too = too(&draft.root, first.rank, "running out");
     draft.summary = format!(
-        "rank {} runs out of {of} in about {}: its memory grows by {} with every step{too}",
+        "rank {} runs out of {memory} in about {}: its memory grows by {} with every step{too}",
         first.rank,
         steps(end),
         words::bytes(first.growth.trend.slope as u64),

@@ -8,7 +8,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::evidence::allocation::{self, Failed};
-use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, Standing};
+use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, ReportPolicy};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
 use crate::findings::process::death;
 use crate::findings::process::exception::{self, Ended};
@@ -82,7 +82,7 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     let ran_out = ran_out(exception, failed);
     draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
     draft.event = Some(ran_out);
-    let free = Free::of(process, exception, failed);
+    let free = Free::new(process, exception, failed);
     draft.why.splice(0..0, held(process, failed, free.as_ref()));
     // Replaces the advice to fix the exception.
     let lay_out = free.filter(Free::would_do).map(|_| lay_out());
@@ -98,7 +98,7 @@ pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
     let (exception, failed) = last_caught(process)?;
     let mut draft = exception::raised(&catalogue::DD501, process, rank, exception, false);
     draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
-    let free = Free::of(process, exception, failed);
+    let free = Free::new(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
     draft.advise(
         "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
@@ -124,7 +124,7 @@ fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
 /// failures without consequences.
 pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     for at in 0..found.len() {
-        if found[at].standing != Standing::OnlyAsCause {
+        if found[at].policy != ReportPolicy::OnlyAsCause {
             continue;
         }
         let followers: Vec<usize> = (0..found.len())
@@ -140,12 +140,12 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut Vec<Draft>) {
         });
         if let Some(first) = first {
             let first = found[first].clone();
-            found[at].standing = Standing::Always;
+            found[at].policy = ReportPolicy::Always;
             found[at].effect = effect_of_followers(found, &key);
             adopt(&mut found[at], first);
         }
     }
-    found.retain(|it| it.standing != Standing::OnlyAsCause);
+    found.retain(|it| it.policy != ReportPolicy::OnlyAsCause);
 }
 
 /// The gravest effect of the findings that follow from this one, directly or not: the rank itself
@@ -252,7 +252,7 @@ struct Free {
 
 impl Free {
     /// From the sample that the rank recorded right after the exception.
-    fn of(process: &Process, exception: &Exception, failed: Failed) -> Option<Self> {
+    fn new(process: &Process, exception: &Exception, failed: Failed) -> Option<Self> {
         let devices = process.memory.devices.values();
         let (device, largest) = devices
             .filter_map(|device| Some((device, device.largest?)))

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Effect, Severity};
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{self, Met};
+use crate::findings::mismatch::divergence::{self, DivergedJoin};
 use crate::model::{Join, JoinedCall};
 use crate::situation::{Divergence, Nature, Situation};
 use crate::source::cause;
@@ -43,7 +43,7 @@ fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Per
         })
 }
 
-fn race(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> Draft {
+fn race(situation: &Situation<'_>, met: DivergedJoin<'_>, permutation: &Permutation) -> Draft {
     let (mut draft, sides) = draft(situation, met, permutation);
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
@@ -67,8 +67,12 @@ fn race(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> D
 }
 
 /// Also returns the calls of both sides in words.
-fn draft(situation: &Situation<'_>, met: Met<'_>, permutation: &Permutation) -> (Draft, String) {
-    let Met { divergence, join } = met;
+fn draft(
+    situation: &Situation<'_>,
+    met: DivergedJoin<'_>,
+    permutation: &Permutation,
+) -> (Draft, String) {
+    let DivergedJoin { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
     let (mut draft, classes) = divergence::parted(situation, met, &catalogue::DD109);
     if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {

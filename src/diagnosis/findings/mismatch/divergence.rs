@@ -9,8 +9,8 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{GroupId, Join, Wait};
-use crate::situation::{Absence, Divergence, Origin, Situation, Stall};
-use crate::source::cause::{self, Reading};
+use crate::situation::{Divergence, OriginKind, Situation, Stall, StallOrigin};
+use crate::source::cause::{self, CauseHypothesis};
 use crate::words::{Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
@@ -26,7 +26,7 @@ pub(crate) const OTHER_LINES: &str = "Check the two lines: find out why these ra
 
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]
-pub struct Met<'a> {
+pub struct DivergedJoin<'a> {
     /// What is known of them.
     pub divergence: &'a Divergence,
     /// The calls.
@@ -34,10 +34,12 @@ pub struct Met<'a> {
 }
 
 /// The divergences that are an origin themselves, with the calls that met.
-pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = Met<'a>> {
+pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = DivergedJoin<'a>> {
     let divergences = situation.divergences.iter();
-    let origins = divergences.filter(|it| matches!(it.origin.why, Absence::Diverged(..)));
-    origins.filter_map(|it| Some(Met { divergence: it, join: situation.join(it.group, it.seq)? }))
+    let origins = divergences.filter(|it| matches!(it.origin.why, OriginKind::Diverged(..)));
+    origins.filter_map(|it| {
+        Some(DivergedJoin { divergence: it, join: situation.join(it.group, it.seq)? })
+    })
 }
 
 /// Whether the sizes of these calls do not fit together, which precedes their dtypes.
@@ -65,10 +67,10 @@ pub(crate) fn sides(
 /// Also returns the classes of ranks that agree, the largest first.
 pub(crate) fn parted(
     situation: &Situation<'_>,
-    met: Met<'_>,
+    met: DivergedJoin<'_>,
     code: &'static Code,
 ) -> (Draft, Vec<Vec<u32>>) {
-    let Met { divergence, join } = met;
+    let DivergedJoin { divergence, join } = met;
     let (group, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
     let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.met);
@@ -86,8 +88,9 @@ pub(crate) fn parted(
         ));
     }
     draft.blame_odd(odd_ones);
-    let waiting =
-        Stall::victims(&situation.stalls_from(&Origin::of(Absence::Diverged(group, seq))));
+    let waiting = Stall::victims(
+        &situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Diverged(group, seq))),
+    );
     draft.set_victims(waiting.into_iter().chain(everybody));
 
     let kind = kind_of_proof(divergence.mismatch);
@@ -95,7 +98,11 @@ pub(crate) fn parted(
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
-pub(crate) fn reading(situation: &Situation<'_>, met: Met<'_>, classes: &[Vec<u32>]) -> Reading {
+pub(crate) fn reading(
+    situation: &Situation<'_>,
+    met: DivergedJoin<'_>,
+    classes: &[Vec<u32>],
+) -> CauseHypothesis {
     let divergence = met.divergence;
     let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
     let place = Some((divergence.group, divergence.seq));
@@ -156,7 +163,7 @@ pub(crate) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
 /// Effect of the mismatch on the job so far, and its severity.
 fn effect(
     situation: &Situation<'_>,
-    Met { divergence, join }: Met<'_>,
+    DivergedJoin { divergence, join }: DivergedJoin<'_>,
     code: &Code,
     everybody: &[u32],
 ) -> (Effect, Severity) {

@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::describe;
 use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
-use crate::source::cause::{self, Mistake, Reading};
+use crate::source::cause::{self, CauseHypothesis, Mistake};
 use crate::source::guards;
 use crate::words::{self, Ranks};
 
@@ -139,11 +139,16 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
 }
 
 /// The hypothesis why a rank omitted its calls.
-fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32]) -> Reading {
+fn reading(
+    situation: &Situation<'_>,
+    group: &Group,
+    slip: &Slip,
+    skipped: &[u32],
+) -> CauseHypothesis {
     let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
     let skipped = skipped.first().copied();
     let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
-    let Some((rank, process)) = skipped else { return Reading::unknown() };
+    let Some((rank, process)) = skipped else { return CauseHypothesis::unknown() };
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
             "Rank {rank} raised {}{} before it, and went on.",
@@ -168,5 +173,5 @@ fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32
     });
     let because =
         skips.map(|(line, guard)| format!("{}, on this rank alone.", guards::about(&line, guard)));
-    Reading { mistake, ..cause::supported(CauseKind::SkippedIteration, because) }
+    CauseHypothesis { mistake, ..cause::supported(CauseKind::SkippedIteration, because) }
 }

@@ -11,7 +11,7 @@ use crate::evidence::event::Call;
 use crate::findings::advice;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
-    Met, OTHER_LINES, has_misfit_totals, parted, reading, sides,
+    DivergedJoin, OTHER_LINES, has_misfit_totals, parted, reading, sides,
 };
 use crate::model::{Join, JoinedCall};
 use crate::situation::Situation;
@@ -67,8 +67,12 @@ fn sentences(mismatch: Mismatch) -> Option<Sentences> {
 }
 
 /// DD103 to DD107: calls whose first difference is the mismatch of the code.
-pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
-    let Met { divergence, join } = met;
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    met: DivergedJoin<'_>,
+) -> Option<Draft> {
+    let DivergedJoin { divergence, join } = met;
     let about = sentences(divergence.mismatch)?;
     if divergence.mismatch == Mismatch::DType && has_misfit_totals(situation, divergence) {
         return None;

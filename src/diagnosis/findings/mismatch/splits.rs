@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::evidence::splits::Misfit;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{Met, parted, reading};
+use crate::findings::mismatch::divergence::{DivergedJoin, parted, reading};
 use crate::model::Join;
 use crate::situation::Situation;
 use crate::words::{self, begin};
@@ -13,8 +13,12 @@ use crate::words::{self, begin};
 const NAMED: usize = 4;
 
 /// DD108: the first `all_to_all` of a group in which splits disagree.
-pub(crate) fn draft(situation: &Situation<'_>, code: &'static Code, met: Met<'_>) -> Option<Draft> {
-    let Met { divergence, join } = met;
+pub(crate) fn draft(
+    situation: &Situation<'_>,
+    code: &'static Code,
+    met: DivergedJoin<'_>,
+) -> Option<Draft> {
+    let DivergedJoin { divergence, join } = met;
     let misfits = join.misfits();
     let first = misfits.first()?;
     let (mut draft, classes) = parted(situation, met, code);

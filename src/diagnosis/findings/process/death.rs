@@ -7,7 +7,7 @@ use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::stalls::message;
 use crate::findings::view::last_call;
 use crate::model::{Ending, Process, libc_signal};
-use crate::situation::{Absence, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall};
 use crate::words::{self, Ranks};
 
 /// Whether a process that aborted during interpreter exit, after its work, made the launcher kill
@@ -98,7 +98,7 @@ fn describe_stalls(situation: &Situation<'_>, process: &Process, rank: u32, draf
     let stalls: Vec<&Stall> = situation
         .stalls_by_origin()
         .into_iter()
-        .filter(|(origin, _)| origin.why == Absence::Died && origin.ranks.contains(&rank))
+        .filter(|(origin, _)| origin.why == OriginKind::Died && origin.ranks.contains(&rank))
         .flat_map(|(_, stalls)| stalls)
         .filter(|stall| is_process(situation, stall, process))
         .collect();

@@ -12,7 +12,7 @@ use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Exception, GroupId, Join, Process};
-use crate::situation::{Absence, Origin, Situation, Stall};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::Mistake;
 use crate::words;
 
@@ -46,7 +46,7 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
         .values()
         .filter_map(|process| {
             let rank = process.rank?;
-            let named = |it: &Origin| it.why == Absence::Raised && it.ranks.contains(&rank);
+            let named = |it: &StallOrigin| it.why == OriginKind::Raised && it.ranks.contains(&rank);
             let stalls: Vec<&Stall> = situation
                 .stalls
                 .iter()
@@ -112,7 +112,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
     if exception.kind == ExceptionKind::InFlight {
         draft.advise(
-            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
+            "Do not issue collectives while an exception propagates (`finally`, `except`, `__exit__`): \
              the other ranks do not make it at that point.",
         );
     }

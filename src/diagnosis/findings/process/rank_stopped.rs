@@ -6,13 +6,15 @@ use ddp_doctor_proto::report::{Confidence, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
-use crate::situation::{Absence, Inside, Origin, Situation, Stall};
+use crate::situation::{Inside, OriginKind, Situation, Stall, StallOrigin};
 use crate::words::{self, Ranks};
 
 /// DD203: stopped processes that others wait for.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let mut drafts = situation.by_origin(|origin, stalls| match origin {
-        Origin { why: Absence::Stopped, .. } => draft(situation, stalls, Timestamp::default()),
+        StallOrigin { why: OriginKind::Stopped, .. } => {
+            draft(situation, stalls, Timestamp::default())
+        }
         _ => None,
     });
     for inside in &situation.inside {
@@ -42,8 +44,8 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Stall, Timesta
         waiting: inside.waiting.clone(),
         must_wait: true,
         since: inside.since,
-        origin: Origin {
-            why: Absence::Stopped,
+        origin: StallOrigin {
+            why: OriginKind::Stopped,
             ranks: stopped.into_iter().map(|(rank, _)| rank).collect(),
         },
         ..Stall::default()

@@ -17,7 +17,7 @@ use crate::findings::stalls::termination::never_comes;
 use crate::findings::stalls::{idle, message};
 use crate::findings::view::{last_call, rank_calls, with_place};
 use crate::model::{Doing, Ending, GroupId, Process};
-use crate::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
+use crate::situation::{Absent, Divergence, OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks;
 use crate::words::{self, Ranks, number};
 
@@ -30,8 +30,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         let ranks = &origin.ranks[..];
         match origin.why {
             _ if is_explained => None,
-            Absence::Raised => waits_for_absent_peers(situation, ranks, stalls),
-            Absence::Leaving => waits_for_absent_peers(situation, ranks, stalls)
+            OriginKind::Raised => waits_for_absent_peers(situation, ranks, stalls),
+            OriginKind::Leaving => waits_for_absent_peers(situation, ranks, stalls)
                 .or_else(|| keeps_others_waiting(situation, ranks, stalls)),
             _ => None,
         }
@@ -75,7 +75,8 @@ fn stuck_in(ranks: &[u32], call: &Call) -> String {
 
 /// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
-    let Origin { why: Absence::Raised | Absence::Leaving, ranks } = &divergence.origin else {
+    let StallOrigin { why: OriginKind::Raised | OriginKind::Leaving, ranks } = &divergence.origin
+    else {
         return None;
     };
     let (group, seq) = (divergence.group, divergence.seq);
@@ -120,7 +121,7 @@ fn waits_for_absent_peers(
 ) -> Option<Draft> {
     // Peers that wait elsewhere may be waiting for these ranks.
     let free = |absent: &Absent| {
-        use Absence::{Blocked, Leaving, Unpartnered};
+        use OriginKind::{Blocked, Leaving, Unpartnered};
         !matches!(absent.why, Blocked(..) | Unpartnered(_) | Leaving)
     };
     let stall = stalls.iter().find(|stall| {
@@ -245,7 +246,7 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     );
     draft.root = ranks;
     draft.advise(
-        "Wait for every asynchronous call before the group is destroyed, and synchronise all ranks \
+        "Wait for every asynchronous call before the group is destroyed, and synchronize all ranks \
          (barrier) first. If a rank has failed, end the process with os._exit instead.",
     );
     Some(draft)
@@ -285,7 +286,7 @@ fn goes_on_after_its_end(situation: &Situation<'_>) -> Option<Draft> {
         number(&draft.root, "its process had", "their processes had"),
     );
     draft.say(
-        "After the last line of a program, the interpreter waits for its threads that are no daemons, and \
+        "After the last line of a program, the interpreter waits for its non-daemon threads, and \
          calls destructors.",
     );
     let places = left.iter().filter_map(|&(since, _, process)| {
@@ -342,11 +343,11 @@ fn inside(process: &Process) -> Option<String> {
 fn advise(draft: &mut Draft) {
     let is_led = draft.follows.is_some();
     draft.advise(if is_led {
-        "Make no collective call on the way out of an exception. Let it end the process: the \
+        "Do not issue collectives while an exception propagates. Let it end the process: the \
          launcher then ends the others."
     } else {
         "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
-         makes it at the same point: synchronise (barrier) and destroy the group at the end of the \
+         makes it at the same point: synchronize (barrier) and destroy the group at the end of the \
          training itself."
     });
 }

@@ -35,7 +35,7 @@ pub(crate) struct Absent<'a> {
 
 impl<'a> Absent<'a> {
     /// The absent ranks of a stall: `ranks`, or all missing ones if `ranks` is empty.
-    pub(crate) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
+    pub(crate) fn new(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
         let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
         let ranks = if ranks.is_empty() { missing() } else { ranks.to_vec() };
         let members = situation.model.members(stall.group, &ranks);
@@ -64,7 +64,7 @@ impl<'a> Absent<'a> {
         if stall.parting.is_some() {
             return None;
         }
-        Self::of(situation, ranks, stall)
+        Self::new(situation, ranks, stall)
     }
 
     /// A draft without sentences: they are the root cause, ranks that wait in `stalls` its victims.
@@ -88,7 +88,7 @@ impl<'a> Absent<'a> {
         // An absent rank is shown at the line of its stack.
         draft.show_at(|rank| {
             let process = self.processes.iter().find(|process| process.rank == Some(rank))?;
-            stacks::of(process, &situation.model.timing)?.line
+            stacks::activity(process, &situation.model.timing)?.line
         });
         draft
     }

@@ -12,8 +12,8 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{blocked_call, line_since};
 use crate::model::GroupId;
-use crate::situation::{Absence, Origin, Situation, Stall};
-use crate::source::cause::{self, Reading};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
+use crate::source::cause::{self, CauseHypothesis};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
@@ -24,14 +24,15 @@ pub(crate) const NOT_OF_THREADS: usize = usize::MAX;
 /// [`crate::waits::Waits::cycles`].
 pub(crate) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
     let cycles = situation.waits.cycles.iter().enumerate();
-    let led_to =
-        cycles.filter(|(i, _)| !situation.stalls_from(&Origin::of(Absence::Cycle(*i))).is_empty());
+    let led_to = cycles.filter(|(i, _)| {
+        !situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(*i))).is_empty()
+    });
     led_to.map(|(i, cycle)| (i, &cycle[..])).collect()
 }
 
 /// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
 pub(crate) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
-    let stalls = situation.stalls_from(&Origin::of(Absence::Cycle(index)));
+    let stalls = situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(index)));
     stalls.into_iter().any(|stall| situation.is_overdue(stall))
 }
 
@@ -67,7 +68,9 @@ pub(crate) fn draft(
 
     let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
     draft.root = ranks;
-    draft.set_victims(Stall::victims(&situation.stalls_from(&Origin::of(Absence::Cycle(index)))));
+    draft.set_victims(Stall::victims(
+        &situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(index))),
+    ));
     draft.place = Some((first.group, first.seq));
     draft.op = Some(first.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
@@ -188,7 +191,7 @@ fn meet_in_both_groups(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
 }
 
 /// Ranks that wait for each other in different groups at one line of a loop take the groups in different orders.
-fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<Reading> {
+fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<CauseHypothesis> {
     let (first, rest) = cycle.split_first()?;
     let line = first.call.place.as_ref()?;
     let is_there =
@@ -203,7 +206,12 @@ fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<Reading>
 /// Why each of two ranks waits for the other in a group that both use. If both have come to their lines
 /// equally often, they make the same two calls in another order, or one of them left out a call. If
 /// not, the one with the fewer has left behind the line where the other waits.
-fn of_two(situation: &Situation<'_>, one: &Blocked, other: &Blocked, at: Timestamp) -> Reading {
+fn of_two(
+    situation: &Situation<'_>,
+    one: &Blocked,
+    other: &Blocked,
+    at: Timestamp,
+) -> CauseHypothesis {
     let times = |wait: &Blocked| {
         let process = situation.model.member(wait.group, wait.rank);
         let place = wait.call.place.as_ref();

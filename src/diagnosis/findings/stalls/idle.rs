@@ -1,4 +1,4 @@
-//! Words about ranks that stand still outside of calls.
+//! Words about ranks that are stuck outside of calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use ddp_doctor_proto::report::{ActivityKind, RankActivity};
 use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
-use crate::situation::{Absence, Absent, Situation, Stall};
+use crate::situation::{Absent, OriginKind, Situation, Stall};
 use crate::stacks::{self, Activity, Occupation, What};
 use crate::words;
 
-/// What a rank that stands still does, and a sentence on it.
+/// What a rank that is stuck does, and a sentence on it.
 pub(crate) fn standing<'a>(model: &Model, process: &'a Process) -> Option<(Activity<'a>, String)> {
-    let still = stacks::of(process, &model.timing).filter(|outside| !outside.moves)?;
+    let still = stacks::activity(process, &model.timing).filter(|outside| !outside.moves)?;
     let sentence = where_it_is(model, process, &still)?;
     Some((still, sentence))
 }
@@ -27,7 +27,7 @@ pub(crate) fn activities(situation: &Situation<'_>) -> BTreeMap<u32, RankActivit
         .flat_map(|stall| stall.missing.iter().map(move |absent| (stall, absent)));
     let known = missing.filter_map(|(stall, absent)| {
         let process = situation.model.member(stall.group, absent.rank)?;
-        let outside = stacks::of(process, &situation.model.timing)?;
+        let outside = stacks::activity(process, &situation.model.timing)?;
         Some((absent.rank, activity(situation, stall, absent, process, &outside)?))
     });
     known.collect()
@@ -44,10 +44,10 @@ fn activity(
         waits_for(outside.what).replacen("waits", "waiting", 1).replacen("sleeps", "sleeping", 1)
     };
     let (kind, text) = match (absent.why, situation.occupation(stall, absent.rank, process)?) {
-        (Absence::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
-        (Absence::StandsStill, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
-        (Absence::StandsStill, _) => (ActivityKind::External, waits()),
-        (Absence::Elsewhere | Absence::LongPhase, Occupation::Computing) => {
+        (OriginKind::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
+        (OriginKind::Stuck, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
+        (OriginKind::Stuck, _) => (ActivityKind::External, waits()),
+        (OriginKind::Elsewhere | OriginKind::LongPhase, Occupation::Computing) => {
             let function = outside.line.map(words::function);
             let running = function.map_or_else(|| "computing".into(), |it| format!("running {it}"));
             (ActivityKind::Computing, running)

@@ -8,9 +8,9 @@ use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{creates, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
-use crate::model::{GroupId, Lone, Side};
+use crate::model::{GroupId, Side, UnmatchedMessage};
 use crate::situation::{Situation, Stall};
-use crate::source::cause::{self, Reading};
+use crate::source::cause::{self, CauseHypothesis};
 use crate::waits::Blocked;
 use crate::words;
 
@@ -85,7 +85,7 @@ pub(crate) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u3
 pub(crate) fn never_posted(
     situation: &Situation<'_>,
     group: GroupId,
-    lone: &Lone,
+    lone: &UnmatchedMessage,
     absent: u32,
 ) -> Fact {
     let group = situation.model.group(group);
@@ -110,9 +110,13 @@ pub(crate) fn cause(
     odd: &[u32],
     others: &[u32],
     at: Timestamp,
-) -> Reading {
+) -> CauseHypothesis {
     let reading = cause::read(situation, None, odd, others, at);
-    if reading.cause.confidence < Confidence::Supported { Reading::unknown() } else { reading }
+    if reading.cause.confidence < Confidence::Supported {
+        CauseHypothesis::unknown()
+    } else {
+        reading
+    }
 }
 
 /// Identifies a stall within its code.

@@ -1,4 +1,4 @@
-//! DD304 backend-mismatch: ranks initialised with different backends.
+//! DD304 backend-mismatch: ranks initialized with different backends.
 
 use ddp_doctor_proto::catalogue;
 

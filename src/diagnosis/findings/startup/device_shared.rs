@@ -72,18 +72,20 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
 /// Whether the ranks share the GPU on purpose, as NCCL's variables allow.
 fn is_meant(sharers: &[(u32, &Process)]) -> bool {
     let enabled = |process: &Process| {
-        let value = settings::of(process, "NCCL_MULTI_RANK_GPU_ENABLE");
+        let value = settings::setting(process, "NCCL_MULTI_RANK_GPU_ENABLE");
         value.is_some_and(|value| &**value != "0")
     };
-    let ids: BTreeSet<_> =
-        sharers.iter().filter_map(|(_, process)| settings::of(process, "NCCL_HOSTID")).collect();
+    let ids: BTreeSet<_> = sharers
+        .iter()
+        .filter_map(|(_, process)| settings::setting(process, "NCCL_HOSTID"))
+        .collect();
     ids.len() == sharers.len() || sharers.iter().all(|(_, process)| enabled(process))
 }
 
 /// Ranks that do not use the device of their local rank. Empty unless another sharer uses its own,
 /// and all of them have the same visible devices.
 fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
-    let visible = |process| settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let visible = |process| settings::setting(process, "CUDA_VISIBLE_DEVICES");
     let first = visible(sharers[0].1);
     if sharers.iter().any(|(_, process)| visible(process) != first) {
         return Vec::new();
@@ -106,7 +108,7 @@ fn device(process: &Process) -> Option<String> {
     let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
     let device = text(GPU_NUMBER)?;
     let local = text(LOCAL_RANK).map(|local| format!(" (local rank {local})"));
-    let visible = settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let visible = settings::setting(process, "CUDA_VISIBLE_DEVICES");
     let visible = visible.map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
     Some(format!(
         "{} is on device {device}{}",

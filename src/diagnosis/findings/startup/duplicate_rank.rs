@@ -13,7 +13,7 @@ use crate::situation::startup::{Forming, Joiner, by_place, formed_twice};
 use crate::words::{self, Ranks};
 
 /// Maximum number of ranks that are searched for missing ones.
-const MOST_RANKS: u32 = 1 << 16;
+const MAX_RANKS: u32 = 1 << 16;
 
 /// For each rank that two processes use at the same time, the first two of them.
 fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
@@ -72,7 +72,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     );
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
     let present = |rank: &u32| forming.joiners.iter().any(|joiner| joiner.rank == *rank);
-    let missing: Vec<u32> = (0..size.min(MOST_RANKS)).filter(|rank| !present(rank)).collect();
+    let missing: Vec<u32> = (0..size.min(MAX_RANKS)).filter(|rank| !present(rank)).collect();
     if !missing.is_empty() && missing.len() <= forming.joiners.len() {
         draft.say(format!("No process has joined as {} of {size} so far.", Ranks(&missing)));
     }

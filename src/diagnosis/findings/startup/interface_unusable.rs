@@ -67,7 +67,7 @@ fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<Setting> {
     let seen = interfaces::parse(seen);
     Backend::requested_by(&joiner.init.backend, |_| true)
         .into_iter()
-        // A backend that connected when the world was initialised could use its interface.
+        // A backend that connected when the world was initialized could use its interface.
         .filter(|it| it.connects == Connects::AtFirstCall || joiner.process.is_joining())
         .filter_map(|it| {
             let variable = it.interface.as_ref()?;

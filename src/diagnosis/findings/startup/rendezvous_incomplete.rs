@@ -23,7 +23,7 @@ use crate::words::{self, Ranks, number};
 /// check.
 const STARTED_AGAIN: Duration = Duration::from_secs(5);
 /// Maximum number of ranks of a world that are examined.
-const MOST_RANKS: u32 = 1 << 16;
+const MAX_RANKS: u32 = 1 << 16;
 /// Maximum number of missing ranks that get a sentence of their own.
 const SHOWN: usize = 4;
 
@@ -62,7 +62,7 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
     if !is_one_world(situation, forming) {
         return None;
     }
-    let size = forming.joiners[0].init.world_size?.min(MOST_RANKS);
+    let size = forming.joiners[0].init.world_size?.min(MAX_RANKS);
     let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
     let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
     let first = forming.joiners[0].process;
@@ -256,7 +256,7 @@ fn describe_missing(
     missing: &[Missing<'_>],
     draft: &mut Draft,
 ) {
-    let states = States::of(missing);
+    let states = States::new(missing);
     let waiting: Vec<Joiner<'_>> =
         forming.joiners.iter().filter(|joiner| joiner.process.is_joining()).copied().collect();
     draft.summary = format!(
@@ -302,7 +302,7 @@ struct States {
 }
 
 impl States {
-    fn of(missing: &[Missing<'_>]) -> Self {
+    fn new(missing: &[Missing<'_>]) -> Self {
         let those = |is: fn(&Whereabouts<'_>) -> bool| {
             let those = missing.iter().filter(|it| is(&it.is));
             those.map(|it| it.rank).collect()
@@ -404,7 +404,7 @@ impl Missing<'_> {
             .is_some_and(|it| it.occupation == Occupation::Computing)
     }
 
-    /// Whether it ended with an error status, an abort, or a signal that is no request to end.
+    /// Whether it ended with an error status, an abort, or a signal that is not a request to end.
     fn has_failed(&self) -> bool {
         let Whereabouts::Ended(_, _, exit) = self.is else { return false };
         match exit.signal {

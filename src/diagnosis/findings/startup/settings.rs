@@ -14,7 +14,7 @@ use crate::model::{Model, Process, World};
 use crate::situation::startup::Joiner;
 
 /// Maximum number of variables that a process reports; beyond it, unreported ones are unknown.
-const MOST_VARIABLES: usize = 128;
+const MAX_VARIABLES: usize = 128;
 
 /// The ranks of one world.
 pub(crate) struct Peers<'a> {
@@ -75,11 +75,11 @@ fn peers(model: &Model) -> Vec<Peers<'_>> {
         }
     }
     let several = worlds.into_values().filter(|ranks| ranks.len() > 1);
-    several.map(Peers::of).collect()
+    several.map(Peers::new).collect()
 }
 
 impl<'a> Peers<'a> {
-    fn of(ranks: BTreeMap<u32, &'a Process>) -> Self {
+    fn new(ranks: BTreeMap<u32, &'a Process>) -> Self {
         let has_cuda = ranks.values().any(|process| {
             let settings = &process.settings;
             settings.contains_key("torch.cuda") || settings.contains_key(GPU)
@@ -87,7 +87,7 @@ impl<'a> Peers<'a> {
         let has_device = |kind: &str| kind != "cuda" || has_cuda;
         let used = |process: &&Process| match &process.init {
             Some(init) => Backend::requested_by(&init.backend, has_device),
-            // Without a recorded initialisation, the layer shows the backend.
+            // Without a recorded initialization, the layer shows the backend.
             None if &*process.layer == "nccl" => vec![&NCCL],
             None => Vec::new(),
         };
@@ -202,7 +202,7 @@ fn alike<'a>(ranks: &BTreeMap<u32, &'a Process>) -> Vec<(&'a Process, Vec<u32>)>
 /// Whether a process is known to have no variables other than those it reported: it reports all of
 /// them before it joins.
 fn tells_all(process: &Process) -> bool {
-    process.init.is_some() && process.lost == 0 && process.settings.len() < MOST_VARIABLES
+    process.init.is_some() && process.lost == 0 && process.settings.len() < MAX_VARIABLES
 }
 
 /// When a process had reported its settings.
@@ -223,7 +223,7 @@ pub(crate) fn contradiction(
     name: &str,
     said: [(&Process, Option<&str>); 2],
 ) -> Option<Certificate> {
-    let joins = said.map(|(process, _)| Some(Joiner::of(process)?.fact()));
+    let joins = said.map(|(process, _)| Some(Joiner::new(process)?.fact()));
     let has = said.map(|(process, value)| {
         Some(Fact::Setting(SettingFact {
             rank: process.rank?,
@@ -238,7 +238,7 @@ pub(crate) fn contradiction(
 }
 
 /// The value of a variable that a process reported, unless it is empty.
-pub(crate) fn of<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
+pub(crate) fn setting<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
     let value = process.settings.get(format!("{VARIABLE}{name}").as_str());
     value.filter(|value| !value.is_empty())
 }

@@ -98,7 +98,7 @@ impl Model {
         let asked =
             CreationRequest { process: id, call: Arc::clone(call), nth: process.groups_made };
         let world = process.world.clone();
-        let at = MeetingPoint::of(info, &world);
+        let at = MeetingPoint::new(info, &world);
         self.creations.ask(at, rank, info, asked, world_size);
         if !info.key.members.contains(&rank) {
             process.issued(call, None);
@@ -118,7 +118,7 @@ fn group_of(
     info: &Arc<GroupInfo>,
 ) -> GroupId {
     let next = GroupId(groups.len() as u32);
-    let id = *ids.entry(GroupKey::of(&world, info)).or_insert(next);
+    let id = *ids.entry(GroupKey::new(&world, info)).or_insert(next);
     match groups.get_mut(id.0 as usize) {
         Some(group) => group.describe(info),
         None => groups.push(Group::new(id, world, Arc::clone(info))),

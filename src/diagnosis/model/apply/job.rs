@@ -4,9 +4,9 @@ use crate::evidence::event::Event;
 use crate::model::{Clock, Model, Note};
 
 /// Maximum number of processes kept that have not joined a process group.
-const KEPT_STARTED: usize = 65_536;
+const MAX_STARTED: usize = 65_536;
 /// Maximum number of gaps in the evidence that are kept.
-const KEPT_NOTES: usize = 1024;
+const MAX_NOTES: usize = 1024;
 /// Maximum number of failures of processes without a rank that are kept.
 const MAX_UNPLACED: usize = 64;
 
@@ -23,7 +23,7 @@ impl Model {
             Event::RankStarted(started) => {
                 let key = (started.node, started.pid, started.start_ticks);
                 let known = self.started_ranks.contains_key(&key);
-                if known || self.started_ranks.len() < KEPT_STARTED {
+                if known || self.started_ranks.len() < MAX_STARTED {
                     self.started_ranks.insert(key, *started);
                 }
             }
@@ -74,7 +74,7 @@ impl Model {
             (other.kind, other.pid, other.rank) == (note.kind, note.pid, note.rank)
                 && (is_about_process || other.text == note.text)
         };
-        if !self.notes.iter().any(is_same) && self.notes.len() < KEPT_NOTES {
+        if !self.notes.iter().any(is_same) && self.notes.len() < MAX_NOTES {
             self.notes.push(note);
         }
     }

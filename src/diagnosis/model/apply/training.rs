@@ -53,7 +53,7 @@ impl Model {
                 }
             }
             Event::Spent { process, thread, on, took, place, at } => {
-                // A background thread may have spent it: this is no sign of progress.
+                // A background thread may have spent it: this is not a sign of progress.
                 let process = self.processes.get_mut(&process)?;
                 process.records += 1;
                 let from = at.minus(took);

@@ -13,7 +13,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::event::{Call, CallId};
-use crate::model::group::Met;
+use crate::model::group::MatchedSide;
 use crate::model::ids::{GroupId, Post, Target};
 use crate::model::maps::{ByNumber, NumberHasher};
 use crate::model::{Averaged, Buckets, Join, Wait};
@@ -29,14 +29,14 @@ const KEPT: usize = 262_144;
 /// … but at least this many encounters.
 const LEAST: usize = 8;
 /// Maximum number of waits kept that began before their message met its partner.
-const KEPT_BEGUN: usize = 4096;
+const MAX_BEGUN: usize = 4096;
 /// Maximum number of different calls kept to share one between encounters.
-const KEPT_CALLS: usize = 4096;
+const MAX_CALLS: usize = 4096;
 
 /// The latest encounters, oldest first.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    encounters: VecDeque<Encounter>,
+    encounters: VecDeque<CompletedCall>,
     /// Number of the first of `encounters`, counted over all.
     pub first: u64,
     /// Number of arrivals in `encounters`.
@@ -61,7 +61,7 @@ pub struct Arrivals {
 
 /// A collective or message at which all ranks have arrived.
 #[derive(Clone, Debug)]
-pub struct Encounter {
+pub struct CompletedCall {
     /// Group of the calls.
     pub group: GroupId,
     /// Sequence number; 0: a message.
@@ -84,7 +84,7 @@ pub struct Encounter {
 
 /// The arrival of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Came {
+pub struct Arrival {
     /// The rank.
     pub rank: u32,
     /// When it issued its call.
@@ -105,8 +105,8 @@ type Message = (GroupId, u32, CallId);
 /// Numbers of encounters by sequence number, ascending.
 type BySeq = VecDeque<(u64, u64)>;
 
-impl Encounter {
-    fn new(group: GroupId, seq: u64, call: &Arc<Call>, ranks: Ranks, came: Vec<Came>) -> Self {
+impl CompletedCall {
+    fn new(group: GroupId, seq: u64, call: &Arc<Call>, ranks: Ranks, came: Vec<Arrival>) -> Self {
         let arrivals = (0..).zip(&came);
         let last = arrivals.max_by_key(|(_, came)| came.at);
         let (last, last_at) = last.map_or((0, Timestamp::default()), |(i, came)| (i, came.at));
@@ -134,7 +134,7 @@ impl Encounter {
                 Wait::Since(at) => (Some(at), None),
                 Wait::Over(at) => (None, Some(at)),
             };
-            Came { waits, until, ..Came::new(rank, &joined.call) }
+            Arrival { waits, until, ..Arrival::new(rank, &joined.call) }
         });
         let ranks = Ranks::Members(join.calls.listed());
         let mut encounter = Self::new(group, seq, &first.call, ranks, came.collect());
@@ -171,7 +171,7 @@ impl Encounter {
     }
 
     /// The last arrival.
-    pub fn last(&self) -> Option<Came> {
+    pub fn last(&self) -> Option<Arrival> {
         self.came.get(self.last as usize)
     }
 
@@ -187,7 +187,7 @@ impl Encounter {
 
     /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
     /// unknown.
-    pub fn waits_for(&self, rank: u32) -> Option<Came> {
+    pub fn waits_for(&self, rank: u32) -> Option<Arrival> {
         let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
         let on = match self.direction() {
             Direction::Symmetric => self.last(),
@@ -200,7 +200,7 @@ impl Encounter {
     }
 }
 
-impl Came {
+impl Arrival {
     pub(crate) fn new(rank: u32, call: &Call) -> Self {
         Self {
             rank,
@@ -215,27 +215,31 @@ impl Came {
 
 impl Arrivals {
     /// The encounters, latest first, in the order in which they became complete.
-    pub fn latest(&self) -> impl ExactSizeIterator<Item = &Encounter> {
+    pub fn latest(&self) -> impl ExactSizeIterator<Item = &CompletedCall> {
         self.encounters.iter().rev()
     }
 
     /// The latest encounters, back to this time. They are in the order of completion, which is nearly that of time:
     /// by at most `slack`.
-    pub fn back_to(&self, from: Timestamp, slack: Duration) -> impl Iterator<Item = &Encounter> {
+    pub fn back_to(
+        &self,
+        from: Timestamp,
+        slack: Duration,
+    ) -> impl Iterator<Item = &CompletedCall> {
         let is_later =
-            move |it: &&Encounter| it.last().is_some_and(|last| last.at.plus(slack) >= from);
+            move |it: &&CompletedCall| it.last().is_some_and(|last| last.at.plus(slack) >= from);
         self.latest().take_while(is_later)
     }
 
     /// Time between the oldest encounter that is kept and the latest.
     pub fn covered(&self) -> Duration {
-        let at = |encounter: Option<&Encounter>| encounter.and_then(Encounter::first_at);
+        let at = |encounter: Option<&CompletedCall>| encounter.and_then(CompletedCall::first_at);
         let ends = at(self.encounters.front()).zip(at(self.encounters.back()));
         ends.map_or(Duration::ZERO, |(oldest, latest)| latest.since(oldest))
     }
 
     /// Adds a collective that every member has entered.
-    pub(super) fn met(&mut self, encounter: Encounter) {
+    pub(super) fn met(&mut self, encounter: CompletedCall) {
         let (group, seq) = (encounter.group.0 as usize, encounter.seq);
         let number = self.push(encounter);
         if self.collectives.len() <= group {
@@ -253,14 +257,14 @@ impl Arrivals {
     }
 
     /// Adds a send that met its receive.
-    pub(super) fn messaged(&mut self, group: GroupId, send: &Met, receive: &Met) {
+    pub(super) fn messaged(&mut self, group: GroupId, send: &MatchedSide, receive: &MatchedSide) {
         let messages = [send, receive].map(|met| (group, met.rank, met.call.id));
-        let came = [send, receive].map(|met| Came {
+        let came = [send, receive].map(|met| Arrival {
             waits: self.begun.remove(&(group, met.rank, met.call.id)),
-            ..Came::new(met.rank, &met.call)
+            ..Arrival::new(met.rank, &met.call)
         });
         let ranks = Ranks::Pair([send.rank, receive.rank]);
-        let encounter = Encounter::new(group, 0, &send.call, ranks, came.into());
+        let encounter = CompletedCall::new(group, 0, &send.call, ranks, came.into());
         let number = self.push(encounter);
         self.messages.extend(messages.map(|it| (it, number)));
         self.kept_messages += 1;
@@ -268,7 +272,7 @@ impl Arrivals {
     }
 
     /// Adds an encounter; returns its number.
-    fn push(&mut self, mut encounter: Encounter) -> u64 {
+    fn push(&mut self, mut encounter: CompletedCall) -> u64 {
         encounter.call = self.call_like(encounter.group, encounter.call);
         let number = self.first + self.encounters.len() as u64;
         self.kept += encounter.came.len();
@@ -296,7 +300,7 @@ impl Arrivals {
         key.write_u64(peer);
         key.write_u64(u64::from(call.tag.unwrap_or_default().cast_unsigned()));
         key.write_usize(call.place.as_ref().map_or(0, |it| Arc::as_ptr(it).addr()));
-        if self.calls.len() >= KEPT_CALLS {
+        if self.calls.len() >= MAX_CALLS {
             self.calls.clear();
         }
         let known = self.calls.entry(key.finish());
@@ -323,18 +327,18 @@ impl Arrivals {
             }
         }
         // A message has two calls.
-        if self.messages.len() > 4 * self.kept_messages + KEPT_BEGUN {
+        if self.messages.len() > 4 * self.kept_messages + MAX_BEGUN {
             let first = self.first;
             self.messages.retain(|_, number| *number >= first);
         }
-        if self.changed.len() > 2 * self.encounters.len() + KEPT_BEGUN {
+        if self.changed.len() > 2 * self.encounters.len() + MAX_BEGUN {
             let first = self.first;
             self.changed.retain(|&number| number >= first);
         }
     }
 
     /// See [`Self::get`].
-    fn get_mut(&mut self, number: u64) -> Option<&mut Encounter> {
+    fn get_mut(&mut self, number: u64) -> Option<&mut CompletedCall> {
         self.encounters.get_mut(number.checked_sub(self.first)? as usize)
     }
 
@@ -354,7 +358,7 @@ impl Arrivals {
     }
 
     /// The encounter with this number; `None`: it was dropped.
-    pub fn get(&self, number: u64) -> Option<&Encounter> {
+    pub fn get(&self, number: u64) -> Option<&CompletedCall> {
         self.encounters.get(number.checked_sub(self.first)? as usize)
     }
 
@@ -362,7 +366,7 @@ impl Arrivals {
     pub(super) fn set_wait(&mut self, rank: u32, target: Target, wait: Wait) {
         let Some(number) = self.number(target) else {
             if let (Target::Message(group, post), Wait::Since(at)) = (target, wait) {
-                if self.begun.len() >= KEPT_BEGUN {
+                if self.begun.len() >= MAX_BEGUN {
                     self.begun.pop_first();
                 }
                 self.begun.insert((group, post.rank, post.call), at);
@@ -410,7 +414,7 @@ impl Arrivals {
         (number >= self.first).then_some(number)
     }
 
-    fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Came)) {
+    fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Arrival)) {
         if let Some(encounter) = self.get_mut(number)
             && let Some(place) = encounter.came.place_of(rank)
         {
@@ -438,15 +442,15 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn met(seq: u64, ats: &[u64]) -> Encounter {
+    fn met(seq: u64, ats: &[u64]) -> CompletedCall {
         let call = Arc::new(testing::call(Op::AllReduce));
         let came = ats
             .iter()
             .zip(0..)
-            .map(|(&at, rank)| Came { at: Timestamp(at), ..Came::new(rank, &call) });
+            .map(|(&at, rank)| Arrival { at: Timestamp(at), ..Arrival::new(rank, &call) });
         let ranks = (0..ats.len() as u32).collect();
         let ranks = Ranks::Members(ranks);
-        Encounter::new(GroupId(0), seq, &call, ranks, came.collect())
+        CompletedCall::new(GroupId(0), seq, &call, ranks, came.collect())
     }
 
     #[test]
@@ -469,7 +473,7 @@ mod tests {
         }
         assert!(arrivals.kept <= KEPT);
         assert_eq!(arrivals.collectives[0].len(), arrivals.encounters.len());
-        assert!(arrivals.changed.len() <= 2 * arrivals.encounters.len() + KEPT_BEGUN);
+        assert!(arrivals.changed.len() <= 2 * arrivals.encounters.len() + MAX_BEGUN);
         let changed = arrivals.take_changed();
         assert_eq!(changed.len(), arrivals.encounters.len());
         let over = Wait::Over(Timestamp(77));

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::maps::position;
 
-use super::Came;
+use super::Arrival;
 
 /// Bits of [`Short::at`] above the time.
 const IS_ASYNC: u32 = 1 << 30;
@@ -37,7 +37,7 @@ enum Times {
     /// All times are within a second or, for waits, four seconds.
     Short(Box<[Short]>),
     /// Some are not.
-    Long(Box<[Came]>),
+    Long(Box<[Arrival]>),
 }
 
 /// Times in nanoseconds since the base.
@@ -51,8 +51,8 @@ struct Short {
 
 impl PackedArrivals {
     /// Arrivals of these ranks, of which the first was at `base`.
-    pub(super) fn new(ranks: Ranks, base: Timestamp, came: Vec<Came>) -> Self {
-        let short = came.iter().map(|came| Short::of(came, base));
+    pub(super) fn new(ranks: Ranks, base: Timestamp, came: Vec<Arrival>) -> Self {
+        let short = came.iter().map(|came| Short::pack(came, base));
         let times = match short.collect() {
             Some(short) => Times::Short(short),
             None => Times::Long(came.into()),
@@ -74,7 +74,7 @@ impl PackedArrivals {
     }
 
     /// The arrival at this place.
-    pub fn get(&self, place: usize) -> Option<Came> {
+    pub fn get(&self, place: usize) -> Option<Arrival> {
         match &self.times {
             Times::Short(short) => {
                 let rank = *self.ranks.as_slice().get(place)?;
@@ -85,7 +85,7 @@ impl PackedArrivals {
     }
 
     /// All arrivals.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Came> + Clone {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Arrival> + Clone {
         (0..self.len()).filter_map(|place| self.get(place))
     }
 
@@ -106,10 +106,11 @@ impl PackedArrivals {
     }
 
     /// Changes the arrival at a place.
-    pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Came)) {
+    pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Arrival)) {
         let Some(mut came) = self.get(place) else { return };
         change(&mut came);
-        if let (Times::Short(short), Some(changed)) = (&mut self.times, Short::of(&came, self.base))
+        if let (Times::Short(short), Some(changed)) =
+            (&mut self.times, Short::pack(&came, self.base))
         {
             short[place] = changed;
             return;
@@ -134,7 +135,7 @@ impl Ranks {
 
 impl Short {
     /// `None`: a time is too long after the base, or before it.
-    fn of(came: &Came, base: Timestamp) -> Option<Self> {
+    fn pack(came: &Arrival, base: Timestamp) -> Option<Self> {
         let short = |at: Timestamp| u32::try_from(at.0.checked_sub(base.0)?).ok();
         let optional = |at: Option<Timestamp>| match at {
             Some(at) => short(at).filter(|at| *at != NONE),
@@ -150,10 +151,10 @@ impl Short {
         })
     }
 
-    fn came(self, rank: u32, base: Timestamp) -> Came {
+    fn came(self, rank: u32, base: Timestamp) -> Arrival {
         let time = |short: u32| Timestamp(base.0 + u64::from(short));
         let optional = |short: u32| (short != NONE).then(|| time(short));
-        Came {
+        Arrival {
             rank,
             at: time(self.at & (IS_ASYNC - 1)),
             waits: optional(self.waits),
@@ -170,8 +171,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn came(rank: u32, at: u64, waits: Option<u64>, until: Option<u64>) -> Came {
-        Came {
+    fn came(rank: u32, at: u64, waits: Option<u64>, until: Option<u64>) -> Arrival {
+        Arrival {
             rank,
             at: Timestamp(at),
             waits: waits.map(Timestamp),
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    fn packed(came: &[Came]) -> PackedArrivals {
+    fn packed(came: &[Arrival]) -> PackedArrivals {
         let ranks: Vec<u32> = came.iter().map(|it| it.rank).collect();
         let first = came.iter().map(|it| it.at).min().unwrap();
         PackedArrivals::new(Ranks::Members(ranks.into()), first, came.to_vec())

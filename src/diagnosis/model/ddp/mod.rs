@@ -1,4 +1,4 @@
-//! What DDP does with the models of a process: their parameters, the forwards that synchronise
+//! What DDP does with the models of a process: their parameters, the forwards that synchronize
 //! gradients, and the values of the replicas.
 
 mod accumulation;

@@ -12,11 +12,11 @@ use crate::evidence::event::Parameters;
 use crate::model::ids::GroupId;
 
 /// Maximum number of models kept per process.
-const KEPT_MODELS: usize = 64;
+const MAX_MODELS: usize = 64;
 /// Maximum number of places kept per model at which the program uses it.
-const KEPT_USES: usize = 32;
+const MAX_USES: usize = 32;
 /// Maximum number of pieces kept of a model's layout.
-const KEPT_PIECES: usize = 64;
+const MAX_PIECES: usize = 64;
 
 /// The models of a process.
 #[derive(Debug, Default)]
@@ -137,7 +137,7 @@ impl Models {
                 replica.reports.retain(|fact, _| *fact == ParameterFact::NeverUnused);
             }
         }
-        if !self.replicas.contains_key(&key) && self.replicas.len() >= KEPT_MODELS {
+        if !self.replicas.contains_key(&key) && self.replicas.len() >= MAX_MODELS {
             return;
         }
         let replica = self.replicas.entry(key).or_default();
@@ -158,7 +158,7 @@ impl Models {
                 replica.total = report.total;
                 replica.at = at;
                 replica.place = parameters.place;
-                if replica.pieces.len() < KEPT_PIECES {
+                if replica.pieces.len() < MAX_PIECES {
                     replica.pieces.insert(report.first, report.lines);
                 }
                 let mut hasher = DefaultHasher::new();
@@ -175,7 +175,7 @@ impl Models {
                 drop(replica.reports.remove(&ParameterFact::WithoutGradient));
             }
             ParameterFact::UsedAt => {
-                if replica.used_at.len() < KEPT_USES {
+                if replica.used_at.len() < MAX_USES {
                     replica.used_at.push(parameters);
                 }
             }

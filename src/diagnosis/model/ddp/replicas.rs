@@ -12,12 +12,12 @@ use crate::model::Model;
 use crate::model::ids::GroupId;
 
 /// Maximum number of models per group whose replicas are compared.
-const MOST_MODELS: u32 = 64;
-/// Number of reported values kept per group that are not known to agree; at least [`KEPT_COMPARISONS`]
+const MAX_MODELS: u32 = 64;
+/// Number of reported values kept per group that are not known to agree; at least [`MAX_COMPARISONS`]
 /// from each member.
-const KEPT_VALUES: usize = 16_384;
+const MAX_VALUES: usize = 16_384;
 /// Minimum number of incomplete comparisons kept per group.
-const KEPT_COMPARISONS: usize = 8;
+const MAX_COMPARISONS: usize = 8;
 
 /// The compared replicas of the models of a group.
 #[derive(Debug, Default)]
@@ -36,8 +36,8 @@ pub struct Replicas {
 struct Compared {
     /// First comparison that differs.
     first: Option<Point>,
-    /// First comparison after a synchronised backward pass that differs.
-    synchronised: Option<Point>,
+    /// First comparison after a synchronized backward pass that differs.
+    synchronized: Option<Point>,
     /// Last complete comparison before the first that differs.
     agreed: Option<Point>,
 }
@@ -49,7 +49,7 @@ pub struct Point {
     pub seq: u64,
     /// 1-based index of the model within the group.
     pub model: u32,
-    /// Number of synchronised backward passes so far.
+    /// Number of synchronized backward passes so far.
     pub rounds: u64,
     /// Index of the parameter.
     pub parameter: u32,
@@ -80,13 +80,13 @@ pub struct ReplicaValues {
 /// Replicas of a model that differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Diverged<'a> {
-    /// The first comparison after a synchronised backward pass that differs.
+    /// The first comparison after a synchronized backward pass that differs.
     pub point: Point,
     /// Its values.
     pub comparison: &'a Comparison,
     /// Whether all members have reported these values.
     pub is_complete: bool,
-    /// Whether the replicas differed before the first synchronised backward pass.
+    /// Whether the replicas differed before the first synchronized backward pass.
     pub from_the_start: bool,
     /// The last comparison before the first difference, in which all members agreed.
     pub agreed: Option<Point>,
@@ -103,10 +103,10 @@ struct Span {
 
 impl Replicas {
     fn take(&mut self, members: usize, rank: u32, point: Point, values: ReplicaValues) {
-        if point.model > MOST_MODELS {
+        if point.model > MAX_MODELS {
             return;
         }
-        // Each synchronised backward pass issues collectives. If none was recorded, the sequence
+        // Each synchronized backward pass issues collectives. If none was recorded, the sequence
         // number does not tell rounds apart.
         let latest = self.latest.insert((point.model, rank), (point.seq, point.rounds));
         if latest.is_some_and(|(seq, rounds)| point.seq <= seq && point.rounds != rounds) {
@@ -123,8 +123,8 @@ impl Replicas {
             if earlier(known.first) {
                 known.first = Some(point);
             }
-            if point.rounds > 0 && earlier(known.synchronised) {
-                known.synchronised = Some(point);
+            if point.rounds > 0 && earlier(known.synchronized) {
+                known.synchronized = Some(point);
             }
         } else if comparison.values.len() >= members {
             if known.first.is_none_or(|first| point < first) && known.agreed < Some(point) {
@@ -132,11 +132,11 @@ impl Replicas {
             }
             self.remove(&point);
         }
-        let limit = KEPT_VALUES.max(members.saturating_mul(KEPT_COMPARISONS));
+        let limit = MAX_VALUES.max(members.saturating_mul(MAX_COMPARISONS));
         while self.held > limit {
             let kept = |point: &Point| {
                 let known = self.models.get(&point.model);
-                known.is_some_and(|it| [it.first, it.synchronised].contains(&Some(*point)))
+                known.is_some_and(|it| [it.first, it.synchronized].contains(&Some(*point)))
             };
             let Some(oldest) = self.open.keys().copied().find(|point| !kept(point)) else { return };
             self.remove(&oldest);
@@ -148,10 +148,10 @@ impl Replicas {
         self.held -= removed.map_or(0, |it| it.values.len());
     }
 
-    /// The models whose replicas differ after a synchronised backward pass.
+    /// The models whose replicas differ after a synchronized backward pass.
     pub fn diverged(&self, members: usize) -> impl Iterator<Item = Diverged<'_>> {
         self.models.values().filter_map(move |known| {
-            let point = known.synchronised?;
+            let point = known.synchronized?;
             let first = known.first?;
             let comparison = self.open.get(&point)?;
             Some(Diverged {
@@ -346,8 +346,8 @@ mod tests {
         for seq in 0..100_000 {
             replicas.take(2, 0, point(seq, seq), values(&[1.0]));
         }
-        assert_eq!(replicas.held, KEPT_VALUES);
-        assert_eq!(replicas.open.len(), KEPT_VALUES);
+        assert_eq!(replicas.held, MAX_VALUES);
+        assert_eq!(replicas.open.len(), MAX_VALUES);
     }
 
     #[test]

@@ -20,15 +20,15 @@ use crate::model::ids::{Post, Side};
 use crate::model::{JoinedCall, Wait, keep_latest};
 
 /// Maximum number of channels per group.
-const KEPT_CHANNELS: usize = 65_536;
+const MAX_CHANNELS: usize = 65_536;
 /// Maximum number of lanes per channel.
-const KEPT_LANES: usize = 256;
+const MAX_LANES: usize = 256;
 /// Maximum number of open calls per channel, and per rank that receives from any source.
-const KEPT_OPEN: usize = 1024;
+const MAX_OPEN: usize = 1024;
 /// Maximum number of receives per rank that met their sends.
-const KEPT_RECEIVED: usize = 64;
+const MAX_RECEIVED: usize = 64;
 /// Maximum number of pairs per group whose sizes do not fit.
-const KEPT_CLASHES: usize = 64;
+const MAX_CLASHES: usize = 64;
 
 /// The point-to-point traffic of a group.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ struct Count {
 
 /// A call without a partner, as far as known.
 #[derive(Clone, Debug)]
-pub struct Lone {
+pub struct UnmatchedMessage {
     /// Its side.
     pub side: Side,
     /// The rank that issued it.
@@ -123,7 +123,7 @@ pub struct Lone {
     pub sent: Option<Timestamp>,
 }
 
-impl Lone {
+impl UnmatchedMessage {
     /// Whether the program waits or waited for it: it is synchronous, or a wait was recorded.
     pub fn is_awaited(&self) -> bool {
         !self.joined.call.is_async || self.joined.wait != Wait::NotSeen
@@ -145,13 +145,13 @@ pub struct Clash {
     pub send: Arc<Call>,
     /// The receive.
     pub receive: Arc<Call>,
-    /// Their 1-based index, as in [`Lone::nth`].
+    /// Their 1-based index, as in [`UnmatchedMessage::nth`].
     pub nth: u64,
 }
 
 /// One side of a send and a receive that met.
 #[derive(Debug)]
-pub(in crate::model) struct Met {
+pub(in crate::model) struct MatchedSide {
     pub(in crate::model) rank: u32,
     pub(in crate::model) call: Arc<Call>,
 }
@@ -162,7 +162,7 @@ impl Traffic {
     }
 
     /// The call at this place if it has no partner.
-    pub fn lone(&self, post: &Post) -> Option<Lone> {
+    pub fn unmatched(&self, post: &Post) -> Option<UnmatchedMessage> {
         let open = match post.peer {
             None => self.any_source.get(&post.rank)?,
             Some(peer) => {
@@ -176,7 +176,7 @@ impl Traffic {
     }
 
     /// Every call without a partner.
-    pub fn open(&self) -> impl Iterator<Item = Lone> {
+    pub fn open(&self) -> impl Iterator<Item = UnmatchedMessage> {
         let between = self.open.iter().flat_map(move |&way| {
             let lanes = self.channels.get(&way).into_iter().flat_map(|it| it.lanes.values());
             lanes.map(move |lane| {
@@ -206,7 +206,7 @@ impl Traffic {
 
     /// The earliest open call of the other side between the two ranks that has another tag and was
     /// issued after all of that side's calls with this tag.
-    pub fn other_tag(&self, lone: &Lone) -> Option<Lone> {
+    pub fn other_tag(&self, lone: &UnmatchedMessage) -> Option<UnmatchedMessage> {
         let side = lone.side.other();
         let peer = lone.peer?;
         let lanes = &self.channels.get(&way(lone.side, lone.rank, peer))?.lanes;
@@ -221,8 +221,8 @@ impl Traffic {
         open.map(|(_, open)| self.alone(side, peer, Some(lone.rank), open))
     }
 
-    /// Number of sends or receives issued in the lane of a call, counted as in [`Lone::nth`].
-    pub fn made(&self, of: &Lone, side: Side) -> u64 {
+    /// Number of sends or receives issued in the lane of a call, counted as in [`UnmatchedMessage::nth`].
+    pub fn made(&self, of: &UnmatchedMessage, side: Side) -> u64 {
         let lane = self.lane(&of.joined.call);
         of.peer
             .and_then(|peer| self.channels.get(&way(of.side, of.rank, peer)))
@@ -251,7 +251,7 @@ impl Traffic {
         &mut self,
         rank: u32,
         call: &Arc<Call>,
-    ) -> Option<(Post, Option<[Met; 2]>)> {
+    ) -> Option<(Post, Option<[MatchedSide; 2]>)> {
         self.counts.entry(rank).or_default().seen += 1;
         if self.backend.completion == Completion::AtOnce {
             return None;
@@ -266,12 +266,12 @@ impl Traffic {
             self.unclear.insert(rank);
             if side == Side::Receive {
                 let waiting = self.any_source.entry(rank).or_default();
-                keep_latest(waiting, Open { nth: 0, joined: JoinedCall::new(call) }, KEPT_OPEN);
+                keep_latest(waiting, Open { nth: 0, joined: JoinedCall::new(call) }, MAX_OPEN);
             }
             return Some((post, None));
         };
         let way = way(side, rank, peer);
-        if self.channels.len() >= KEPT_CHANNELS && !self.channels.contains_key(&way) {
+        if self.channels.len() >= MAX_CHANNELS && !self.channels.contains_key(&way) {
             return None;
         }
         let channel = self.channels.entry(way).or_default();
@@ -295,14 +295,14 @@ impl Traffic {
             }
             if self.backend.is_on_stream {
                 let received = self.received.entry(way.1).or_default();
-                keep_latest(received, Arc::clone(receive), KEPT_RECEIVED);
+                keep_latest(received, Arc::clone(receive), MAX_RECEIVED);
             }
-            let known = self.clashes.contains_key(&way) || self.clashes.len() >= KEPT_CLASHES;
+            let known = self.clashes.contains_key(&way) || self.clashes.len() >= MAX_CLASHES;
             if !known && !fits(self.backend.matching, send, receive) {
                 let (send, receive) = (Arc::clone(send), Arc::clone(receive));
                 self.clashes.insert(way, Clash { send, receive, nth });
             }
-            let met = |rank, call: &Arc<Call>| Met { rank, call: Arc::clone(call) };
+            let met = |rank, call: &Arc<Call>| MatchedSide { rank, call: Arc::clone(call) };
             [met(way.0, send), met(way.1, receive)]
         });
         Some((post, met))
@@ -359,8 +359,8 @@ impl Traffic {
             && self.channels.get(&way).is_none_or(|c| !c.blurred)
     }
 
-    fn alone(&self, side: Side, rank: u32, peer: Option<u32>, open: &Open) -> Lone {
-        Lone {
+    fn alone(&self, side: Side, rank: u32, peer: Option<u32>, open: &Open) -> UnmatchedMessage {
+        UnmatchedMessage {
             side,
             rank,
             peer,
@@ -409,14 +409,14 @@ impl Channel {
 
     /// Adds a call. Returns its partner and their index, if the partner was issued before.
     fn post(&mut self, side: Side, tag: Option<i32>, call: &Arc<Call>) -> Option<(Arc<Call>, u64)> {
-        if self.lanes.len() >= KEPT_LANES && !self.lanes.contains_key(&tag) {
+        if self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&tag) {
             self.lanes.retain(|_, lane| lane.made[0] != lane.made[1]);
-            if self.lanes.len() >= KEPT_LANES {
+            if self.lanes.len() >= MAX_LANES {
                 self.blurred = true;
                 return None;
             }
         }
-        let is_full = self.open() >= KEPT_OPEN;
+        let is_full = self.open() >= MAX_OPEN;
         let lane = self.lanes.entry(tag).or_default();
         lane.made[side as usize] += 1;
         lane.last[side as usize] = call.id;

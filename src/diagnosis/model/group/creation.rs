@@ -1,6 +1,6 @@
 //! Creations of process groups: which rank requested which group.
 //!
-//! Creators meet by the name of the group, within one initialisation of one world. If they request
+//! Creators meet by the name of the group, within one initialization of one world. If they request
 //! the same members, they create one group; its creation is call 0 of the group, with waits like
 //! those of any other call. If not, some requests cannot be satisfied. Ranks that are not members
 //! take part because they count group names as well.
@@ -19,7 +19,7 @@ const KEPT: usize = 1024;
 pub struct MeetingPoint {
     /// World of the creators.
     pub world: World,
-    /// Number of earlier initialisations of the world.
+    /// Number of earlier initializations of the world.
     pub epoch: u32,
     /// Name of the group.
     pub name: String,
@@ -27,7 +27,7 @@ pub struct MeetingPoint {
 
 impl MeetingPoint {
     /// Where the members of a group meet to create it.
-    pub(in crate::model) fn of(group: &GroupInfo, world: &World) -> Self {
+    pub(in crate::model) fn new(group: &GroupInfo, world: &World) -> Self {
         Self { world: world.clone(), epoch: group.key.epoch, name: group.key.name.clone() }
     }
 }

@@ -11,7 +11,7 @@ use crate::model::{Join, keep_latest};
 /// Number of crossings kept.
 const KEPT: usize = 16;
 /// Maximum number of ranks kept per crossing: a race shows on few ranks as on many.
-const KEPT_RANKS: usize = 64;
+const MAX_RANKS: usize = 64;
 
 /// Calls from different lines that met and otherwise agree.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Crossings {
         if lines().all(|line| Some(line) == first) {
             return;
         }
-        let calls = join.calls.iter().take(KEPT_RANKS);
+        let calls = join.calls.iter().take(MAX_RANKS);
         let calls = calls.filter(|(_, joined)| !joined.call.hidden);
         let calls = calls.filter_map(|(&rank, joined)| {
             let place = joined.call.place.as_ref()?;

@@ -104,7 +104,7 @@ impl Join {
         if self.calls.insert(rank, joined).is_some() {
             self.signatures.clear();
             for (_, other) in self.calls.iter().filter(|(other, _)| **other != rank) {
-                let signature = Signature::of(&other.call);
+                let signature = Signature::from_call(&other.call);
                 note(&mut self.signatures, signature, other.call.at);
             }
         }
@@ -118,7 +118,7 @@ impl Join {
     /// Compares a call with the other calls. Only different signatures are compared: most
     /// collectives have one.
     pub(super) fn meet(&mut self, call: &Call) {
-        let signature = Signature::of(call);
+        let signature = Signature::from_call(call);
         for (other, first_at) in &self.signatures {
             if let Some(mismatch) = signature.compare(other) {
                 let met = call.at.max(*first_at);
@@ -136,7 +136,7 @@ impl Join {
 
     /// Whether further events are expected for a call of it. A call for which none is expected once is
     /// not asked about again.
-    pub(super) fn is_pending(&mut self, is_expected: impl Fn(&JoinedCall) -> bool) -> bool {
+    pub(super) fn update_pending(&mut self, is_expected: impl Fn(&JoinedCall) -> bool) -> bool {
         self.pending = self.calls.first_from(self.pending.unwrap_or(0), is_expected);
         self.pending.is_some()
     }

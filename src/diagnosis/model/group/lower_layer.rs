@@ -41,7 +41,7 @@ impl Group {
     pub(super) fn leave_if_done(&mut self, seq: u64) {
         let are_reported = self.has_lower_calls();
         let join = self.entered.get_mut(&seq);
-        let done = join.is_some_and(|join| !join.is_pending(|it| it.is_expected(are_reported)));
+        let done = join.is_some_and(|join| !join.update_pending(|it| it.is_expected(are_reported)));
         if done {
             self.entered.remove(&seq);
         }

@@ -10,7 +10,7 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::evidence::backends::{Backend, Completion};
 use crate::evidence::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
-use crate::model::arrivals::Encounter;
+use crate::model::arrivals::CompletedCall;
 use crate::model::ddp::Replicas;
 use crate::model::history::{History, Turns};
 use crate::model::ids::{GroupId, World};
@@ -23,27 +23,27 @@ mod crossings;
 mod join;
 mod lower_layer;
 
-pub use channel::{Clash, Lone, Traffic};
+pub use channel::{Clash, Traffic, UnmatchedMessage};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use crossings::{Crossing, Crossings};
 pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
 
-pub(in crate::model) use channel::Met;
+pub(in crate::model) use channel::MatchedSide;
 
 /// Number of calls in entered collectives that a group keeps, over all members …
-const KEPT_CALLS: usize = 4096;
+const MAX_CALLS: usize = 4096;
 /// … but at least and at most the calls of this many collectives.
-const KEPT_ENTERED: (usize, usize) = (4, 64);
+const MAX_ENTERED: (usize, usize) = (4, 64);
 /// Maximum number of joins that a group keeps while members are unseen, and after its ranks
 /// diverged.
-const KEPT_JOINS: usize = 1024;
+const MAX_JOINS: usize = 1024;
 /// Joins after the first divergence that are kept although every member arrived: they show whether
 /// the calls were only made in a different order.
-pub const KEPT_AFTER: u64 = 8;
+pub const MAX_JOINS_AFTER: u64 = 8;
 
 /// Complete mismatches after the first divergence that a group keeps: a rank may be blocked at one
 /// of them.
-const KEPT_DIVERGENCES: usize = 16;
+const MAX_DIVERGENCES: usize = 16;
 
 /// A process group with all its members.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ pub struct Group {
     /// Values of parameters that the members reported.
     pub replicas: Replicas,
     /// Collectives completed by the latest call, for [`crate::model::Arrivals`].
-    pub(super) met: Vec<Encounter>,
+    pub(super) met: Vec<CompletedCall>,
     /// The wait that ended longest before the last member arrived, by their clocks.
     pub ended_early: Option<EndedEarly>,
 }
@@ -250,7 +250,7 @@ impl Group {
         if self.backend.completion == Completion::AtOnce {
             return Vec::new();
         }
-        if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
+        if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= MAX_JOINS {
             return Vec::new();
         }
         let join = self.join_at(seq);
@@ -268,20 +268,20 @@ impl Group {
         if seq == 0 {
             return Vec::new();
         }
-        let everybody = self.is_fully_seen() && self.is_made_by_all(seq);
+        let everybody = self.is_fully_seen() && self.update_behind(seq);
         let join = self.joins.get(&seq);
         let agreed = join.is_none_or(|join| join.mismatch.is_none());
         let diverged = self.diverged.filter(|&at| at <= seq);
-        let far_behind = diverged.is_some_and(|at| at + KEPT_AFTER < seq);
+        let far_behind = diverged.is_some_and(|at| at + MAX_JOINS_AFTER < seq);
         if everybody && !agreed && far_behind && !self.diverged_again.contains(&seq) {
-            let oldest = keep_latest(&mut self.diverged_again, seq, KEPT_DIVERGENCES);
+            let oldest = keep_latest(&mut self.diverged_again, seq, MAX_DIVERGENCES);
             oldest.and_then(|seq| self.joins.remove(&seq));
         }
         if everybody && agreed && (diverged.is_none() || far_behind) {
             let Some(join) = self.joins.remove(&seq) else { return Vec::new() };
             if diverged.is_none() {
                 if join.calls.len() == self.members.len() && join.calls.len() > 1 {
-                    self.met.extend(Encounter::of_join(self.id, seq, &join));
+                    self.met.extend(CompletedCall::of_join(self.id, seq, &join));
                 }
                 self.history.observe(seq, &join, self.members.len());
                 self.crossings.met(seq, &join);
@@ -308,7 +308,7 @@ impl Group {
             self.enter(seq, join);
             return calls;
         }
-        while self.joins.len() > KEPT_JOINS {
+        while self.joins.len() > MAX_JOINS {
             let oldest = self.joins.keys().copied().find(|&seq| Some(seq) != self.diverged);
             match oldest {
                 Some(seq) => self.joins.remove(&seq),
@@ -319,7 +319,7 @@ impl Group {
     }
 
     /// Whether every observed member has made its call at `seq`.
-    fn is_made_by_all(&mut self, seq: u64) -> bool {
+    fn update_behind(&mut self, seq: u64) -> bool {
         let behind = self.members.first_from(self.behind, |member| member.issued < seq);
         self.behind = behind.unwrap_or(self.behind);
         behind.is_none()
@@ -333,8 +333,8 @@ impl Group {
         self.leave_if_over(seq, &join);
         self.entered.insert(seq, join);
         self.leave_if_done(seq);
-        let (least, most) = KEPT_ENTERED;
-        let kept = (KEPT_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
+        let (least, most) = MAX_ENTERED;
+        let kept = (MAX_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
         if self.entered.len() > kept {
             self.entered.pop_first();
         }

@@ -7,7 +7,7 @@
 //!
 //! # Steps
 //!
-//! A rank's calls belong to its *turns*: training forwards that are to synchronise gradients,
+//! A rank's calls belong to its *turns*: training forwards that are to synchronize gradients,
 //! counted by the place that starts them, or steps that the program marks (`turns.rs`). Between two
 //! ranks the difference of turns is constant as long as both make the same calls in every turn. It
 //! shifts when a rank has a *silent* turn, one without calls, while the other makes its calls. No
@@ -172,7 +172,7 @@ impl History {
         if !self.ranks.iter().eq(join.calls.keys()) {
             self.add_ranks(join);
         }
-        keep_latest(&mut self.recent, Meeting::of(seq, &self.ranks, join), WINDOW);
+        keep_latest(&mut self.recent, Meeting::new(seq, &self.ranks, join), WINDOW);
         self.relate(seq, join);
     }
 
@@ -267,7 +267,7 @@ impl History {
         }
         silent.push((began, skipped));
         let last = join.calls.values().map(|joined| joined.call.at).max();
-        self.slip = Slip::of(silent, shifted, last.unwrap_or_default());
+        self.slip = Slip::new(silent, shifted, last.unwrap_or_default());
     }
 
     /// Adds the calls to the relation of each class.
@@ -348,7 +348,7 @@ impl History {
 }
 
 impl Meeting {
-    fn of(seq: u64, ranks: &Arc<[u32]>, join: &Join) -> Self {
+    fn new(seq: u64, ranks: &Arc<[u32]>, join: &Join) -> Self {
         let mut places = join.calls.values().map(|joined| &joined.call.place);
         let first = places.next().cloned().flatten();
         let places = if places.all(|place| *place == first) {
@@ -384,7 +384,7 @@ impl Began {
 impl Slip {
     /// The slip that began at the first of these calls. `silent`: calls after silent turns, with the
     /// latest such turn of each rank.
-    fn of(
+    fn new(
         silent: Vec<(Began, BTreeMap<u32, u64>)>,
         shifted: BTreeMap<u32, By>,
         at: Timestamp,

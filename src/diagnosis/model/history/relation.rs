@@ -13,7 +13,7 @@ use super::{Began, KEPT, PERSISTS};
 const HELD: u32 = 3;
 /// Maximum number of turns from one call of a rank to the next; beyond it, the rank does not just
 /// skip steps.
-const MOST_SILENT: u64 = 16;
+const MAX_SILENT: u64 = 16;
 
 /// The relation of a class of ranks to the lowest member.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ pub(super) struct Candidate {
     pub(super) skipped: BTreeMap<Of, u64>,
 }
 
-/// Silent turns before the relation had held long enough. They are no slip by themselves: a rank may
+/// Silent turns before the relation had held long enough. They are not a slip by themselves: a rank may
 /// begin with a turn of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Early {
@@ -86,7 +86,7 @@ impl Relation {
             let steps = Steps {
                 offset: difference(here.turn, there.turn),
                 held: 0,
-                last: (Spot::of(here), Spot::of(there)),
+                last: (Spot::new(here), Spot::new(there)),
                 candidate: None,
                 early: None,
             };
@@ -164,10 +164,10 @@ impl Steps {
         // One rank began several turns without a call between them; the other made calls in each
         // turn. All turns but the current one were silent.
         let silent = match (went.0.turns, went.1.turns) {
-            (1, 2..=MOST_SILENT) if unmet.1 && self.last.1.drew_for(&went.1) => {
+            (1, 2..=MAX_SILENT) if unmet.1 && self.last.1.drew_for(&went.1) => {
                 (Of::Ranks, there.turn - 1)
             }
-            (2..=MOST_SILENT, 1) if unmet.0 && self.last.0.drew_for(&went.0) => {
+            (2..=MAX_SILENT, 1) if unmet.0 && self.last.0.drew_for(&went.0) => {
                 (Of::Lowest, here.turn - 1)
             }
             _ => {
@@ -222,7 +222,7 @@ impl Steps {
 }
 
 impl Spot {
-    const fn of(position: &Position) -> Self {
+    const fn new(position: &Position) -> Self {
         Self { turn: position.turn, batches: position.batches, usual: None }
     }
 

@@ -131,7 +131,7 @@ fn healthy_step(job: &mut Job, chance: &mut Chance, step: u64, lines: u64, odd: 
         // On some ranks only.
         if chance.one_in(6) {
             match (odd + own + step) % 6 {
-                0 => job.forward(rank, "train", |it| it.unsynchronised = true),
+                0 => job.forward(rank, "train", |it| it.unsynchronized = true),
                 1 => job.forward(rank, "picture", |_| {}),
                 2 => {
                     job.forward(rank, "train", |_| {});

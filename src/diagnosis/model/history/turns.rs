@@ -63,7 +63,7 @@ impl Turns {
         }
         let count = self.counts.entry(path.clone()).or_default();
         if let Some(forward) = forward {
-            if forward.unsynchronised {
+            if forward.unsynchronized {
                 return;
             }
             if !forward.repeated {

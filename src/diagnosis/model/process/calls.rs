@@ -6,16 +6,16 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
-use crate::evidence::event::{Call, CallId, GroupInfo, Guard, Standing, ThreadId, Transfer};
+use crate::evidence::event::{Call, CallId, GroupInfo, Guard, StalledTransfer, ThreadId, Transfer};
 use crate::model::ids::Target;
 use crate::model::worlds::Init;
 use crate::model::{Averaged, keep_latest};
 use crate::timing::Timing;
 
-use super::{Doing, KEPT_PLACES, KEPT_QUEUED, KEPT_STANDING, KEPT_UNDER_WAY, Process, Thread};
+use super::{Doing, MAX_PLACES, MAX_QUEUED, MAX_STALLED_TRANSFERS, MAX_UNDER_WAY, Process, Thread};
 
 /// Number of collectives whose lines are kept.
-const KEPT_LINES: usize = 64;
+const MAX_LINES: usize = 64;
 
 /// Calls of one place that were never waited for.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Process {
         guards: Arc<[Guard]>,
         reading: bool,
     ) {
-        if self.sites.len() >= KEPT_PLACES && !self.sites.contains_key(&place) {
+        if self.sites.len() >= MAX_PLACES && !self.sites.contains_key(&place) {
             return;
         }
         let site = self.sites.entry(place).or_default();
@@ -87,7 +87,7 @@ impl Process {
         if let Some(place) = &call.place {
             self.places.issued(place, call.id);
             if let Some(Target::Join(group, 1..)) = target {
-                keep_latest(&mut self.recent_lines, (group, Arc::clone(place)), KEPT_LINES);
+                keep_latest(&mut self.recent_lines, (group, Arc::clone(place)), MAX_LINES);
             }
         }
         if let Some(target) = target {
@@ -99,7 +99,7 @@ impl Process {
     /// Appends a call to the queue, if it occupies a stream.
     fn queue(&mut self, call: &Arc<Call>) {
         if call.queued_on().is_some() {
-            let kept = if self.followed.is_empty() { KEPT_QUEUED } else { KEPT_UNDER_WAY };
+            let kept = if self.followed.is_empty() { MAX_QUEUED } else { MAX_UNDER_WAY };
             while self.queued.len() >= kept {
                 let oldest = self.queued.pop_front();
                 oldest.map(|call| self.followed.remove(&call.id));
@@ -148,14 +148,14 @@ impl Process {
         &mut self,
         call: CallId,
         transfer: Transfer,
-        standing: Option<Standing>,
+        standing: Option<StalledTransfer>,
         at: Timestamp,
     ) {
         self.records += 1;
         let key = (call, transfer);
         match standing {
             // Beyond this number, further stalled transfers add no information.
-            Some(standing) if self.standing.len() < KEPT_STANDING => {
+            Some(standing) if self.standing.len() < MAX_STALLED_TRANSFERS => {
                 self.standing.insert(key, (standing, at));
             }
             Some(_) => {}
@@ -174,7 +174,7 @@ impl Process {
     pub fn standing_of(
         &self,
         call: CallId,
-    ) -> impl Iterator<Item = (Transfer, Standing, Timestamp)> {
+    ) -> impl Iterator<Item = (Transfer, StalledTransfer, Timestamp)> {
         let of_call = self.standing.iter().filter(move |((of, _), _)| *of == call);
         of_call.map(|((_, transfer), (standing, at))| (*transfer, *standing, *at))
     }
@@ -311,7 +311,7 @@ impl Process {
     ) {
         /// Enough to determine since when there have been several.
         const KEPT: usize = 8;
-        if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
+        if self.unawaited.len() >= MAX_PLACES && !self.unawaited.contains_key(&place) {
             return;
         }
         let known = self.unawaited.entry(place).or_insert_with(|| Unawaited {

@@ -179,7 +179,7 @@ impl Process {
                 .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
     }
 
-    /// The exception that ended its latest initialisation of the world.
+    /// The exception that ended its latest initialization of the world.
     pub fn init_failed(&self) -> Option<&Exception> {
         let init = self.init.as_ref()?;
         self.exceptions.iter().find(|exception| {

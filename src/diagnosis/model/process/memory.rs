@@ -6,12 +6,12 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::MemorySample;
-use crate::model::process::{KEPT_OF_SHARED, Series};
+use crate::model::process::{MAX_SHARED_SAMPLES, Series};
 
 /// Maximum number of devices per process.
-const KEPT_DEVICES: usize = 64;
+const MAX_DEVICES: usize = 64;
 /// Number of values of the memory in use kept per device.
-const KEPT_LATELY: usize = 8;
+const MAX_RECENT: usize = 8;
 
 /// A value that changes: the latest and the highest observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub struct Memory {
     /// Memory in use on the host, by all processes.
     pub host_used: Option<Gauge>,
     /// Memory in use on the host, by step.
-    pub host_by_step: Series<KEPT_OF_SHARED>,
+    pub host_by_step: Series<MAX_SHARED_SAMPLES>,
     /// Total memory of the host.
     pub host_total: Option<u64>,
     /// Memory in use in the control group of the process, or one around it.
     pub cgroup_used: Option<Gauge>,
     /// Memory in use in that control group, by step.
-    pub cgroup_by_step: Series<KEPT_OF_SHARED>,
+    pub cgroup_by_step: Series<MAX_SHARED_SAMPLES>,
     /// Limit of that control group.
     pub cgroup_limit: Option<u64>,
     /// Number of reclaims at that limit.
@@ -56,7 +56,7 @@ pub struct Memory {
     /// Memory in use in its `/dev/shm`.
     pub shm_used: Option<Gauge>,
     /// Memory in use in its `/dev/shm`, by step.
-    pub shm_by_step: Series<KEPT_OF_SHARED>,
+    pub shm_by_step: Series<MAX_SHARED_SAMPLES>,
     /// Size of its `/dev/shm`.
     pub shm_total: Option<u64>,
     /// Address space.
@@ -226,14 +226,14 @@ impl Memory {
         let cpu = sample.cpu_permille.map(u64::from);
         raise(&mut self.cpu_permille, cpu, at);
         let Some(device) = sample.device else { return };
-        if !self.devices.contains_key(&device) && self.devices.len() >= KEPT_DEVICES {
+        if !self.devices.contains_key(&device) && self.devices.len() >= MAX_DEVICES {
             return;
         }
         let device = self.devices.entry(device).or_default();
         raise(&mut device.used, sample.gpu_used, at);
         if let Some(used) = sample.gpu_used {
             device.lately.insert(at, used);
-            if device.lately.len() > KEPT_LATELY {
+            if device.lately.len() > MAX_RECENT {
                 device.lately.pop_first();
             }
         }
@@ -344,7 +344,7 @@ mod tests {
             };
             memory.take(&sample, 0, Timestamp(1));
         }
-        assert_eq!(memory.devices.len(), KEPT_DEVICES);
+        assert_eq!(memory.devices.len(), MAX_DEVICES);
         assert_eq!(memory.devices[&7].used.map(|it| it.latest), Some(7));
         assert_eq!(memory.devices[&7].total, Some(1 << 30));
         assert_eq!(memory.devices[&7].allocated, None);

@@ -8,7 +8,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use crate::evidence::event::{
-    Call, CallId, GroupInfo, Guard, ProcessId, Stacks, Standing, ThreadId, Transfer,
+    Call, CallId, GroupInfo, Guard, ProcessId, Stacks, StalledTransfer, ThreadId, Transfer,
 };
 use crate::evidence::settings;
 use crate::model::ddp::{Accumulation, Models};
@@ -32,21 +32,21 @@ pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub(in crate::model) use optimizer::OptimizerSteps;
 pub use pace::{Pace, Quantity, Spent};
 pub use recent::Places;
-pub use series::{KEPT_OF_SHARED, Sample, Series};
+pub use series::{MAX_SHARED_SAMPLES, Sample, Series};
 pub use thread::{Doing, Thread};
 
 use recent::RecentCalls;
 
 /// Maximum number of places kept per process.
-const KEPT_PLACES: usize = 4096;
+const MAX_PLACES: usize = 4096;
 /// Maximum number of settings kept per process.
-const KEPT_SETTINGS: usize = 1024;
+const MAX_SETTINGS: usize = 1024;
 /// Maximum number of enqueued calls kept per process, if their completion is not reported …
-const KEPT_QUEUED: usize = 128;
+const MAX_QUEUED: usize = 128;
 /// … and if it is: these are the calls under way.
-const KEPT_UNDER_WAY: usize = 1024;
+const MAX_UNDER_WAY: usize = 1024;
 /// Maximum number of stalled transfers kept per process.
-const KEPT_STANDING: usize = 256;
+const MAX_STALLED_TRANSFERS: usize = 256;
 
 /// A process that joined a process group.
 #[derive(Debug, Default)]
@@ -99,9 +99,9 @@ pub struct Process {
     pub optimizer: OptimizerSteps,
     /// When that step began.
     pub step_at: Timestamp,
-    /// Its turns: steps that are to synchronise gradients.
+    /// Its turns: steps that are to synchronize gradients.
     pub turns: Turns,
-    /// Which of its training forwards synchronise gradients.
+    /// Which of its training forwards synchronize gradients.
     pub accumulation: Accumulation,
     /// Phases in progress, outermost first.
     pub phases: Vec<Phase>,
@@ -120,7 +120,7 @@ pub struct Process {
     /// Some of `queued` were dropped because there were too many.
     pub queue_cut: bool,
     /// Stalled network transfers: progress of each, and since when it has not moved.
-    pub standing: BTreeMap<(CallId, Transfer), (Standing, Timestamp)>,
+    pub standing: BTreeMap<(CallId, Transfer), (StalledTransfer, Timestamp)>,
     /// Time of the latest reported completion of a call.
     pub completed_at: Option<Timestamp>,
     /// The layer below has reported on its calls.
@@ -285,7 +285,7 @@ impl Process {
 
     pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
         let known = self.settings.get(&name);
-        if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
+        if known == Some(&value) || (known.is_none() && self.settings.len() >= MAX_SETTINGS) {
             return;
         }
         for said in [known, Some(&value)].into_iter().flatten() {
@@ -309,7 +309,7 @@ impl Process {
     pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
         let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
         let before = u64::from(at < self.step_at);
-        (!is_over).then(|| self.optimizer.of(self.step.saturating_sub(before)))
+        (!is_over).then(|| self.optimizer.at(self.step.saturating_sub(before)))
     }
 
     /// Whether a time is so long after the beginning of its last step that the loop has probably ended, or
@@ -328,7 +328,7 @@ impl Process {
 
     /// Its training step: that of its optimizer, if known.
     pub fn training_step(&self) -> u64 {
-        self.optimizer.of(self.step)
+        self.optimizer.at(self.step)
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

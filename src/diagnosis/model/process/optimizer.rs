@@ -31,7 +31,7 @@ impl OptimizerSteps {
         }
         self.updates += 1;
         // Records may have been lost before.
-        let number = self.of(recorded).max(self.updates + 1);
+        let number = self.at(recorded).max(self.updates + 1);
         let number = self.began.back().map_or(number, |(_, last)| number.max(last + 1));
         if self.began.len() == KEPT {
             self.began.pop_front();
@@ -40,7 +40,7 @@ impl OptimizerSteps {
     }
 
     /// The optimizer step to which a recorded step belongs. Without updates, the recorded step.
-    pub fn of(&self, recorded: u64) -> u64 {
+    pub fn at(&self, recorded: u64) -> u64 {
         let (Some(&(first, first_number)), Some(&(last, last_number))) =
             (self.began.front(), self.began.back())
         else {
@@ -93,24 +93,24 @@ mod tests {
         for each in [1, 2, 8] {
             let steps = played(30 * each, each, Some);
             for recorded in 1..=30 * each {
-                assert_eq!(steps.of(recorded), (recorded - 1) / each + 1, "{each}: {recorded}");
+                assert_eq!(steps.at(recorded), (recorded - 1) / each + 1, "{each}: {recorded}");
             }
         }
         let long = played(2000, 2, Some);
-        assert_eq!((long.of(1), long.of(400), long.of(1999), long.of(2000)), (1, 200, 1000, 1000));
+        assert_eq!((long.at(1), long.at(400), long.at(1999), long.at(2000)), (1, 200, 1000, 1000));
     }
 
     #[test]
     fn unseen_updates_leave_recorded_steps() {
-        assert_eq!(played(10, 2, |_| None).of(10), 10);
+        assert_eq!(played(10, 2, |_| None).at(10), 10);
         let never = played(200, 2, |_| Some(false));
-        assert_eq!((never.of(1), never.of(2), never.of(200)), (1, 1, 200));
+        assert_eq!((never.at(1), never.at(2), never.at(200)), (1, 1, 200));
     }
 
     #[test]
     fn steps_advance_while_records_are_lost() {
         let steps = played(100, 2, Some);
-        assert_eq!(steps.of(102), 50, "it may still belong to the last one");
-        assert_eq!(steps.of(1102), 550);
+        assert_eq!(steps.at(102), 50, "it may still belong to the last one");
+        assert_eq!(steps.at(1102), 550);
     }
 }

@@ -11,10 +11,10 @@ use crate::evidence::event::{SchedulingSample, ThreadId};
 use crate::model::keep_latest;
 
 /// Maximum number of steps kept per process.
-const KEPT_STEPS: usize = 256;
+const MAX_STEPS: usize = 256;
 /// Maximum number of samples of scheduling kept per process: somewhat more than the longest time
 /// that is examined for stragglers, at one a second.
-const KEPT_SAMPLES: usize = 448;
+const MAX_SAMPLES: usize = 448;
 /// Maximum number of other entries kept per process, of each kind.
 const KEPT: usize = 1024;
 
@@ -74,7 +74,7 @@ struct Scheduled {
 const UNKNOWN: u16 = u16::MAX;
 
 impl Scheduled {
-    fn of(sample: &SchedulingSample, from: Timestamp) -> Self {
+    fn new(sample: &SchedulingSample, from: Timestamp) -> Self {
         // In the order of `Quantity`.
         let values = [
             sample.ran_permille,
@@ -112,7 +112,7 @@ pub struct Spent {
 
 impl Pace {
     pub(in crate::model) fn step(&mut self, at: Timestamp) {
-        let dropped = keep_latest(&mut self.steps, at, KEPT_STEPS);
+        let dropped = keep_latest(&mut self.steps, at, MAX_STEPS);
         self.steps_before += u64::from(dropped.is_some());
     }
 
@@ -159,8 +159,8 @@ impl Pace {
         if self.processors != sample.processors {
             self.processors = Arc::clone(&sample.processors);
         }
-        let scheduled = Scheduled::of(sample, from);
-        keep_latest(&mut self.scheduled, scheduled, KEPT_SAMPLES);
+        let scheduled = Scheduled::new(sample, from);
+        keep_latest(&mut self.scheduled, scheduled, MAX_SAMPLES);
     }
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least

@@ -8,13 +8,13 @@ use ddp_doctor_proto::report::Where;
 use crate::evidence::event::CallId;
 use crate::model::maps::ByNumber;
 
-use super::KEPT_PLACES;
+use super::MAX_PLACES;
 use crate::model::ids::{GroupId, Post, Target};
 
 /// Maximum number of calls kept whose waits can still be assigned …
-const KEPT_CALLS: usize = 4096;
+const MAX_CALLS: usize = 4096;
 /// … and of those that are over: another wait for them, or their completion, may follow.
-const KEPT_OVER: usize = 256;
+const MAX_ENDED_CALLS: usize = 256;
 
 /// Targets of recent calls, by call.
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ impl RecentCalls {
             Recent { call, seq, group: target.group(), is_message: post.is_some(), is_over };
         // Room is made first, so that the capacity does not exceed the limit.
         let is_full = |calls: &VecDeque<Recent>| {
-            calls.len() >= KEPT_CALLS
-                || calls.len() >= KEPT_OVER && calls.front().is_some_and(|it| it.is_over)
+            calls.len() >= MAX_CALLS
+                || calls.len() >= MAX_ENDED_CALLS && calls.front().is_some_and(|it| it.is_over)
         };
         while is_full(&self.calls) {
             if let Some(oldest) = self.calls.pop_front().filter(|it| it.is_message) {
@@ -70,8 +70,8 @@ impl RecentCalls {
             Ok(known) => self.calls[known] = recent,
             Err(place) => self.calls.insert(place, recent),
         }
-        if self.calls.capacity() > KEPT_OVER && self.calls.len() <= KEPT_OVER {
-            self.calls.shrink_to(KEPT_OVER);
+        if self.calls.capacity() > MAX_ENDED_CALLS && self.calls.len() <= MAX_ENDED_CALLS {
+            self.calls.shrink_to(MAX_ENDED_CALLS);
         }
     }
 
@@ -157,7 +157,7 @@ impl Places {
     fn entry(&mut self, place: &Arc<Where>) -> Option<&mut PlaceUse> {
         let known = self.index(place);
         let index = known.unwrap_or(self.all.len());
-        if known.is_none() && index < KEPT_PLACES {
+        if known.is_none() && index < MAX_PLACES {
             let number = index as u32;
             self.by_address.insert(Arc::as_ptr(place).addr(), number);
             self.all.push(PlaceUse { place: Arc::clone(place), ..PlaceUse::default() });
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn awaited_calls_are_kept_longer_than_calls_that_are_over() {
         let mut calls = RecentCalls::default();
-        for id in 0..2 * KEPT_CALLS as u64 {
+        for id in 0..2 * MAX_CALLS as u64 {
             calls.insert(CallId(id), target(id), true);
         }
-        assert_eq!(calls.calls.len(), KEPT_OVER);
-        let first = 2 * KEPT_CALLS as u64;
+        assert_eq!(calls.calls.len(), MAX_ENDED_CALLS);
+        let first = 2 * MAX_CALLS as u64;
         for id in first..first + 1000 {
             calls.insert(CallId(id), target(id), false);
         }
@@ -204,13 +204,13 @@ mod tests {
             calls.set_over(CallId(id));
         }
         calls.insert(CallId(first + 1000), target(1), false);
-        assert_eq!(calls.calls.len(), KEPT_OVER);
-        assert_eq!(calls.calls.capacity(), KEPT_OVER);
+        assert_eq!(calls.calls.len(), MAX_ENDED_CALLS);
+        assert_eq!(calls.calls.capacity(), MAX_ENDED_CALLS);
         assert!(size_of::<Recent>() <= 24);
         for id in first + 1001..first + 10_000 {
             calls.insert(CallId(id), target(id), false);
         }
-        assert_eq!(calls.calls.len(), KEPT_CALLS);
+        assert_eq!(calls.calls.len(), MAX_CALLS);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 /// Number of steps kept for memory that processes share. It has to fill for a minute before it
 /// counts ([`crate::trends::growth`]), and may be measured twice a second.
-pub const KEPT_OF_SHARED: usize = 160;
+pub const MAX_SHARED_SAMPLES: usize = 160;
 /// Number of steps by which the room for values grows: most values change rarely, and each process has many
 /// series.
 const GROWTH: usize = 8;

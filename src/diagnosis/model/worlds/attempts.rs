@@ -61,7 +61,7 @@ struct Start {
 
 impl Attempts {
     /// The attempts of all processes that joined.
-    pub(in crate::model) fn of(model: &Model) -> Self {
+    pub(in crate::model) fn new(model: &Model) -> Self {
         let has_restarted = model.processes.values().any(|it| it.restarts > 0);
         if !has_restarted && !model.processes.values().any(is_terminated) {
             return Self::default();
@@ -73,8 +73,8 @@ impl Attempts {
         let mut attempts = Self::default();
         let mut launches: BTreeMap<&str, Vec<(LayerWorld<'_>, Start)>> = BTreeMap::new();
         for ((layer, world), processes) in worlds {
-            let terminated = Terminated::of(&processes);
-            let start = Start::of(&processes, terminated.is_some_and(|it| it.is_whole));
+            let terminated = Terminated::new(&processes);
+            let start = Start::new(&processes, terminated.is_some_and(|it| it.is_whole));
             launches.entry(launch(&world.name)).or_default().push(((layer, world), start));
             let ended = terminated.map(|it| ((Arc::clone(layer), world.clone()), it));
             attempts.terminated.extend(ended);
@@ -171,7 +171,7 @@ fn is_terminated(process: &Process) -> bool {
 
 impl Terminated {
     /// `None`: no process of the world has ended, or one in another way.
-    fn of(processes: &[&Process]) -> Option<Self> {
+    fn new(processes: &[&Process]) -> Option<Self> {
         let (ended, running): (Vec<&Process>, Vec<&Process>) =
             processes.iter().partition(|it| it.end.is_some());
         if ended.is_empty() || !ended.iter().all(|it| is_terminated(it)) {
@@ -188,7 +188,7 @@ impl Terminated {
 }
 
 impl Start {
-    fn of(processes: &[&Process], is_requested: bool) -> Self {
+    fn new(processes: &[&Process], is_requested: bool) -> Self {
         let end = |it: &&Process| it.end.map_or(Timestamp(u64::MAX), |end| end.at);
         Self {
             at: processes.iter().map(|it| it.joined_at).min().unwrap_or_default(),

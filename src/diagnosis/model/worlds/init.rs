@@ -9,10 +9,10 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::evidence::event::Call;
 use crate::model::{MAX_WORLD, NCCL};
 
-/// One initialisation of the world by one process, as recorded before it began.
+/// One initialization of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]
 pub struct Init {
-    /// Number of earlier initialisations by the process.
+    /// Number of earlier initializations by the process.
     pub nth: u32,
     /// The call that joins the world.
     pub call: Arc<Call>,
@@ -45,7 +45,7 @@ pub struct Place {
 }
 
 impl Init {
-    /// The initialisation that begins with this call, from the recorded settings.
+    /// The initialization that begins with this call, from the recorded settings.
     pub(in crate::model) fn begun(
         nth: u32,
         call: &Arc<Call>,
@@ -68,7 +68,7 @@ impl Init {
         }
     }
 
-    /// The initialisation by the first call of a process, if that creates an NCCL communicator of
+    /// The initialization by the first call of a process, if that creates an NCCL communicator of
     /// all ranks. They meet at the rank that created its unique id.
     pub(in crate::model) fn of_communicator(
         call: &Arc<Call>,

@@ -12,14 +12,14 @@ use crate::source::guards;
 use crate::words;
 
 use super::{
-    Detail, Mistake, Reading, Sides, choice, decided_by, is_read, last_line, line_is_guarded,
-    numbers, ranks, supported, suspected, with_line,
+    CauseHypothesis, Detail, Mistake, Sides, choice, decided_by, is_read, last_line,
+    line_is_guarded, numbers, ranks, supported, suspected, with_line,
 };
 
 impl Sides<'_> {
     /// One side has left a loop over a collection in which the other goes on, after fewer calls at a line in it.
     /// The source shows no test in the loop that decides on that line, so the collection is shorter there.
-    pub(super) fn shorter_loop(&self) -> Option<Reading> {
+    pub(super) fn shorter_loop(&self) -> Option<CauseHypothesis> {
         let left = |short: &[&Process], long: &[&Process]| {
             let (first, other) = (*short.first()?, *long.first()?);
             let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
@@ -58,7 +58,7 @@ impl Sides<'_> {
     }
 
     /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
-    pub(super) fn left(&self) -> Option<Reading> {
+    pub(super) fn left(&self) -> Option<CauseHypothesis> {
         if !self.all_left() {
             return None;
         }
@@ -122,7 +122,7 @@ impl Sides<'_> {
 
     /// One side has left a loop in which the other goes on, or the other repeats a line, and no test in
     /// the source shows why.
-    pub(super) fn left_loop(&self) -> Option<Reading> {
+    pub(super) fn left_loop(&self) -> Option<CauseHypothesis> {
         let ended = |short: &[&Process], long: &[&Process]| {
             let (short, long) = (*short.first()?, *long.first()?);
             let (after, within) = (&self.line_at(short)?, &self.line_at(long)?);
@@ -237,7 +237,7 @@ fn loop_around<'a>(
 }
 
 /// The cause of calls in different groups at one line of a loop, which ranks make in different orders.
-pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<Reading> {
+pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<CauseHypothesis> {
     use GuardForm::{Iterates, Repeats};
     let mut around = guards::all_around(process, line);
     let (at, over) = around.find(|(_, it)| matches!(it.form, Iterates | Repeats))?;

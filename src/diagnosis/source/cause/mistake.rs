@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::Where;
 use crate::evidence::event::{Call, Guard};
 use crate::model::{Exception, GroupId};
 use crate::situation::Situation;
-use crate::source::guards::{self, Parting};
+use crate::source::guards::{self, RankGuard};
 use crate::words::{self, Ranks, number};
 
 /// Maximum length of a test in a headline, in characters.
@@ -93,7 +93,7 @@ impl Mistake {
     }
 
     /// A test on the rank decides which ranks make a call.
-    pub(crate) fn parted(situation: &Situation<'_>, group: GroupId, parting: &Parting) -> Self {
+    pub(crate) fn parted(situation: &Situation<'_>, group: GroupId, parting: &RankGuard) -> Self {
         let join = situation.join(group, parting.seq);
         let rank = parting.inside.first().copied().unwrap_or_default();
         let process = situation.model.member(group, rank);

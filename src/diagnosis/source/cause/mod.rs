@@ -29,7 +29,7 @@ pub use mistake::Mistake;
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct CauseHypothesis {
     /// The hypothesis.
     pub cause: Cause,
     /// The evidence as a sentence; `None` if the cause needs none.
@@ -55,7 +55,7 @@ pub enum Detail {
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
-pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
+pub fn most_likely(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
     read(situation, None, odd, others, at).cause
 }
 
@@ -66,8 +66,8 @@ pub fn read(
     odd: &[u32],
     others: &[u32],
     at: Timestamp,
-) -> Reading {
-    Sides { place, ..Sides::of(situation, odd, others, at) }.read()
+) -> CauseHypothesis {
+    Sides { place, ..Sides::new(situation, odd, others, at) }.read()
 }
 
 /// The same for ranks whose `requests` differ: if nothing else explains it, a test may have decided
@@ -78,8 +78,8 @@ pub fn of_requests(
     odd: &[u32],
     others: &[u32],
     at: Timestamp,
-) -> Reading {
-    let reading = Sides { requests, ..Sides::of(situation, odd, others, at) }.read();
+) -> CauseHypothesis {
+    let reading = Sides { requests, ..Sides::new(situation, odd, others, at) }.read();
     let chosen = of_values(situation, requests);
     chosen.filter(|_| reading.cause.kind == CauseKind::Unknown).unwrap_or(reading)
 }
@@ -89,7 +89,7 @@ pub fn of_requests(
 pub fn of_values<'a>(
     situation: &Situation<'_>,
     calls: impl IntoIterator<Item = &'a RankCall>,
-) -> Option<Reading> {
+) -> Option<CauseHypothesis> {
     let calls = calls.into_iter();
     let mut places = calls.filter_map(|it| Some((it.rank, it.place.as_ref()?)));
     let (rank, place) = places.next()?;
@@ -99,10 +99,10 @@ pub fn of_values<'a>(
     let line = Arc::new(place.clone());
     let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
     let because = line_is_guarded(&(line, guard));
-    Some(Reading { same_path: true, ..suspected(kind, Some(because)) })
+    Some(CauseHypothesis { same_path: true, ..suspected(kind, Some(because)) })
 }
 
-impl Reading {
+impl CauseHypothesis {
     /// The same with what a rank did wrong.
     #[must_use]
     pub(crate) fn with_mistake(self, mistake: Mistake) -> Self {
@@ -141,7 +141,7 @@ struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    fn of(situation: &'a Situation<'a>, odd: &[u32], others: &[u32], at: Timestamp) -> Self {
+    fn new(situation: &'a Situation<'a>, odd: &[u32], others: &[u32], at: Timestamp) -> Self {
         let processes = |ranks: &[u32]| {
             ranks.iter().filter_map(|&rank| situation.model.process_of(rank)).collect()
         };
@@ -149,7 +149,7 @@ impl<'a> Sides<'a> {
         Self { situation, place: None, requests: &[], odd, others, at }
     }
 
-    fn read(&self) -> Reading {
+    fn read(&self) -> CauseHypothesis {
         self.uneven_inputs()
             .or_else(|| self.swallowed_exception())
             .or_else(|| self.skipped_iteration())
@@ -161,7 +161,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.other_tests())
             .or_else(|| self.left_loop())
             .or_else(|| self.values())
-            .unwrap_or_else(Reading::unknown)
+            .unwrap_or_else(CauseHypothesis::unknown)
     }
 
     fn everybody(&self) -> impl Iterator<Item = &'a Process> {
@@ -170,7 +170,7 @@ impl<'a> Sides<'a> {
 
     /// PyTorch ignored a call of one side at the line where the other side waits. A program may make such
     /// calls in every iteration, so others must precede it, or there must be none.
-    fn ignored_call(&self) -> Option<Reading> {
+    fn ignored_call(&self) -> Option<CauseHypothesis> {
         const OTHERS: u64 = 3;
         let ignored = |from: &[&Process], by: &[&'a Process]| {
             let line = self.line_of(by.first()?)?;
@@ -201,7 +201,7 @@ impl<'a> Sides<'a> {
     }
 
     /// An iterator ended on some ranks and not on others, and these ranks began no step since then.
-    fn uneven_inputs(&self) -> Option<Reading> {
+    fn uneven_inputs(&self) -> Option<CauseHypothesis> {
         let ended = |process: &&Process| input_ended_before(process, self.at);
         let (short, long): (Vec<&Process>, Vec<&Process>) = self.everybody().partition(ended);
         if short.is_empty() || long.is_empty() {
@@ -230,7 +230,7 @@ impl<'a> Sides<'a> {
     }
 
     /// An exception left a collective, a forward or a backward, and its rank continued.
-    fn swallowed_exception(&self) -> Option<Reading> {
+    fn swallowed_exception(&self) -> Option<CauseHypothesis> {
         self.everybody().find_map(|process| {
             let exception = swallowed(process, self.at)?;
             let because = format!(
@@ -245,7 +245,7 @@ impl<'a> Sides<'a> {
     }
 
     /// A step in which a rank made no call of the group, while others did.
-    fn skipped_iteration(&self) -> Option<Reading> {
+    fn skipped_iteration(&self) -> Option<CauseHypothesis> {
         let (group, _) = self.place?;
         let history = &self.situation.model.group(group).history;
         let (process, skip) = self
@@ -266,7 +266,7 @@ impl<'a> Sides<'a> {
     }
 
     /// A condition on the rank that explains which ranks made the call.
-    fn rank_conditional(&self) -> Option<Reading> {
+    fn rank_conditional(&self) -> Option<CauseHypothesis> {
         let (group, seq) = self.place?;
         let join = self.situation.join(group, seq)?;
         let parted = |here: &[&Process], elsewhere: &[&Process]| {
@@ -286,7 +286,7 @@ impl<'a> Sides<'a> {
     }
 
     /// Conditions in the source around lines that only one side reached.
-    fn tests(&self) -> Option<Reading> {
+    fn tests(&self) -> Option<CauseHypothesis> {
         let all_left = self.all_left();
         self.missed().into_iter().find_map(|(line, guard)| {
             let kind = meaning(guard, all_left)?;
@@ -296,7 +296,7 @@ impl<'a> Sides<'a> {
 
     /// Conditions around lines that only one side reached whose subject is unknown: each rank
     /// decided by itself.
-    fn other_tests(&self) -> Option<Reading> {
+    fn other_tests(&self) -> Option<CauseHypothesis> {
         let decides = |guard: &Guard| {
             use GuardForm::{Fails, Holds, Leaves, Returns};
             matches!(guard.form, Holds | Fails | Leaves | Returns)
@@ -355,7 +355,7 @@ impl<'a> Sides<'a> {
     }
 
     /// Both sides made the call at one line, with different values.
-    fn values(&self) -> Option<Reading> {
+    fn values(&self) -> Option<CauseHypothesis> {
         let (group, seq) = self.place?;
         let join = self.situation.join(group, seq)?;
         let call_of = |side: &[&Process]| {
@@ -369,14 +369,14 @@ impl<'a> Sides<'a> {
             return None;
         }
         let [its, theirs] = [odd, other].map(|call| words::signature(call));
-        // Splits are no part of a signature.
+        // Splits are not part of a signature.
         let calls = (its != theirs).then(|| {
             let line = words::line(line);
             format!("At the line {line}, rank {a} calls {its}, and rank {b} {theirs}.")
         });
         let process = self.odd.first()?;
         let chosen = choice(process, line, GuardForm::Chooses);
-        // Different ways through a library are no difference of values.
+        // Different ways through a library are not a difference of values.
         if line != there && chosen.is_none() {
             return None;
         }
@@ -397,7 +397,7 @@ impl<'a> Sides<'a> {
             computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
         let because = words::joined(calls.into_iter().chain(shown).chain(computed), " ");
         let because = Some(because).filter(|it| !it.is_empty());
-        Some(Reading { same_path, ..suspected(kind, because) })
+        Some(CauseHypothesis { same_path, ..suspected(kind, because) })
     }
 
     /// Conditions around the line of a process's call that differs, or of its last call.
@@ -523,17 +523,21 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 }
 
 /// A supported cause with its evidence, if it needs any.
-pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> Reading {
+pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> CauseHypothesis {
     reading(kind, Confidence::Supported, because)
 }
 
 /// A cause that is only suspected.
-pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
+pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> CauseHypothesis {
     reading(kind, Confidence::Suspected, because)
 }
 
-const fn reading(kind: CauseKind, confidence: Confidence, because: Option<String>) -> Reading {
-    Reading {
+const fn reading(
+    kind: CauseKind,
+    confidence: Confidence,
+    because: Option<String>,
+) -> CauseHypothesis {
+    CauseHypothesis {
         cause: Cause { kind, confidence },
         because,
         mistake: None,

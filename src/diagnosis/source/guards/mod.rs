@@ -19,7 +19,7 @@ const MAX_CALLERS: usize = 16;
 
 /// A test on the rank that separates ranks.
 #[derive(Clone, Debug)]
-pub struct Parting {
+pub struct RankGuard {
     /// Line of the call.
     pub place: Arc<Where>,
     /// The line that depends on the test: that of the call, or of a caller.
@@ -34,7 +34,7 @@ pub struct Parting {
     pub outside: Vec<u32>,
 }
 
-impl Parting {
+impl RankGuard {
     /// The ranks on the branch that fewer ranks take: of two equal ones, that which fewer ranks of a
     /// large world would take. `None`: neither is known to be the smaller one.
     pub fn few(&self) -> Option<&[u32]> {
@@ -146,7 +146,7 @@ pub fn parted(
     place: &Arc<Where>,
     here: &[u32],
     elsewhere: &[u32],
-) -> Option<Parting> {
+) -> Option<RankGuard> {
     let member = |&rank: &u32| model.member(group, rank);
     let process = here.first().and_then(member)?;
     let strangers = elsewhere.iter().filter_map(member);
@@ -161,7 +161,7 @@ pub fn parted(
             here.iter().all(|&rank| comes(rank) != Some(false))
                 && elsewhere.iter().all(|&rank| comes(rank) != Some(true))
         })
-        .map(|(line, guard)| Parting {
+        .map(|(line, guard)| RankGuard {
             place: Arc::clone(place),
             line,
             guard: guard.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::model::{Encounter, Model};
+use crate::model::{CompletedCall, Model};
 use crate::speed;
 use crate::speed::clocks::Clocks;
 
@@ -70,7 +70,7 @@ struct CollectiveTime {
 fn collective_time(
     model: &Model,
     clocks: &Clocks<'_>,
-    encounter: &Encounter,
+    encounter: &CompletedCall,
 ) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
     let is_seen =

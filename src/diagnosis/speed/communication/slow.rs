@@ -12,7 +12,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
-use crate::model::{Came, GroupId, Model, Process, Quantity};
+use crate::model::{Arrival, GroupId, Model, Process, Quantity};
 use crate::speed::communication::quantile;
 use crate::speed::communication::times::{Kind, Timed, Times};
 use crate::speed::lateness;
@@ -209,7 +209,7 @@ fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
 }
 
 /// Start and end of the call of a rank, or of its wait.
-fn is_inside(came: &Came) -> Option<(Timestamp, Timestamp)> {
+fn is_inside(came: &Arrival) -> Option<(Timestamp, Timestamp)> {
     let is_apart = came.is_async || came.hidden;
     let begins = if is_apart { came.waits? } else { came.at };
     Some((begins, came.until?))

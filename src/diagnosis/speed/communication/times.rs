@@ -12,7 +12,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
-use crate::model::{Buckets, Encounter, GroupId, Model};
+use crate::model::{Buckets, CompletedCall, GroupId, Model};
 use crate::speed::clocks::Clocks;
 use crate::speed::communication::{CollectiveTime, collective_time};
 
@@ -84,7 +84,7 @@ impl Times {
         }
         let end = first + model.arrivals.latest().len() as u64;
         self.all.resize((end - first) as usize, None);
-        let clocks = Clocks::of(model);
+        let clocks = Clocks::new(model);
         if self.clocks == clocks.state() {
             changed.iter().for_each(|&number| self.take(model, &clocks, number));
         } else {
@@ -104,7 +104,7 @@ impl Times {
         if call.phase.is_some() {
             return;
         }
-        let kind = Kind::of(encounter);
+        let kind = Kind::from_call(encounter);
         let kind = match self.by_kind.get_key_value(&kind) {
             Some((known, _)) => Arc::clone(known),
             None => Arc::new(kind),
@@ -175,7 +175,7 @@ impl Times {
 }
 
 impl Kind {
-    fn of(encounter: &Encounter) -> Self {
+    fn from_call(encounter: &CompletedCall) -> Self {
         let buckets = encounter.buckets();
         Self {
             group: encounter.group,

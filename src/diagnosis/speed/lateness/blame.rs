@@ -12,7 +12,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::event::Call;
-use crate::model::{Came, Encounter, GroupId, Model};
+use crate::model::{Arrival, CompletedCall, GroupId, Model};
 use crate::speed::clocks::Clocks;
 
 /// Maximum number of consecutive waits that are followed.
@@ -41,7 +41,7 @@ struct WaitFor<'a> {
     on: u32,
     from: Timestamp,
     to: Timestamp,
-    encounter: &'a Encounter,
+    encounter: &'a CompletedCall,
 }
 
 /// Waits of each rank, by its number: ordered by time, without overlaps.
@@ -103,7 +103,7 @@ fn follow<'a>(
 }
 
 fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
-    let encounters: Vec<&Encounter> = model
+    let encounters: Vec<&CompletedCall> = model
         .arrivals
         .back_to(since, model.timing.straggler)
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
@@ -112,7 +112,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     let size = ranks.max().map_or(0, |last| *last as usize + 1);
     let active = activity(model, &encounters, size);
     let averaged = averaged(&encounters, size);
-    let clocks = Clocks::of(model);
+    let clocks = Clocks::new(model);
     let releases = releases(model, &encounters, &active);
     let mut waits: Waits<'_> = vec![Vec::new(); size];
     for encounter in encounters {
@@ -184,7 +184,7 @@ impl Releases<'_> {
 /// Releases of each rank, by its number.
 fn releases<'a>(
     model: &Model,
-    encounters: &[&'a Encounter],
+    encounters: &[&'a CompletedCall],
     active: &[Vec<Active>],
 ) -> Vec<Releases<'a>> {
     let mut releases = vec![Releases::default(); active.len()];
@@ -208,7 +208,7 @@ fn releases<'a>(
 
 /// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank went on before: it has not
 /// waited for this call.
-fn next_activity(came: &Came, on: &Came, active: &[Active]) -> Option<Timestamp> {
+fn next_activity(came: &Arrival, on: &Arrival, active: &[Active]) -> Option<Timestamp> {
     let next = active.partition_point(|active| active.at <= came.at);
     let next = active[next..].iter().find(|active| !active.is_bucket)?;
     (next.at > on.at).then_some(next.at)
@@ -223,7 +223,7 @@ fn deviation(values: &[f64]) -> f64 {
 }
 
 /// When each rank began to wait for DDP's buckets, by time, if recorded.
-fn averaged(encounters: &[&Encounter], size: usize) -> Vec<Vec<Timestamp>> {
+fn averaged(encounters: &[&CompletedCall], size: usize) -> Vec<Vec<Timestamp>> {
     let mut averaged = vec![Vec::new(); size];
     let last = encounters.iter().filter(|it| it.buckets().is_some());
     for came in last.flat_map(|encounter| encounter.came.iter()) {
@@ -241,8 +241,8 @@ fn averaged(encounters: &[&Encounter], size: usize) -> Vec<Vec<Timestamp>> {
 /// recorded. A backward pass may have much to do after its last bucket; ranks that are apart then
 /// do not wait.
 fn seen_begin(
-    encounter: &Encounter,
-    came: &Came,
+    encounter: &CompletedCall,
+    came: &Arrival,
     averaged: &[Timestamp],
     active: &[Active],
 ) -> Option<Timestamp> {
@@ -256,9 +256,9 @@ fn seen_begin(
 
 /// When the wait for the later rank began; `None`: there was none, as far as known.
 fn begin(
-    encounter: &Encounter,
-    came: &Came,
-    on: &Came,
+    encounter: &CompletedCall,
+    came: &Arrival,
+    on: &Arrival,
     holds: bool,
     active: &[Active],
 ) -> Option<Timestamp> {
@@ -290,7 +290,7 @@ struct Active {
 }
 
 /// Activity of each rank, by time.
-fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Active>> {
+fn activity(model: &Model, encounters: &[&CompletedCall], size: usize) -> Vec<Vec<Active>> {
     let mut active: Vec<Vec<Active>> = vec![Vec::new(); size];
     for encounter in encounters {
         for came in encounter.came.iter() {
@@ -310,6 +310,6 @@ fn activity(model: &Model, encounters: &[&Encounter], size: usize) -> Vec<Vec<Ac
 }
 
 /// Whether DDP averages gradients with this call.
-fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
+fn is_bucket(encounter: &CompletedCall, came: &Arrival) -> bool {
     came.hidden && encounter.call.op == Op::AllReduce
 }

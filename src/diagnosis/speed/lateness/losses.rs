@@ -55,7 +55,7 @@ pub(super) struct Losses<'a> {
 
 impl<'a> Losses<'a> {
     /// `blames`: see [`by_end`]; they may include earlier ones.
-    pub(super) fn of(
+    pub(super) fn new(
         model: &'a Model,
         blames: &'a [LostTime<'a>],
         (from, to): (Timestamp, Timestamp),

@@ -130,7 +130,7 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
             continue;
         }
         let blames = blames.get_or_insert_with(|| by_end(model, blame(model, earliest), end));
-        let losses = Losses::of(model, blames, (horizon, end), slice);
+        let losses = Losses::new(model, blames, (horizon, end), slice);
         if let Some(found) = losses.straggler() {
             return Some(found);
         }

@@ -104,5 +104,5 @@ fn callers_never_form_a_cycle() {
     };
     assert_eq!(forward.path.as_deref(), Some("t.py:4;t.py:9;"));
     assert_eq!(forward.batches, Some(7));
-    assert!(forward.repeated && !forward.unsynchronised);
+    assert!(forward.repeated && !forward.unsynchronized);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, Kind, NamedGroup, Status};
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 
 /// Index of a group in [`Groups::all`].
 pub(in super::super) type GroupAt = usize;
@@ -16,7 +16,7 @@ const MAX_MEMBERS: usize = 1 << 24;
 /// The groups of a job.
 #[derive(Debug, Default)]
 pub(in super::super) struct Groups {
-    pub(in super::super) all: Vec<Group>,
+    pub(in super::super) all: Vec<DumpedGroup>,
     /// Groups by rank and name; `None`: there was no room for it.
     of: BTreeMap<u32, HashMap<Arc<str>, Option<GroupAt>>>,
     /// Groups by rank and index of the kind of a call.
@@ -42,7 +42,7 @@ struct Described {
 
 /// A group of a job.
 #[derive(Debug)]
-pub(in super::super) struct Group {
+pub(in super::super) struct DumpedGroup {
     pub(in super::super) info: Arc<GroupInfo>,
     /// Ranks with messages in the group, with their peers.
     pub(in super::super) peers: BTreeMap<u32, BTreeSet<Option<u32>>>,
@@ -64,7 +64,7 @@ pub(in super::super) struct Progress {
 }
 
 impl Groups {
-    pub(in super::super) fn of(job: &Job) -> Self {
+    pub(in super::super) fn new(job: &DumpedJob) -> Self {
         let mut groups = Self { world_size: job.world_size(), ..Self::default() };
         let backends = backends(job);
         for (&rank, dump) in &job.ranks {
@@ -74,7 +74,7 @@ impl Groups {
                 }
             }
         }
-        let described = Described::of(job, groups.world_size);
+        let described = Described::new(job, groups.world_size);
         for (&rank, dump) in &job.ranks {
             for group in named(dump) {
                 let own = groups.of.get(&rank);
@@ -140,7 +140,7 @@ impl Groups {
             }
             let backend = backends.get(name).cloned().unwrap_or_default();
             let info = GroupInfo::c10d(name, Arc::clone(description), backend, members.to_vec());
-            self.all.push(Group {
+            self.all.push(DumpedGroup {
                 info: Arc::new(info),
                 peers: BTreeMap::new(),
                 progress: BTreeMap::new(),
@@ -155,7 +155,7 @@ impl Groups {
         of.insert(Arc::clone(name), at);
     }
 
-    fn find_peers(&mut self, job: &Job) {
+    fn find_peers(&mut self, job: &DumpedJob) {
         for (&rank, dump) in &job.ranks {
             for kind in dump.kinds.iter().filter(|kind| kind.is_message) {
                 let Some(at) = self.of_kind(rank, kind) else {
@@ -167,7 +167,7 @@ impl Groups {
         }
     }
 
-    fn find_progress(&mut self, job: &Job) {
+    fn find_progress(&mut self, job: &DumpedJob) {
         for (&rank, dump) in &job.ranks {
             let collectives = dump.entries.iter().filter(|it| it.seq == 0 && !it.is_message);
             for entry in collectives {
@@ -242,7 +242,7 @@ impl Progress {
 }
 
 impl Described {
-    fn of(job: &Job, world_size: u32) -> Self {
+    fn new(job: &DumpedJob, world_size: u32) -> Self {
         let mut lists: HashMap<Arc<str>, BTreeSet<Arc<[u32]>>> = HashMap::new();
         let mut users: HashMap<Arc<str>, BTreeSet<u32>> = HashMap::new();
         for (&rank, dump) in &job.ranks {
@@ -265,7 +265,7 @@ impl Described {
     /// Members of a group that the rank's own dump does not describe: those in the dump of another
     /// member, or the ranks that have entries of the group. Gloo describes only the group that was
     /// created last, without its name.
-    fn members(&self, job: &Job, rank: u32, group: &NamedGroup) -> Arc<[u32]> {
+    fn members(&self, job: &DumpedJob, rank: u32, group: &NamedGroup) -> Arc<[u32]> {
         let mut lists = self.lists.get(&group.name).into_iter().flatten();
         if let Some(members) = lists.find(|members| members.contains(&rank)) {
             return Arc::clone(members);
@@ -284,7 +284,7 @@ impl Described {
     }
 }
 
-impl Group {
+impl DumpedGroup {
     /// Number of a collective, beginning with 1.
     pub(in super::super) fn seq(&self, entry: &Entry) -> u64 {
         entry.seq + u64::from(self.from_zero)
@@ -316,7 +316,7 @@ fn named(dump: &Dump) -> Vec<&Arc<NamedGroup>> {
 }
 
 /// Backend of each group, by the first call in it.
-fn backends(job: &Job) -> BTreeMap<Arc<str>, Arc<str>> {
+fn backends(job: &DumpedJob) -> BTreeMap<Arc<str>, Arc<str>> {
     let mut backends: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
     for group in job.ranks.values().flat_map(named) {
         let NamedGroup { name, backend, .. } = &**group;

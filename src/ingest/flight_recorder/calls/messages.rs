@@ -12,7 +12,7 @@ use ddp_doctor_proto::Op;
 use super::groups::{GroupAt, Groups};
 use super::units::Calls;
 use crate::diagnosis::event::Call;
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 
 /// The messages of a job that can be counted.
 #[derive(Debug, Default)]
@@ -36,7 +36,11 @@ pub(in super::super) struct Placed {
 type Channel = [Vec<(usize, u64)>; 2];
 
 impl Messages {
-    pub(in super::super) fn of(job: &Job, groups: &Groups, calls: &BTreeMap<u32, Calls>) -> Self {
+    pub(in super::super) fn new(
+        job: &DumpedJob,
+        groups: &Groups,
+        calls: &BTreeMap<u32, Calls>,
+    ) -> Self {
         let mut channels: BTreeMap<(GroupAt, u32, u32), Channel> = BTreeMap::new();
         let mut messages = Self::default();
         for (&rank, calls) in calls {

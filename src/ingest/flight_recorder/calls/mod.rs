@@ -5,6 +5,6 @@ mod groups;
 mod messages;
 mod units;
 
-pub(super) use groups::{Group, GroupAt, Groups, Progress};
+pub(super) use groups::{DumpedGroup, GroupAt, Groups, Progress};
 pub(super) use messages::{Messages, Placed};
 pub(super) use units::{Calls, Unit};

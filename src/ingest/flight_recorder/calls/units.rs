@@ -38,7 +38,7 @@ pub(in super::super) struct Calls {
 }
 
 impl Calls {
-    pub(in super::super) fn of(rank: u32, dump: &Dump, groups: &Groups) -> Self {
+    pub(in super::super) fn new(rank: u32, dump: &Dump, groups: &Groups) -> Self {
         let silent = silent_backends(dump);
         let unended = unended_batches(dump);
         let ends = dump.entries.iter().filter(|entry| entry.ends_group);

@@ -183,7 +183,7 @@ impl<'a> Node<'a> {
         pairs.find_map(|(name, value)| (name.bytes() == Some(key.as_bytes())).then_some(value))
     }
 
-    /// Keys and values; empty if this is no dictionary.
+    /// Keys and values; empty if this is not a dictionary.
     pub(super) fn pairs(self) -> impl Iterator<Item = (Self, Self)> {
         let document = self.document;
         let values = match self.value {
@@ -272,7 +272,7 @@ struct Stack {
 
 impl Stack {
     /// Moves the values since the latest mark into a container: the value before them. `None`: there
-    /// is no mark, or no container.
+    /// is not a mark, or not a container.
     fn close(&mut self, document: &mut Document) -> Result<Option<()>, Invalid> {
         let Some(mark) = self.marks.pop() else {
             return Ok(None);

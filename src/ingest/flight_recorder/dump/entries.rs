@@ -153,7 +153,7 @@ impl EntryReader {
 
     /// `None`: it lacks its name, its group or its number.
     pub(super) fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
-        let fields = Fields::of(entry, &mut self.keys);
+        let fields = Fields::new(entry, &mut self.keys);
         let count = |node: Option<Node<'_>>| node.and_then(Node::int).and_then(counted);
         let seq_of_messages = count(fields.p2p_seq_id).unwrap_or(0);
         // Versions before 2.3 count both kinds together.

@@ -61,7 +61,7 @@ const NAMES: [&str; 21] = [
 
 impl<'a> Fields<'a> {
     /// The fields of an entry. Of a repeated field the first one counts.
-    pub(super) fn of(entry: Node<'a>, keys: &mut Keys) -> Self {
+    pub(super) fn new(entry: Node<'a>, keys: &mut Keys) -> Self {
         let mut fields = Self::default();
         for (key, value) in entry.pairs() {
             if let Some(field) = keys.name(key).and_then(|name| fields.at(name)) {

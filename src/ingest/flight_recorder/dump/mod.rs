@@ -196,11 +196,11 @@ pub(super) struct Kind {
 
 impl Dump {
     /// Reads a dump from the data of a file; `room` is for the entries of all dumps.
-    pub(super) fn of(root: Node<'_>, cut: Option<String>, room: &Room) -> Result<Self, Invalid> {
+    pub(super) fn new(root: Node<'_>, cut: Option<String>, room: &Room) -> Result<Self, Invalid> {
         let keys = ["entries", "pg_config", "pg_status", "version"];
         if !root.is_dict() || (cut.is_none() && !keys.iter().any(|key| root.get(key).is_some())) {
             return Err(Invalid(
-                "it is no Flight Recorder dump: expected a dictionary with `version`, `pg_config` \
+                "it is not a Flight Recorder dump: expected a dictionary with `version`, `pg_config` \
                  and `entries`"
                     .into(),
             ));

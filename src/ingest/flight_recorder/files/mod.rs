@@ -202,7 +202,7 @@ impl Reader<'_> {
 pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>, room: &Room) -> Result<Dump, Invalid> {
     let (mut document, root) = document::read(bytes)?;
     let cut = damage.or(document.cut.take());
-    Dump::of(document.node(root), cut, room)
+    Dump::new(document.node(root), cut, room)
 }
 
 #[cfg(test)]

@@ -182,8 +182,8 @@ fn pickles_that_could_run_code_are_rejected() {
 
 #[test]
 fn files_that_are_no_dumps_are_named_as_such() {
-    rejected(b"\x80\x02]K\x01a.".to_vec(), "no Flight Recorder dump: expected a dictionary");
-    rejected(br#"{"loss": 3}"#.to_vec(), "no Flight Recorder dump");
+    rejected(b"\x80\x02]K\x01a.".to_vec(), "not a Flight Recorder dump: expected a dictionary");
+    rejected(br#"{"loss": 3}"#.to_vec(), "not a Flight Recorder dump");
     rejected(b"epoch,loss\n1,2\n".to_vec(), "neither a pickle of protocol 2 or later nor JSON");
     rejected(Vec::new(), "it is empty");
     rejected(b"\x80\x02.".to_vec(), "an opcode needs a value");
@@ -201,7 +201,7 @@ fn deep_nesting_is_an_error() {
     // Nesting without marks grows the data alone, and nothing recurses into it.
     let inside =
         [&[0x80, 2][..], &b"]".repeat(1 << 20), &b"a".repeat((1 << 20) - 1), b"."].concat();
-    rejected(inside, "no Flight Recorder dump");
+    rejected(inside, "not a Flight Recorder dump");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn shared_values_do_not_multiply() {
         bytes.extend([b']', b'q', at + 1, b'(', b'h', at, b'h', at, b'e']);
     }
     bytes.push(b'.');
-    rejected(bytes, "no Flight Recorder dump");
+    rejected(bytes, "not a Flight Recorder dump");
 }
 
 #[test]
@@ -297,8 +297,8 @@ fn groups_of_a_claimed_world_are_limited() {
     let dump = parse(text.into(), None).unwrap();
     let path = "/job/_dump_0".into();
     let contents = Contents { dumps: vec![Found { path, dump }], ..Contents::default() };
-    let jobs = jobs::of(vec![contents], &mut Vec::new());
-    let groups = Groups::of(&jobs[0]);
+    let jobs = jobs::assemble(vec![contents], &mut Vec::new());
+    let groups = Groups::new(&jobs[0]);
     let members = groups.all.iter().map(|it| it.info.key.members.len());
     assert!(members.sum::<usize>() <= 1 << 24);
     assert!(groups.left_out() > 500);
@@ -308,7 +308,7 @@ fn groups_of_a_claimed_world_are_limited() {
 fn long_texts_and_many_values_are_errors() {
     rejected(b"\x80\x02X\xff\xff\xff\x7f".to_vec(), "a text of 2147483647 bytes");
     let number = b"\x80\x02\x8a\x10aaaaaaaaaaaaaaaa.";
-    rejected(number.to_vec(), "no Flight Recorder dump");
+    rejected(number.to_vec(), "not a Flight Recorder dump");
     let many = [&b"\x80\x02"[..], &vec![b'N'; (1 << 24) + 1]].concat();
     rejected(many, "more than 16777216 values");
     let lists = [&b"\x80\x02"[..], &vec![b']'; (1 << 22) + 1]].concat();
@@ -514,7 +514,7 @@ fn random_damage_never_panics() {
             Some(Found { path, dump })
         });
         let contents = Contents { dumps: dumps.collect(), ..Contents::default() };
-        for job in jobs::of(vec![contents], &mut Vec::new()) {
+        for job in jobs::assemble(vec![contents], &mut Vec::new()) {
             drop(diagnose(job, &mut Silent));
         }
     }

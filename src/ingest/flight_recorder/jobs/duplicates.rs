@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Job, Ranked, folder};
+use super::{DumpedJob, Ranked, folder};
 use crate::ingest::Remark;
 use crate::ingest::flight_recorder::dump::{Dump, Kind, have_one_backend};
 
@@ -71,7 +71,7 @@ fn contents(dump: &Dump) -> u64 {
     hasher.finish()
 }
 
-impl Job {
+impl DumpedJob {
     /// Adds the dump of a rank. Of two dumps of one backend the newer one is kept; those of
     /// different backends are combined.
     pub(super) fn add(&mut self, new: Ranked, remarks: &mut Vec<Remark>) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Job;
+use super::DumpedJob;
 
 /// Names jobs by the ends of their folders, each as long as it takes to tell the jobs apart.
-pub(super) fn name(jobs: &mut [Job]) {
+pub(super) fn name(jobs: &mut [DumpedJob]) {
     /// Maximum number of folders in a name.
     const LONGEST: usize = 8;
     let folders: Vec<Vec<String>> = jobs.iter().map(|job| folders(&job.folder)).collect();

@@ -24,7 +24,7 @@ mod ranks;
 
 /// The dumps of one job.
 #[derive(Debug, Default)]
-pub struct Job {
+pub struct DumpedJob {
     /// Name of the job: the end of its folder, as long as it takes to tell it from other jobs.
     pub(super) name: String,
     /// Folder of the dumps.
@@ -57,7 +57,7 @@ pub(super) fn series(path: &Path) -> Option<String> {
 }
 
 /// Groups dumps into jobs, and files that cannot be read with them.
-pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job> {
+pub(super) fn assemble(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<DumpedJob> {
     let mut ranked: Vec<Ranked> = Vec::new();
     let mut unreadable: Vec<(PathBuf, String)> = Vec::new();
     let from_one = ranks::counted_from_one(&contents);
@@ -93,7 +93,8 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
         by_place.entry(place_of(&it.path)).or_default().push(it);
     }
     let parts = folders::merge(by_place);
-    let mut jobs: Vec<Job> = parts.into_iter().map(|it| Job::of(it, remarks)).collect();
+    let mut jobs: Vec<DumpedJob> =
+        parts.into_iter().map(|it| DumpedJob::new(it, remarks)).collect();
     for (path, text) in unreadable {
         let job = nearest(&mut jobs, &place_of(&path));
         if let (Some(job), Some(rank)) = (job, ranks::named(&path)) {
@@ -107,12 +108,12 @@ pub(super) fn of(contents: Vec<Contents>, remarks: &mut Vec<Remark>) -> Vec<Job>
 }
 
 /// The job with a place that has most folders in common with this one; `None`: several have.
-fn nearest<'a>(jobs: &'a mut [Job], place: &Path) -> Option<&'a mut Job> {
+fn nearest<'a>(jobs: &'a mut [DumpedJob], place: &Path) -> Option<&'a mut DumpedJob> {
     let common = |other: &PathBuf| {
         let folders = place.components().zip(other.components());
         folders.take_while(|(one, other)| one == other).count()
     };
-    let shared = |job: &Job| job.places.iter().map(common).max().unwrap_or(0);
+    let shared = |job: &DumpedJob| job.places.iter().map(common).max().unwrap_or(0);
     let most = jobs.iter().map(shared).max()?;
     let mut nearest = jobs.iter_mut().filter(|job| shared(job) == most);
     let first = nearest.next()?;
@@ -124,8 +125,8 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).to_owned()
 }
 
-impl Job {
-    fn of(part: Part, remarks: &mut Vec<Remark>) -> Self {
+impl DumpedJob {
+    fn new(part: Part, remarks: &mut Vec<Remark>) -> Self {
         let mut job = Self { folder: part.folder(), places: part.places, ..Self::default() };
         let (latest, others) = folders::of_latest(part.dumps);
         for it in latest {

@@ -4,7 +4,7 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::Job;
+use super::DumpedJob;
 use crate::ingest::flight_recorder::dump::Entry;
 use crate::ingest::logs::{GivenUp, Log, Statements};
 
@@ -19,7 +19,7 @@ const MAX_SKEW: i64 = 60 * 1_000_000_000;
 /// Time after the last call of a dump until which its logs may end: longer than any timeout.
 const MAX_WAIT: u64 = 6 * 3600 * 1_000_000_000;
 
-impl Job {
+impl DumpedJob {
     /// The time to add to the times of logs, in nanoseconds, if they are shown to be of this job:
     /// they state a wait that a dump contains, or they are of the same time and the same world.
     /// `None`: nothing shows it.
@@ -123,7 +123,7 @@ impl Job {
         for log in &mut logs {
             log.shift(offset);
         }
-        let stated = Statements::of(&logs);
+        let stated = Statements::new(&logs);
         self.gave_up |= stated.has_timed_out();
         self.has_failed |= stated.has_failed();
         self.logs.extend(logs);

@@ -109,7 +109,7 @@ pub(super) fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> 
         }
         (named, _) => {
             let why = match named {
-                Some(rank) => format!("the number {rank} in its name is no rank of its groups"),
+                Some(rank) => format!("the number {rank} in its name is not a rank of its groups"),
                 None => "the rank is in neither the file name nor the contents".into(),
             };
             let text = format!("{why}: end the name with the rank, as in `trace_rank_3`");

@@ -3,12 +3,12 @@
 
 use crate::ingest::flight_recorder::calls::{GroupAt, Groups};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 
 /// Number of calls of all ranks that are kept in any case: the latest ones of each.
 const KEPT: usize = 1 << 16;
 /// Smallest and largest number of calls kept of each rank.
-const KEPT_EACH: [usize; 2] = [16, 512];
+const MAX_EACH: [usize; 2] = [16, 512];
 /// A group whose numbers are spread wider than this, relative to its calls, is not examined.
 const SPREAD: u64 = 4;
 
@@ -23,13 +23,13 @@ struct GroupCalls {
 const NO_CALL: u64 = 0;
 
 /// Removes such collectives from the dumps of a job. Progress and peers in `groups` remain.
-pub(super) fn remove(job: &mut Job, groups: &Groups) {
+pub(super) fn remove(job: &mut DumpedJob, groups: &Groups) {
     let each = KEPT / job.ranks.len().max(1);
-    remove_beyond(job, groups, each.clamp(KEPT_EACH[0], KEPT_EACH[1]));
+    remove_beyond(job, groups, each.clamp(MAX_EACH[0], MAX_EACH[1]));
 }
 
 /// Removes such collectives before the latest `kept` calls of each rank.
-fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
+fn remove_beyond(job: &mut DumpedJob, groups: &Groups, kept: usize) {
     if job.ranks.values().all(|dump| dump.entries.len() <= kept) {
         return;
     }
@@ -54,7 +54,7 @@ fn remove_beyond(job: &mut Job, groups: &Groups, kept: usize) {
 }
 
 /// The collectives by group; `None`: it is not examined.
-fn calls_by_group(job: &Job, groups: &Groups) -> Vec<Option<GroupCalls>> {
+fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
     // First and last number, and the number of calls.
     let mut ranges: Vec<Option<(u64, u64, u64)>> = vec![None; groups.all.len()];
     for (&rank, dump) in &job.ranks {
@@ -160,7 +160,7 @@ mod tests {
 
     /// The dumps of eight ranks with up to 400 calls; rank 5 makes no call of all ranks after the
     /// 90th. `differs`: a rank and a record whose size is another one.
-    fn job(differs: Option<(u32, u64)>) -> Job {
+    fn job(differs: Option<(u32, u64)>) -> DumpedJob {
         let mut contents = Contents::default();
         for rank in 0..8 {
             let last = if rank == 5 { 362 } else { 364 };
@@ -184,16 +184,16 @@ mod tests {
             let path = format!("trace_rank_{rank}").into();
             contents.dumps.push(Found { path, dump });
         }
-        jobs::of(vec![contents], &mut Vec::new()).remove(0)
+        jobs::assemble(vec![contents], &mut Vec::new()).remove(0)
     }
 
     /// The report, and the number of calls that the engine gets.
     fn report(differs: Option<(u32, u64)>, kept: usize) -> (Report, usize) {
         let mut job = job(differs);
-        let groups = Groups::of(&job);
+        let groups = Groups::new(&job);
         remove_beyond(&mut job, &groups, kept);
         let calls = job.ranks.values().map(|dump| dump.entries.len()).sum();
-        let replay = Replay::of(&job, groups);
+        let replay = Replay::new(&job, groups);
         let engine = replay.run(&mut Silent);
         (report::limited(engine.report(), &replay), calls)
     }

@@ -8,7 +8,7 @@ use ddp_doctor_proto::{DType, Op};
 
 use crate::ingest::flight_recorder::calls::{Calls, GroupAt, Groups, Unit};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, Kind, is_on_host};
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 
 /// A call that a ring has lost.
 struct Lost {
@@ -22,7 +22,7 @@ struct Lost {
 }
 
 /// Adds these calls to the dumps of a job, before all others. Returns whether there are any.
-pub(super) fn add(job: &mut Job, groups: &Groups) -> bool {
+pub(super) fn add(job: &mut DumpedJob, groups: &Groups) -> bool {
     let mut by_rank: BTreeMap<u32, Vec<Lost>> = BTreeMap::new();
     for (&rank, dump) in &mut job.ranks {
         if let Some(calls) = lost(rank, dump, groups) {
@@ -68,7 +68,7 @@ fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
     if dump.is_whole || dump.is_partial() || !is_counted {
         return None;
     }
-    let units = Calls::of(rank, dump, groups).units;
+    let units = Calls::new(rank, dump, groups).units;
     let mut first_of: BTreeMap<i64, (&Unit, &Entry)> = BTreeMap::new();
     for unit in &units {
         let entry = &dump.entries[unit.entries.start];

@@ -3,20 +3,20 @@
 //! collectives that the diagnosis does not need (`completed_collectives`).
 
 use super::calls::Groups;
-use super::jobs::Job;
+use super::jobs::DumpedJob;
 
 mod completed_collectives;
 mod lost_calls;
 mod outdated_dumps;
 
 /// Corrects the dumps. Returns the groups of the job, with the progress of all ranks.
-pub(super) fn prepare(job: &mut Job) -> Groups {
-    let mut groups = Groups::of(job);
+pub(super) fn prepare(job: &mut DumpedJob) -> Groups {
+    let mut groups = Groups::new(job);
     if outdated_dumps::set_aside(job, &groups) {
-        groups = Groups::of(job);
+        groups = Groups::new(job);
     }
     if lost_calls::add(job, &groups) {
-        groups = Groups::of(job);
+        groups = Groups::new(job);
     }
     completed_collectives::remove(job, &groups);
     groups

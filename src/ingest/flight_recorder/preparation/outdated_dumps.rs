@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::ingest::flight_recorder::calls::{Calls, Group, GroupAt, Groups, Unit};
+use crate::ingest::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Groups, Unit};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host};
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 use ddp_doctor_proto::vocabulary::Direction;
 
 /// Moves dumps that are older than those of their peers to those that cannot be used. Returns whether
 /// there are any.
-pub(super) fn set_aside(job: &mut Job, groups: &Groups) -> bool {
+pub(super) fn set_aside(job: &mut DumpedJob, groups: &Groups) -> bool {
     let older = find(job, groups);
     // Each of two dumps that is older than the other: they are of no one run, and show no order.
     if older.len() == job.ranks.len() {
@@ -33,12 +33,12 @@ struct Completed<'a> {
 }
 
 /// Ranks with older dumps, and what shows it.
-fn find(job: &Job, groups: &Groups) -> BTreeMap<u32, String> {
+fn find(job: &DumpedJob, groups: &Groups) -> BTreeMap<u32, String> {
     // By group: the latest collective of any kind, and the latest one that needs all members.
     let mut latest: Vec<[Option<Completed<'_>>; 2]> = vec![[None; 2]; groups.all.len()];
     let mut open: BTreeMap<(GroupAt, u32), u64> = BTreeMap::new();
     for (&rank, dump) in &job.ranks {
-        let units = Calls::of(rank, dump, groups).units;
+        let units = Calls::new(rank, dump, groups).units;
         for unit in units.iter().filter(|it| !it.is_message) {
             let (seq, entry) = (unit.seq, &dump.entries[unit.entries.start]);
             let is_symmetric = entry.op.direction() == Direction::Symmetric;
@@ -90,7 +90,7 @@ fn completed_in_time(dump: &Dump, entry: &Entry) -> bool {
     }
 }
 
-fn text(group: &Group, shown: Completed<'_>, is_empty: bool) -> String {
+fn text(group: &DumpedGroup, shown: Completed<'_>, is_empty: bool) -> String {
     let Completed { seq, rank, entry } = shown;
     let state = if is_empty { "is empty" } else { "is older than those of other ranks" };
     format!(

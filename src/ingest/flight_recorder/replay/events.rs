@@ -79,7 +79,7 @@ impl Replay<'_> {
         if self.job.logs.is_empty() {
             return OfRanks::default();
         }
-        let statements = Statements::of(&self.job.logs);
+        let statements = Statements::new(&self.job.logs);
         let others = statements.ranks();
         let others: Vec<u32> = others.filter(|it| !self.job.ranks.contains_key(it)).collect();
         let mut stated = statements.events(Timestamp(self.first_timeout));

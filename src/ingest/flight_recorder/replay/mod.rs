@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::calls::{Calls, Groups, Messages, Unit};
 use super::dump::{Dump, Entry};
-use super::jobs::Job;
+use super::jobs::DumpedJob;
 use super::waits::Waits;
 use crate::diagnosis::timing::Timing;
 
@@ -23,7 +23,7 @@ pub(super) use wait_duration::WaitDuration;
 
 /// A job as the engine sees it.
 pub(super) struct Replay<'a> {
-    pub(super) job: &'a Job,
+    pub(super) job: &'a DumpedJob,
     pub(super) groups: Groups,
     pub(super) calls: BTreeMap<u32, Calls>,
     pub(super) messages: Messages,
@@ -42,13 +42,13 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn of(job: &'a Job, groups: Groups) -> Self {
+    pub(super) fn new(job: &'a DumpedJob, groups: Groups) -> Self {
         let calls = job.ranks.iter();
         let mut calls: BTreeMap<u32, Calls> =
-            calls.map(|(&rank, dump)| (rank, Calls::of(rank, dump, &groups))).collect();
-        let messages = Messages::of(job, &groups, &calls);
+            calls.map(|(&rank, dump)| (rank, Calls::new(rank, dump, &groups))).collect();
+        let messages = Messages::new(job, &groups, &calls);
         messages.complete(&mut calls);
-        let waits = Waits::of(job, &groups, &calls, &messages);
+        let waits = Waits::new(job, &groups, &calls, &messages);
         let mut replay = Self {
             job,
             groups,
@@ -65,7 +65,7 @@ impl<'a> Replay<'a> {
         replay.first_open = replay.find_first_open();
         replay.shown = replay.representatives();
         replay.set_end();
-        replay.wait_duration = WaitDuration::of(&replay);
+        replay.wait_duration = WaitDuration::new(&replay);
         replay
     }
 

@@ -11,7 +11,7 @@ use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
 use crate::diagnosis::evidence::provenance::{
     CreatedGroup, DumpedCollective, Dumps, RankDump, StuckMessage,
 };
-use crate::ingest::flight_recorder::calls::{Calls, Group, GroupAt, Progress, Unit};
+use crate::ingest::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Progress, Unit};
 use crate::ingest::flight_recorder::dump::{Dump, State};
 
 /// The collectives of a rank, by group and number.
@@ -209,7 +209,7 @@ impl Replay<'_> {
 
 /// Whether the device of a rank has not completed a collective that others completed, although these
 /// have made two more than the rank.
-fn is_device_behind(group: &Group) -> bool {
+fn is_device_behind(group: &DumpedGroup) -> bool {
     let most = |of: fn(&Progress) -> u64| group.progress.values().map(of).max().unwrap_or(0);
     let (issued, completed) = (most(Progress::known), most(|it| it.completed));
     let mut ranks = group.progress.values().filter(|it| it.completed > 0);

@@ -20,7 +20,7 @@ pub(in super::super) enum WaitDuration {
 }
 
 impl WaitDuration {
-    pub(super) fn of(replay: &Replay<'_>) -> Self {
+    pub(super) fn new(replay: &Replay<'_>) -> Self {
         let limit = Timing::default().default_stall_after.as_nanos() as u64;
         let is_long = |(dump, entry): (&Dump, &Entry)| {
             let timed_out = entry.retired && !is_on_host(&entry.group.backend);

@@ -9,11 +9,11 @@ use crate::diagnosis::event;
 use crate::diagnosis::evidence::align;
 use crate::ingest::flight_recorder::calls::{Calls, GroupAt, Groups, Messages, Progress, Unit};
 use crate::ingest::flight_recorder::dump::{Dump, State};
-use crate::ingest::flight_recorder::jobs::Job;
+use crate::ingest::flight_recorder::jobs::DumpedJob;
 
 /// Incomplete calls.
 pub(super) struct IncompleteCalls<'a> {
-    pub(super) job: &'a Job,
+    pub(super) job: &'a DumpedJob,
     pub(super) groups: &'a Groups,
     pub(super) calls: &'a BTreeMap<u32, Calls>,
     pub(super) messages: &'a Messages,
@@ -34,8 +34,8 @@ pub(super) struct IncompleteCalls<'a> {
 }
 
 impl<'a> IncompleteCalls<'a> {
-    pub(super) fn of(
-        job: &'a Job,
+    pub(super) fn new(
+        job: &'a DumpedJob,
         groups: &'a Groups,
         calls: &'a BTreeMap<u32, Calls>,
         messages: &'a Messages,

@@ -1,7 +1,7 @@
 //! Which ranks wait for their devices: what a dump does not record, and other ranks' dumps show.
 //!
 //! A rank waits if one of its first incomplete calls needs a rank that has not made it, that is busy
-//! with an earlier call, or of which nothing is known. A rank that waits is no culprit: that is at
+//! with an earlier call, or of which nothing is known. A rank that waits is not a culprit: that is at
 //! the end of the chain of waits. The engine follows waits for ranks that have not made a call. What
 //! it does not get is unknown to it, and so is the progress of ranks whose waits lead only there.
 //!
@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::calls::{Calls, GroupAt, Groups, Messages, Unit};
-use super::jobs::Job;
+use super::jobs::DumpedJob;
 use crate::diagnosis::evidence::provenance::Disagreement;
 use graph::{AwaitedCall, Graph, Need, Vertex, closed, components};
 use incomplete_calls::IncompleteCalls;
@@ -87,13 +87,13 @@ impl Waits {
         self.first.contains_key(&rank)
     }
 
-    pub(super) fn of(
-        job: &Job,
+    pub(super) fn new(
+        job: &DumpedJob,
         groups: &Groups,
         calls: &BTreeMap<u32, Calls>,
         messages: &Messages,
     ) -> Self {
-        WaitGraph::of(IncompleteCalls::of(job, groups, calls, messages)).waits()
+        WaitGraph::new(IncompleteCalls::new(job, groups, calls, messages)).waits()
     }
 }
 
@@ -108,7 +108,7 @@ struct WaitGraph<'a> {
 }
 
 impl<'a> WaitGraph<'a> {
-    fn of(incomplete: IncompleteCalls<'a>) -> Self {
+    fn new(incomplete: IncompleteCalls<'a>) -> Self {
         let graph = incomplete.graph();
         let component = components(&graph);
         Self {

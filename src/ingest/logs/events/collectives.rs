@@ -13,18 +13,18 @@ use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId
 use crate::diagnosis::evidence::align::compare;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::GroupName;
-use crate::ingest::logs::job::{Job, Rank, Topic, Waiting, before, in_collective, place_of};
+use crate::ingest::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective, place_of};
 use crate::ingest::{dtypes, process};
 
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
 
 /// Adds the calls of all ranks.
-pub(super) fn add_calls(job: &mut Job) {
+pub(super) fn add_calls(job: &mut LoggedJob) {
     let names = job.ranks.values().flat_map(|rank| rank.waits.keys());
     let names: BTreeSet<GroupName> = names.cloned().collect();
     for (index, name) in (1..).zip(&names) {
-        Members::of(job, name).add(job, name, index);
+        Members::new(job, name).add(job, name, index);
     }
     if names.is_empty() {
         stacks(job);
@@ -43,7 +43,7 @@ struct Members {
 }
 
 impl Members {
-    fn of(job: &Job, name: &GroupName) -> Self {
+    fn new(job: &LoggedJob, name: &GroupName) -> Self {
         let of_rank =
             |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
         let waiting: BTreeMap<u32, Waiting> = job.ranks.iter().filter_map(of_rank).collect();
@@ -105,7 +105,7 @@ impl Members {
         self.progress.keys().filter(is_behind).copied().collect()
     }
 
-    fn add(&self, job: &mut Job, name: &GroupName, index: u32) {
+    fn add(&self, job: &mut LoggedJob, name: &GroupName, index: u32) {
         let known: BTreeSet<u32> =
             self.waiting.keys().chain(self.progress.keys()).chain(&self.gone).copied().collect();
         let is_known = self.is_consistent() && (self.is_complete || self.is_decisive());
@@ -129,7 +129,7 @@ impl Members {
 
     /// Adds how far ranks had come. One that did not time out is in its first collective that is not
     /// complete, or has returned from its last one.
-    fn add_progress(&self, job: &mut Job, info: &Arc<GroupInfo>, index: u32) {
+    fn add_progress(&self, job: &mut LoggedJob, info: &Arc<GroupInfo>, index: u32) {
         let last = self.waiting.values().map(|it| it.since).max();
         let last = last.unwrap_or_default();
         for (&rank, &(enqueued, completed)) in &self.progress {
@@ -162,7 +162,7 @@ impl Members {
         }
     }
 
-    fn info(&self, job: &Job, name: &GroupName, known: &BTreeSet<u32>) -> Arc<GroupInfo> {
+    fn info(&self, job: &LoggedJob, name: &GroupName, known: &BTreeSet<u32>) -> Arc<GroupInfo> {
         let world = job.names.world.filter(|_| self.is_complete);
         let members = match world {
             Some(size) => (0..size).collect(),
@@ -175,7 +175,7 @@ impl Members {
     }
 
     /// Adds a note on why the calls decide nothing.
-    fn explain(&self, job: &mut Job, name: &GroupName, is_known: bool, silent: &[u32]) {
+    fn explain(&self, job: &mut LoggedJob, name: &GroupName, is_known: bool, silent: &[u32]) {
         let ranks: Vec<u32> = self.waiting.keys().copied().collect();
         let Some(first) = self.waiting.values().next() else {
             return;
@@ -204,7 +204,7 @@ impl Members {
         let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
         if self.may_be_left() {
             job.note(Topic::Waits, format!(
-                "{} waiting in {group} at neighbouring calls: they may be of one group, since a rank may leave the \
+                "{} waiting in {group} at neighboring calls: they may be of one group, since a rank may leave the \
                  first of them before the others",
                 were(&ranks)
             ));
@@ -258,7 +258,7 @@ fn differ(one: &Waiting, other: &Waiting) -> bool {
 
 /// Adds the call that a rank waited in.
 fn issue(
-    job: &mut Job,
+    job: &mut LoggedJob,
     rank: u32,
     thread: u32,
     group: Option<&Arc<GroupInfo>>,
@@ -292,7 +292,7 @@ fn issue(
 
 /// Adds the calls that PyTorch compared: those of one collective. Returns whether a difference is known
 /// that matters.
-pub(super) fn add_compared_calls(job: &mut Job) -> bool {
+pub(super) fn add_compared_calls(job: &mut LoggedJob) -> bool {
     let runs = job.ranks.iter();
     let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
     let runs: BTreeMap<u32, Waiting> = runs.collect();
@@ -319,14 +319,14 @@ pub(super) fn add_compared_calls(job: &mut Job) -> bool {
     calls.iter().any(|it| compare(&calls[0], it).is_some())
 }
 
-fn join(job: &mut Job, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
+fn join(job: &mut LoggedJob, rank: u32, group: &Arc<GroupInfo>, at: Timestamp) {
     let joined = Event::GroupJoined { process: process(rank), group: Arc::clone(group) };
     job.events.push((before(at, Duration::from_millis(2)), joined));
 }
 
 /// Adds the collective that ranks are in according to their stacks, if it is one at one line, and
 /// other ranks are elsewhere.
-fn stacks(job: &mut Job) {
+fn stacks(job: &mut LoggedJob) {
     let mut inside: BTreeMap<u32, (Op, Option<Where>, Timestamp)> = BTreeMap::new();
     let mut outside: Vec<u32> = Vec::new();
     let mut lasts = true;
@@ -364,7 +364,7 @@ fn stacks(job: &mut Job) {
 }
 
 /// Adds the calls in which ranks ended, according to their stacks.
-pub(super) fn add_last_calls(job: &mut Job) {
+pub(super) fn add_last_calls(job: &mut LoggedJob) {
     let ended = job.ranks.iter().filter_map(|(&number, rank)| {
         let (at, _) = rank.ended.filter(|_| rank.waits.is_empty())?;
         let op = in_collective(rank.stacks.last()?)?.0?;
@@ -377,7 +377,7 @@ pub(super) fn add_last_calls(job: &mut Job) {
 }
 
 /// Adds a note on where ranks were.
-fn describe(job: &mut Job) {
+fn describe(job: &mut LoggedJob) {
     let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (&number, rank) in &job.ranks {
         if let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) {

@@ -6,10 +6,10 @@ use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::diagnosis::event::{Event, OomKills};
 use crate::diagnosis::words;
-use crate::ingest::logs::job::{Job, Topic};
+use crate::ingest::logs::job::{LoggedJob, Topic};
 use crate::ingest::process;
 
-impl Job {
+impl LoggedJob {
     /// Adds how ranks ended, what they raised, and where they stood.
     pub(in super::super) fn add_ends(&mut self) {
         let mut notes = Vec::new();

@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
 use super::folders::launch_of;
-use super::job::{EARLIER, Job, before};
+use super::job::{EARLIER, LoggedJob, before};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
@@ -37,7 +37,7 @@ pub struct Evidence {
 /// Turns the facts of all logs of one job into events.
 #[must_use]
 pub fn evidence(logs: &[Log]) -> Evidence {
-    let mut job = Job::of_logs(logs);
+    let mut job = LoggedJob::of_logs(logs);
     job.drop_consequences(false);
     job.drop_aborts();
     job.open(logs);
@@ -57,7 +57,7 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.close()
 }
 
-impl Job {
+impl LoggedJob {
     /// The processes of all ranks.
     fn open(&mut self, logs: &[Log]) {
         let begins = before(self.begins(), EARLIER);

@@ -9,10 +9,10 @@ use super::collectives::named;
 use crate::diagnosis::event::{Event, GroupInfo, Parameters};
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 use crate::ingest::logs::facts::GroupName;
-use crate::ingest::logs::job::{Job, OfModel, Rank, SAME_MODEL};
+use crate::ingest::logs::job::{LoggedJob, OfModel, Rank, SAME_MODEL};
 use crate::ingest::process;
 
-impl Job {
+impl LoggedJob {
     /// Adds what ranks state about the parameters of their models.
     pub(super) fn add_models(&mut self) {
         let mut statements: Vec<(u32, Timestamp, Parameters)> = Vec::new();

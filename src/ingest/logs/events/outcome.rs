@@ -8,10 +8,10 @@ use crate::diagnosis::event::{Event, OomKills, ProcessId};
 use crate::diagnosis::evidence::request;
 use crate::diagnosis::model::libc_signal::{HUP, TERM};
 use crate::ingest::logs::facts::ExitStatus;
-use crate::ingest::logs::job::{Job, NetworkError, Rank, Topic, on_place};
+use crate::ingest::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};
 use crate::ingest::process;
 
-impl Job {
+impl LoggedJob {
     /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an
     /// earlier attempt. Returns whether there is one.
     pub(super) fn add_success(&mut self) -> bool {
@@ -33,7 +33,7 @@ impl Job {
         for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
             let mut last = process(rank);
             if self.restarted.is_some() {
-                last = ProcessId::of(1, rank + 1);
+                last = ProcessId::new(1, rank + 1);
                 self.join(last, Some(rank), 0, begun, 1);
             }
             let ended = Event::ProcessChanged {

@@ -10,14 +10,14 @@ use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
 use crate::diagnosis::evidence::backends::{GLOO, NCCL};
 use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::job::{Barrier, Job, LAUNCH, Topic, Wait};
+use crate::ingest::logs::job::{Barrier, LAUNCH, LoggedJob, Topic, Wait};
 use crate::ingest::process;
 
 /// Where ranks meet, if the text does not say it.
 const STORE: &str = "their store";
 
 /// Adds the waits of ranks for others that they or the arithmetic name. Returns whether there are any.
-pub(super) fn add_joins(job: &mut Job) -> bool {
+pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
     barriers(job);
     let at_barriers = !job.joins.barriers.is_empty();
     job.joins.count_servers();
@@ -67,7 +67,7 @@ pub(super) fn add_joins(job: &mut Job) -> bool {
 }
 
 /// Adds that ranks were joining a world of this size.
-fn world(job: &mut Job, size: u32) {
+fn world(job: &mut LoggedJob, size: u32) {
     let waiting: Vec<(u32, Wait)> =
         job.joins.waiting.iter().map(|(&rank, &wait)| (rank, wait)).collect();
     for (rank, wait) in waiting {
@@ -92,7 +92,7 @@ fn world(job: &mut Job, size: u32) {
 }
 
 /// Adds the devices that ranks use, which NCCL compared when it connected them.
-pub(super) fn add_devices(job: &mut Job) {
+pub(super) fn add_devices(job: &mut LoggedJob) {
     let used = job.ranks.iter();
     let used = used.filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
     let at = job.begins();
@@ -112,7 +112,7 @@ pub(super) fn add_devices(job: &mut Job) {
 }
 
 /// Adds the waits in monitored barriers.
-fn barriers(job: &mut Job) {
+fn barriers(job: &mut LoggedJob) {
     let barriers = std::mem::take(&mut job.joins.barriers);
     for (&rank, Barrier { op, missing, wait }) in &barriers {
         let mut members = missing.clone();

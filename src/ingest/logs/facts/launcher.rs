@@ -280,7 +280,7 @@ impl Report {
     ///
     /// Of failures with one time, torchrun calls that of the lowest rank the first: it knows nothing
     /// more of their order. If it names a higher rank, the failures of lower ones came later, and
-    /// are no evidence against their ranks. Signals that end a job are left to the engine, which
+    /// are not evidence against their ranks. Signals that end a job are left to the engine, which
     /// knows what launchers do; if all have failed by one, nobody but their sender ended the job.
     pub(super) fn finish(&mut self, facts: &mut Facts) {
         self.end_traceback(facts);

@@ -31,7 +31,7 @@ pub(in super::super) fn read(
     written: Timestamp,
     open: impl Fn() -> io::Result<Lines>,
 ) -> io::Result<(Facts, Option<String>)> {
-    let mut reader = Reader::of(path, Form::new(Year::Before(written)));
+    let mut reader = Reader::new(path, Form::new(Year::Before(written)));
     let mut lines = open()?;
     let mut text = String::new();
     let mut trouble = None;
@@ -54,10 +54,10 @@ pub(in super::super) fn read(
         }
         if reader.begins_anew {
             lines = open()?.broken_at(reader.form.terminal);
-            reader = Reader::of(path, reader.form);
+            reader = Reader::new(path, reader.form);
         }
     }
-    if lines.is_cut() {
+    if lines.detect_cut() {
         trouble = Some(format!("only its first {} GiB were read", MAX_BYTES >> 30));
     }
     let facts = reader.finish();
@@ -123,7 +123,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn of(path: &Path, form: Form) -> Self {
+    fn new(path: &Path, form: Form) -> Self {
         Self {
             facts: Facts::default(),
             streams: HashMap::new(),
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     fn line(&mut self, text: &str) {
-        let mut line = Line::of(text, &self.form);
+        let mut line = Line::parse(text, &self.form);
         self.prefixes.read(line.text);
         let is_item = line.label.is_task_alone() && line.text.starts_with('[');
         self.lists = self.lists.filter(|_| is_item);
@@ -227,7 +227,7 @@ impl Reader {
 
     /// Takes the rank in the name of the file as that of lines without a label, unless the file has
     /// lines of other ranks as well.
-    fn name_unlabelled(&mut self) {
+    fn name_unlabeled(&mut self) {
         let named = self.named.rank;
         let is_only = self.facts.ranks.iter().all(|it| Some(*it) == named);
         let facts = self.facts.facts.iter_mut().map(|it| &mut it.who);
@@ -244,7 +244,7 @@ impl Reader {
 
     fn finish(mut self) -> Facts {
         self.flush(true);
-        self.name_unlabelled();
+        self.name_unlabeled();
         if let Year::Before(written) = self.form.year {
             self.facts.guesses_year = self.has_guessed;
             self.facts.has_no_year = self.has_guessed && written.since(self.facts.last) > MAX_AGE;
@@ -320,7 +320,7 @@ mod tests {
     fn memory_of_incomplete_tracebacks_is_limited() {
         let mut reader = Reader {
             max_open_bytes: 64 << 10,
-            ..Reader::of(Path::new("a.log"), Form::new(Year::Before(Timestamp::now())))
+            ..Reader::new(Path::new("a.log"), Form::new(Year::Before(Timestamp::now())))
         };
         let frame = "  File \"/job/train.py\", line 7, in step";
         for rank in 0..200 {

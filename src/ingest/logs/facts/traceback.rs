@@ -337,7 +337,7 @@ impl Traceback {
             facts.add(Subject::default(), at, Statement::Quoted { text });
             return;
         }
-        if is_end_of_child(&text, at, facts)
+        if read_end_of_child(&text, at, facts)
             || text.is_empty()
             || REPORTS.iter().any(|it| text.contains(it))
         {
@@ -394,7 +394,7 @@ fn size_of_frames(frames: &[Where]) -> usize {
 
 /// Adds the end of another process that an exception reports: "process 2 terminated with signal SIGSEGV" of
 /// `torch.multiprocessing.spawn`, or the process and the address of Ray. Returns whether it is one.
-fn is_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
+fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(child) = scan::after(text, "ProcessExitedException: process ")
         && let Some(local) = scan::rank(child)
     {

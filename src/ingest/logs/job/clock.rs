@@ -27,7 +27,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn of(logs: &[Log]) -> Self {
+    pub(super) fn new(logs: &[Log]) -> Self {
         let facts = logs.iter().flat_map(|log| &log.facts.facts);
         let stacks = logs.iter().flat_map(|log| &log.facts.stacks);
         let times = facts.map(|fact| fact.at).chain(stacks.map(|it| it.at));

@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::losses::Loss;
 use super::rank::{Raised, Rank};
-use super::{Job, Topic, joins};
+use super::{LoggedJob, Topic, joins};
 use crate::diagnosis::event::Event;
 use crate::diagnosis::evidence::transport;
 use crate::diagnosis::model::libc_signal::{ABRT, TERM};
@@ -21,7 +21,7 @@ use crate::ingest::process;
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
 
-impl Job {
+impl LoggedJob {
     /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
     /// known and others stopped as well: they lost a peer, or write to the same log and state no later progress.
     /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
@@ -117,7 +117,7 @@ impl Job {
             for raised in std::mem::take(&mut rank.raised) {
                 let at = words::at(raised.place.as_ref());
                 let same = lost
-                    .entry((Loss::of(&raised.text), at))
+                    .entry((Loss::parse(&raised.text), at))
                     .or_insert_with(|| (Vec::new(), raised.clone()));
                 same.0.push(number);
                 let left = Event::Exception {
@@ -141,7 +141,7 @@ impl Job {
 
     /// Ranks that report such errors alone, before any other failure. An error of the network is one between ranks.
     fn victims_of_unknown_ranks(&self, named: bool, differ: bool) -> Vec<u32> {
-        let is_loss = |number: u32, raised: &Raised| match Loss::of(&raised.text) {
+        let is_loss = |number: u32, raised: &Raised| match Loss::parse(&raised.text) {
             Loss::Difference => !differ,
             Loss::Models => true,
             Loss::Failure => raised.is_of_others(number),

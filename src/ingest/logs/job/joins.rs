@@ -218,7 +218,7 @@ impl Joins {
             notes.push(format!(
                 "{who} lost the connection to the store at {server}: the process that serves it, mostly that of \
                  rank 0, had ended or could not be reached\nFind out how that process ended: add its log. At the \
-                 end of a training, this is no failure."
+                 end of a training, this is not a failure."
             ));
         }
         if !self.stuck.is_empty() {

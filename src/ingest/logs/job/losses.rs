@@ -28,7 +28,7 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn parse(text: &str) -> Self {
         match text {
             _ if DIFFERENCES.iter().any(|it| text.contains(it)) => Self::Difference,
             _ if text.contains(OTHER_SHAPE) => Self::Models,

@@ -1,6 +1,6 @@
 //! What the logs of a job state about each of its ranks.
 //!
-//! [`Job`] takes the facts of all logs: `process_names` finds the rank that a fact is about, and `clock` its time.
+//! [`LoggedJob`] takes the facts of all logs: `process_names` finds the rank that a fact is about, and `clock` its time.
 //! `rank`, `joins` and `stack_place` hold what is stated about a rank, and `unidentified_processes` takes the facts
 //! about other processes. `losses` and `consequences` then separate failures from what they brought about.
 
@@ -87,7 +87,7 @@ pub(super) fn on_place(on: String, place: &str) -> String {
 }
 
 /// Everything known of a job.
-pub(super) struct Job {
+pub(super) struct LoggedJob {
     pub(super) names: ProcessNames,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) joins: Joins,
@@ -120,14 +120,14 @@ pub(super) struct Job {
     pub(super) ends: Timestamp,
 }
 
-impl Job {
+impl LoggedJob {
     pub(super) fn of_logs(logs: &[Log]) -> Self {
         let all: Vec<&Facts> = logs.iter().map(|log| &log.facts).collect();
-        Self::of(&all, Clock::of(logs))
+        Self::new(&all, Clock::new(logs))
     }
 
-    fn of(all: &[&Facts], clock: Clock) -> Self {
-        let names = ProcessNames::of(all);
+    fn new(all: &[&Facts], clock: Clock) -> Self {
+        let names = ProcessNames::new(all);
         let known = names.processes.keys();
         let mut job = Self {
             ranks: known.map(|&rank| (rank, Rank::default())).collect(),

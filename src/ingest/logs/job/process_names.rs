@@ -29,7 +29,7 @@ pub(in super::super) struct ProcessNames {
 }
 
 impl ProcessNames {
-    pub(super) fn of(all: &[&Facts]) -> Self {
+    pub(super) fn new(all: &[&Facts]) -> Self {
         let mut names = Self::default();
         let pairs: BTreeSet<_> = all.iter().flat_map(|facts| &facts.pairs).collect();
         for label in pairs {

@@ -8,7 +8,7 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::losses::Loss;
 use super::rank::went_on_after;
-use super::{Job, MAX_NOTES, NODE_FAILURE, Topic, joins};
+use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
 use crate::diagnosis::event::{Event, UnplacedFailure};
 use crate::diagnosis::evidence::{allocation, known_errors, transport};
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
@@ -24,7 +24,7 @@ const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
 
-impl Job {
+impl LoggedJob {
     /// Takes a fact about a process that the text does not identify.
     pub(super) fn add_unidentified(&mut self, fact: &Fact, at: Timestamp) {
         let who = &fact.who;
@@ -42,7 +42,7 @@ impl Job {
                 } else if *went_on {
                     went_on_after(&name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
-                    Loss::of(text).note(&name(who), 1, place.as_ref(), text)
+                    Loss::parse(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
                     let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
                     let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
@@ -148,10 +148,10 @@ impl Job {
         failed: &BTreeMap<u32, (LineNumber, ExitStatus)>,
     ) {
         let raised = unknown.iter().enumerate().filter_map(|(index, (fact, _))| {
-            let is_unlabelled = fact.who == Subject::default();
+            let is_unlabeled = fact.who == Subject::default();
             match fact.what {
                 Statement::Raised { by_launcher: false, went_on: false, uncaught, .. }
-                    if is_unlabelled =>
+                    if is_unlabeled =>
                 {
                     Some((index, uncaught))
                 }
@@ -192,7 +192,7 @@ impl Job {
                  to it."
             )
         } else if transport::is_loss_of_peer(text) {
-            Loss::of(text).note("a launcher", 1, None, text)
+            Loss::parse(text).note("a launcher", 1, None, text)
         } else {
             format!("a launcher raised {text}")
         };

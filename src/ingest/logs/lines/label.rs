@@ -42,7 +42,7 @@ impl Worker {
     /// A worker of Ray, of which only its process is known, unless its actor has a `name`.
     pub(in super::super) fn of_ray(name: &str, pid: u32, host: Option<&str>) -> Option<Self> {
         Some(Self {
-            name: Name::of(name).or_else(|| Name::of(RAY))?,
+            name: Name::parse(name).or_else(|| Name::parse(RAY))?,
             pid: Some(pid),
             host: host.and_then(|it| it.trim().parse().ok()),
         })
@@ -51,12 +51,12 @@ impl Worker {
     /// A pod of Kubernetes.
     pub(in super::super) fn of_pod(name: &str) -> Option<Self> {
         let is_short = name.len() <= MAX_NAME;
-        Some(Self { name: Name::of(name).filter(|_| is_short)?, pid: None, host: None })
+        Some(Self { name: Name::parse(name).filter(|_| is_short)?, pid: None, host: None })
     }
 
     /// Whether only its process is known.
     pub(in super::super) fn is_unnamed(&self) -> bool {
-        Some(self.name) == Name::of(RAY)
+        Some(self.name) == Name::parse(RAY)
     }
 }
 
@@ -66,7 +66,7 @@ const TITLES: [&str; 2] = ["sglang::scheduler_", "VLLM::"];
 /// The label of the process with this title, if an engine named it: "sglang::scheduler_TP3".
 pub(in super::super) fn of_title(title: &str, pid: Option<u32>) -> Option<Label> {
     let name = TITLES.iter().find_map(|it| title.strip_prefix(it))?;
-    let name = Name::of(name.split(' ').next()?)?;
+    let name = Name::parse(name.split(' ').next()?)?;
     let worker = Some(Worker { name, pid, host: None });
     Some(Label { worker, rank: name.rank_of_engine(), ..Label::default() })
 }
@@ -81,7 +81,7 @@ const MAX_NAME: usize = 48;
 pub(in super::super) struct Name([u8; MAX_NAME]);
 
 impl Name {
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let is_word =
             |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'-' | b'.' | b':');
         let begins = text.starts_with(|it: char| it.is_ascii_alphabetic());
@@ -214,7 +214,7 @@ impl Form {
 
 impl<'a> Line<'a> {
     /// Splits a line of a file.
-    pub(in super::super) fn of(line: &'a str, form: &Form) -> Self {
+    pub(in super::super) fn parse(line: &'a str, form: &Form) -> Self {
         let (line, day) = Self::split(line, form);
         let day = day.or_else(|| glog(line.text));
         let complete = |(month, date, of_day)| form.year.complete(month, date, of_day);
@@ -335,7 +335,7 @@ fn composed(text: &str) -> Option<(Name, &str)> {
     let name = name.trim_end();
     let number = name.rsplit(['-', '_']).next()?;
     let is_numbered = !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit());
-    Some((Name::of(name).filter(|_| is_numbered && number.len() < name.len())?, rest))
+    Some((Name::parse(name).filter(|_| is_numbered && number.len() < name.len())?, rest))
 }
 
 /// "[default3]:text" of torchrun; the word is the role. "rank" is one if PyTorch's label follows it.
@@ -371,7 +371,7 @@ fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
         }
     }
     let placed = place.map(|place| format!("{name}_{place}"));
-    let name = Name::of(placed.as_deref().unwrap_or(name)).filter(|_| pid.is_some())?;
+    let name = Name::parse(placed.as_deref().unwrap_or(name)).filter(|_| pid.is_some())?;
     let rank = rank.or_else(|| name.rank_of_engine());
     let worker = Worker { name, pid, host };
     Some((worker, rank, rest.strip_prefix(' ').unwrap_or(rest)))
@@ -381,7 +381,7 @@ fn worker(text: &str) -> Option<(Worker, Option<u32>, &str)> {
 pub(in super::super) fn named_stamp(text: &str) -> Option<(Timestamp, Name, &str)> {
     let (inner, rest) = text.strip_prefix('[')?.split_once("] ")?;
     let (at, name) = stamp(inner)?;
-    Some((at, Name::of(&name.replace(' ', "_"))?, rest))
+    Some((at, Name::parse(&name.replace(' ', "_"))?, rest))
 }
 
 /// "ERROR 02-28 09:10:11 [core.py:842] text" of vLLM.
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn labels_of_launchers_are_split_off() {
         let label = |text| {
-            let line = Line::of(text, &written());
+            let line = Line::parse(text, &written());
             let label = line.label;
             (label.rank, label.local, label.task, line.text)
         };
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn label_of_a_role_is_not_that_of_pytorch() {
-        let shows_role = |text| Line::of(text, &written()).shows_role;
+        let shows_role = |text| Line::parse(text, &written()).shows_role;
         for text in [
             "[rank1]:Traceback (most recent call last):",
             "[rank1]:[titan] 2025-03-01 10:00:00 step: 3",
@@ -509,7 +509,7 @@ mod tests {
         }
         assert_eq!(shows_role("[rank1]: Traceback (most recent call last):"), Some(false));
         let role = Form { is_role: Some(true), ..written() };
-        let line = Line::of("[rank1]:  File \"a.py\"", &role);
+        let line = Line::parse("[rank1]:  File \"a.py\"", &role);
         let label = (line.label.rank, line.label.local, line.is_own_rank);
         assert_eq!((label, line.text), ((None, Some(1), false), "  File \"a.py\""));
     }
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn workers_of_ray_are_labels() {
         let worker = |text| {
-            let line = Line::of(text, &written());
+            let line = Line::parse(text, &written());
             let worker = line.label.worker;
             let host = worker.and_then(|it| it.host).map(|it| it.to_string());
             (worker.and_then(|it| it.pid), host, line.label.rank, line.text)
@@ -535,7 +535,7 @@ mod tests {
 
     #[test]
     fn times_are_read_in_several_formats() {
-        let time = |text| Line::of(text, &written()).time.map(|at| at.to_string());
+        let time = |text| Line::parse(text, &written()).time.map(|at| at.to_string());
         let noon = Some("2026-03-07T12:00:05.250Z".to_owned());
         assert_eq!(time("2026-03-07 12:00:05,250 INFO x"), noon);
         assert_eq!(time("[2026-03-07T12:00:05.250Z] x"), noon);

@@ -1,4 +1,4 @@
-//! Lines of a text file of any size: bounded, decompressed, without colours and control characters.
+//! Lines of a text file of any size: bounded, decompressed, without colors and control characters.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -30,10 +30,10 @@ pub(in super::super) struct Lines {
 
 impl Lines {
     pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(files::decompressed(files::open(path)?)?))
+        Ok(Self::new(files::decompressed(files::open(path)?)?))
     }
 
-    pub(in super::super) fn of(reader: Box<dyn BufRead>) -> Self {
+    pub(in super::super) fn new(reader: Box<dyn BufRead>) -> Self {
         Self {
             reader,
             line: Vec::new(),
@@ -56,7 +56,7 @@ impl Lines {
     }
 
     /// Whether the file is longer than what was read of it.
-    pub(in super::super) fn is_cut(&mut self) -> bool {
+    pub(in super::super) fn detect_cut(&mut self) -> bool {
         self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty())
     }
 
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     fn lines(bytes: &[u8]) -> Vec<String> {
-        let mut lines = Lines::of(Box::new(Cursor::new(bytes.to_vec())));
+        let mut lines = Lines::new(Box::new(Cursor::new(bytes.to_vec())));
         let mut found = Vec::new();
         let mut text = String::new();
         while lines.read(&mut text).unwrap() {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_carriage_returns_and_invalid_bytes_are_removed() {
+    fn colors_carriage_returns_and_invalid_bytes_are_removed() {
         let bytes = b"\x1b[1;31mone\x1b[0m\r\n 12%\r 13%\rtwo \xff\x07\n\n\x1b]0;title\x07three
 \x1b]8;;file://x\x1b\\four\x1b(B\x1b[m";
         assert_eq!(lines(bytes), ["one", " 12%", " 13%", "two \u{fffd}", "three", "four"]);

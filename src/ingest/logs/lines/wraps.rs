@@ -81,7 +81,7 @@ impl Widest {
             let is_rest = |it: char| " ,.)]:=/_-'".contains(it);
             let is_head = HEADS.iter().any(|it| last.trim_start().starts_with(it));
             let is_cut = is_head || is_open(&last) || text.starts_with(is_rest);
-            self.is_broken |= is_cut || is_labelled(&last);
+            self.is_broken |= is_cut || is_labeled(&last);
             let is_digit = |it: char| it.is_ascii_digit();
             let cuts_number = last.ends_with(is_digit) && text.starts_with(is_digit);
             self.may_be_cut |= cuts_number || text.starts_with(char::is_lowercase);
@@ -121,7 +121,7 @@ impl Widest {
 pub(super) fn join(line: &mut String, last: usize, next: &str, width: usize) -> bool {
     let columns = line[line.len() - last..].chars().count();
     let lost = width.saturating_sub(columns);
-    let is_label = is_labelled(line);
+    let is_label = is_labeled(line);
     let is_full = match lost {
         0 => true,
         1 => !is_statement(next) && (is_label || !next.starts_with(' ')),
@@ -171,11 +171,11 @@ fn continues(line: &str, next: &str) -> bool {
     if next.is_empty() {
         return false;
     }
-    if next.starts_with("  ") && !is_frame && is_labelled(line) {
+    if next.starts_with("  ") && !is_frame && is_labeled(line) {
         return true;
     }
     let is_beginning = BEGINNINGS.iter().any(|it| next.starts_with(it));
-    !is_beginning && !is_labelled(next) && !are_alike(line, next)
+    !is_beginning && !is_labeled(next) && !are_alike(line, next)
 }
 
 /// Whether two lines begin alike, as those that a program prints again and again.
@@ -189,9 +189,9 @@ fn are_alike(a: &str, b: &str) -> bool {
 }
 
 /// Whether a line has a label or a time in front.
-fn is_labelled(text: &str) -> bool {
+fn is_labeled(text: &str) -> bool {
     let form = Form::new(Year::Before(Timestamp(0)));
-    let line = Line::of(text, &form);
+    let line = Line::parse(text, &form);
     let is_of_slurm = text.starts_with("srun: ") || text.starts_with("slurmstepd: ");
     line.label != Label::default() || line.time.is_some() || is_of_slurm || begins(text)
 }

@@ -41,7 +41,7 @@ const RANK: [&str; 25] = [
 ];
 /// Attributes of a trainer that are true on one rank alone. Functions of these names decide on more.
 const RANK_ATTRIBUTES: [&str; 2] = ["should_save", "should_log"];
-/// Functions whose result has the subject of their arguments, and words before a bracket that are no functions.
+/// Functions whose result has the subject of their arguments, and words before a bracket that are not functions.
 const CONVERSIONS: [&str; 11] =
     ["int", "bool", "get", "getenv", "getattr", "not", "and", "or", "in", "if", "else"];
 /// Parts of names with "rank" that do not refer to a rank.
@@ -136,7 +136,7 @@ pub(super) struct Names {
 
 impl Names {
     /// Follows the simple assignments in the lines of a file, and functions that return one value.
-    pub(super) fn of(lines: &[Line]) -> Self {
+    pub(super) fn new(lines: &[Line]) -> Self {
         let mut names = Self::default();
         let returned: Vec<(&str, &str)> =
             (0..lines.len()).filter_map(|at| returned(&lines[at..])).collect();

@@ -128,21 +128,21 @@ exports! {
     }
 
     fn ncclCommGetAsyncError = pncclCommGetAsyncError(comm: Handle, error: Out<c_int>) {
-        let comm = Comm::of(comm, "CommGetAsyncError")?;
+        let comm = Comm::find(comm, "CommGetAsyncError")?;
         error.put(comm.error().map_or(0, |Status(number)| number))
     }
 
     fn ncclCommCount = pncclCommCount(comm: Handle, count: Out<c_int>) {
-        let comm = Comm::of(comm, "CommCount")?;
+        let comm = Comm::find(comm, "CommCount")?;
         count.put(c_int::try_from(comm.ranks).unwrap_or(c_int::MAX))
     }
 
     fn ncclCommCuDevice = pncclCommCuDevice(comm: Handle, device: Out<c_int>) {
-        device.put(Comm::of(comm, "CommCuDevice")?.device)
+        device.put(Comm::find(comm, "CommCuDevice")?.device)
     }
 
     fn ncclCommUserRank = pncclCommUserRank(comm: Handle, rank: Out<c_int>) {
-        let comm = Comm::of(comm, "CommUserRank")?;
+        let comm = Comm::find(comm, "CommUserRank")?;
         rank.put(c_int::try_from(comm.rank).unwrap_or(c_int::MAX))
     }
 
@@ -300,12 +300,12 @@ exports! {
     fn ncclCommRegister = pncclCommRegister(
         comm: Handle, _buffer: Buffer, _bytes: usize, handle: Out<Handle>,
     ) {
-        Comm::of(comm, "CommRegister")?;
+        Comm::find(comm, "CommRegister")?;
         handle.put(REGISTERED.insert(()))
     }
 
     fn ncclCommDeregister = pncclCommDeregister(comm: Handle, handle: Handle) {
-        Comm::of(comm, "CommDeregister")?;
+        Comm::find(comm, "CommDeregister")?;
         forget(handle)
     }
 
@@ -316,7 +316,7 @@ exports! {
     }
 
     fn ncclCommWindowDeregister = pncclCommWindowDeregister(comm: Handle, window: Handle) {
-        Comm::of(comm, "CommWindowDeregister")?;
+        Comm::find(comm, "CommWindowDeregister")?;
         forget(window)
     }
 }

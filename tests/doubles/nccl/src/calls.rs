@@ -34,7 +34,7 @@ pub(crate) enum What {
 pub(crate) fn collective(what: What, asked: &CallArguments) -> Result<()> {
     group::within(|| {
         let function = asked.function;
-        let comm = Comm::of(asked.comm, function)?;
+        let comm = Comm::find(asked.comm, function)?;
         let dtype = DataType::new(asked.dtype)?;
         let bytes = bytes(asked.count, dtype)?;
         let root = |root: i32| match usize::try_from(root) {
@@ -94,7 +94,7 @@ pub(crate) fn collective(what: What, asked: &CallArguments) -> Result<()> {
 pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &CallArguments) -> Result<()> {
     group::within(|| {
         let function = asked.function;
-        let comm = Comm::of(asked.comm, function)?;
+        let comm = Comm::find(asked.comm, function)?;
         let dtype = DataType::new(asked.dtype)?;
         let bytes = bytes(asked.count, dtype)?;
         let peer = match usize::try_from(peer) {
@@ -120,7 +120,7 @@ pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &CallArguments) -> Resul
 
 /// Defines a reduction: a sum of inputs that are multiplied by a factor first.
 pub(crate) fn define(scalar: Buffer, dtype: i32, is_on_host: bool, comm: usize) -> Result<i32> {
-    let comm = Comm::of(comm, "RedOpCreatePreMulSum")?;
+    let comm = Comm::find(comm, "RedOpCreatePreMulSum")?;
     let dtype = DataType::new(dtype)?;
     if scalar.is_null() {
         return refuse(
@@ -137,12 +137,13 @@ pub(crate) fn define(scalar: Buffer, dtype: i32, is_on_host: bool, comm: usize) 
 }
 
 pub(crate) fn undefine(op: i32, comm: usize) -> Result<()> {
-    let comm = Comm::of(comm, "RedOpDestroy")?;
+    let comm = Comm::find(comm, "RedOpDestroy")?;
     match comm.undefine(op) {
         Some(()) => Ok(()),
-        None => {
-            refuse(Status::INVALID_ARGUMENT, format!("RedOpDestroy : {op} is no defined reduction"))
-        }
+        None => refuse(
+            Status::INVALID_ARGUMENT,
+            format!("RedOpDestroy : {op} is not a defined reduction"),
+        ),
     }
 }
 

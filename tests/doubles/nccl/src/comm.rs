@@ -24,7 +24,7 @@ pub(crate) struct Name {
 
 impl Name {
     /// Name of a communicator created from another one.
-    pub(crate) const fn of(hash: u64) -> Self {
+    pub(crate) const fn new(hash: u64) -> Self {
         Self { hash, magic: hash }
     }
 }
@@ -108,7 +108,7 @@ impl Comm {
     }
 
     /// The communicator of a handle. `function` is for the error message.
-    pub(crate) fn of(handle: usize, function: &str) -> Result<Arc<Self>> {
+    pub(crate) fn find(handle: usize, function: &str) -> Result<Arc<Self>> {
         if handle == 0 {
             let why = format!("{function} : comm argument is NULL");
             return refuse(Status::INVALID_ARGUMENT, why);
@@ -117,7 +117,7 @@ impl Comm {
             Some(comm) => Ok(comm),
             None => refuse(
                 Status::INVALID_ARGUMENT,
-                format!("{function} : comm argument is no communicator"),
+                format!("{function} : comm argument is not a communicator"),
             ),
         }
     }

@@ -7,12 +7,12 @@
 //! double, so that calls return at once and their work is done later, in the order of the stream
 //! and, within a communicator, in the order of the calls.
 //!
-//! NCCL's behaviour that causes hangs is preserved:
+//! NCCL's behavior that causes hangs is preserved:
 //!
 //! * The calls of ranks are not compared. A call whose peers do something else (another
 //!   collective, size or root) never completes; another dtype of the same size, or another
 //!   reduction, gives wrong results.
-//! * Initialisation, split, shrink, grow and the end of a communicator are collective, and block
+//! * Initialization, split, shrink, grow and the end of a communicator are collective, and block
 //!   the host until all required ranks have arrived. So does the first send or receive between two
 //!   ranks, which connects them: each side waits until the other requests the matching directions,
 //!   so that a pair that only one side groups never connects.

@@ -174,7 +174,7 @@ pub(crate) fn split(
     config: &In<Config>,
 ) -> Result<()> {
     group::within(|| {
-        let parent = Comm::of(parent, "CommSplit")?;
+        let parent = Comm::find(parent, "CommSplit")?;
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
         let shares = Config::shares(config);
         if color < NO_COLOR {
@@ -185,7 +185,7 @@ pub(crate) fn split(
         child.put(0)?;
         let child = child.later();
         let nth = parent.have_child();
-        let name = Name::of(identity::of_split(parent.name.hash, nth, color));
+        let name = Name::new(identity::of_split(parent.name.hash, nth, color));
         group::meet(Meeting {
             comm: Arc::clone(&parent),
             run: Box::new(move || {
@@ -227,7 +227,7 @@ pub(crate) fn shrink(
 ) -> Result<()> {
     const ABORT: i32 = 1;
     group::within(|| {
-        let parent = Comm::of(parent, "CommShrink")?;
+        let parent = Comm::find(parent, "CommShrink")?;
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
         let mut is_member = vec![true; parent.ranks];
         for rank in excluded {
@@ -249,7 +249,7 @@ pub(crate) fn shrink(
         parent.mesh()?;
         child.put(0)?;
         let child = child.later();
-        let name = Name::of(identity::of_split(parent.name.hash, 0, 0));
+        let name = Name::new(identity::of_split(parent.name.hash, 0, 0));
         group::meet(Meeting {
             comm: Arc::clone(&parent),
             run: Box::new(move || {
@@ -283,7 +283,7 @@ pub(crate) fn shrink(
 
 /// The id with which new ranks join a communicator the next time it grows.
 pub(crate) fn growth_id(comm: usize) -> Result<UniqueId> {
-    let comm = Comm::of(comm, "CommGetUniqueId")?;
+    let comm = Comm::find(comm, "CommGetUniqueId")?;
     fault::meet("CommGetUniqueId", comm.rank)?;
     let magic = identity::of_growth(comm.name.magic, comm.next_child());
     UniqueId::that_begins(magic).or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))
@@ -314,7 +314,7 @@ pub(crate) fn grow(
             let name = name(&id, ranks);
             return init_on("CommGrow", child, ranks, id, rank, name, is_blocking);
         }
-        let parent = Comm::of(parent, "CommGrow")?;
+        let parent = Comm::find(parent, "CommGrow")?;
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
         let count = usize::try_from(ranks).unwrap_or(0);
         if rank != -1 || count <= parent.ranks || count > MAX_RANKS {
@@ -399,7 +399,7 @@ fn make(
 /// Waits for the work in progress, and for all ranks to do so.
 pub(crate) fn finalize(comm: usize) -> Result<()> {
     group::within(|| {
-        let comm = Comm::of(comm, "CommFinalize")?;
+        let comm = Comm::find(comm, "CommFinalize")?;
         fault::meet("CommFinalize", comm.rank)?;
         comm.mesh()?;
         group::meet(Meeting { comm: Arc::clone(&comm), run: Box::new(move || comm.finalize()) });
@@ -413,7 +413,7 @@ pub(crate) fn destroy(handle: usize) -> Result<()> {
         return Ok(());
     }
     group::within(|| {
-        let comm = Comm::of(handle, "CommDestroy")?;
+        let comm = Comm::find(handle, "CommDestroy")?;
         fault::meet("CommDestroy", comm.rank)?;
         comm.mesh()?;
         group::meet(Meeting {
@@ -434,7 +434,7 @@ pub(crate) fn abort(handle: usize) -> Result<()> {
     if handle == 0 {
         return Ok(());
     }
-    let comm = Comm::of(handle, "CommAbort")?;
+    let comm = Comm::find(handle, "CommAbort")?;
     fault::meet("CommAbort", comm.rank)?;
     COMMS.remove(handle);
     comm.abort();
@@ -444,7 +444,7 @@ pub(crate) fn abort(handle: usize) -> Result<()> {
 /// Registers a window; collective.
 pub(crate) fn register_window(comm: usize, register: impl FnOnce() -> Result<()>) -> Result<()> {
     group::within(|| {
-        let comm = Comm::of(comm, "CommWindowRegister")?;
+        let comm = Comm::find(comm, "CommWindowRegister")?;
         fault::meet("CommWindowRegister", comm.rank)?;
         comm.mesh()?;
         register()?;

@@ -106,7 +106,7 @@ static void without_blocking(void)
     char path[4096];
     snprintf(path, sizeof path, "%s/asked", getenv("JOB_DIR"));
     config.blocking = 0;
-    /* Rank 3 arrives after rank 0 has seen that the initialisation is in progress. */
+    /* Rank 3 arrives after rank 0 has seen that the initialization is in progress. */
     while (rank == 3 && access(path, F_OK) != 0)
         sleep_ms(5);
     EXPECT(ncclCommInitRankConfig(&comm, world, id, rank, &config) == ncclInProgress);

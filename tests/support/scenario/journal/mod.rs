@@ -20,7 +20,7 @@ impl Scenario {
     /// Writes a journal for each of `nodes` nodes; rank `r` runs on node `r % nodes`. The end of
     /// the job is recorded only if the scenario has it.
     pub(crate) fn journals(&self, dir: &Path, nodes: u32) -> Result<Vec<PathBuf>, String> {
-        let script = Script::of(self)?;
+        let script = Script::parse(self)?;
         (0..nodes)
             .map(|node| {
                 let path = dir.join(format!("node-{node}.ddpj"));

@@ -228,7 +228,7 @@ fn flags_of(forward: &Forward) -> u32 {
     if forward.repeated {
         bits |= flags::REPEATED;
     }
-    if forward.unsynchronised {
+    if forward.unsynchronized {
         bits |= flags::UNSYNCHRONISED;
     }
     if let Some(updated) = forward.updated {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, LowerCall, OnStream, Standing, ThreadId, Transfer, WaitsFor,
+    Call, CallId, Event, LowerCall, OnStream, StalledTransfer, ThreadId, Transfer, WaitsFor,
 };
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ReduceOp};
@@ -59,7 +59,7 @@ impl Writer<'_> {
             None => self.last_call.get(&rank),
         };
         let missing = || match label {
-            Some(label) => format!("no call is labelled {label:?}"),
+            Some(label) => format!("no call is labeled {label:?}"),
             None => "it has issued no call".to_owned(),
         };
         known.copied().ok_or_else(missing)
@@ -86,7 +86,11 @@ impl Writer<'_> {
                 is_send: way == "send",
                 channel: line.value("channel=").unwrap_or(0),
             },
-            standing: (line.verb == "halts").then_some(Standing { waits_for, done: 1, steps: 8 }),
+            standing: (line.verb == "halts").then_some(StalledTransfer {
+                waits_for,
+                done: 1,
+                steps: 8,
+            }),
             at: line.moment(),
         })
     }

@@ -171,7 +171,7 @@ impl<'a> Writer<'a> {
 
     fn process(&self, rank: u32) -> ProcessId {
         let restarts = self.restarts.get(&rank).copied().unwrap_or(0);
-        ProcessId::of(self.host(rank).0, rank + 1000 * restarts as u32)
+        ProcessId::new(self.host(rank).0, rank + 1000 * restarts as u32)
     }
 
     /// Number and name of a rank's host.

@@ -1,6 +1,6 @@
 //! The causal order of findings: which is initiating, and which followed.
 //!
-//! Each cause has one initiating finding. A finding is a cascade if the table in `causality` or its
+//! Each cause has one initiating finding. A finding is a cascade if the table in `known_causes` or its
 //! rule names its cause ([`Draft::follows`]). A fact about the process of a rank is also one if the
 //! rank was already blocked by something else, if the transport reports the failure of a peer, or
 //! if the launcher ended the rest of the job. All other findings are initiating.
@@ -15,10 +15,10 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
-use crate::causality;
 use crate::common_root;
-use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, Standing};
+use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, ReportPolicy};
 use crate::findings::evidence::evidence_incomplete;
+use crate::known_causes;
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;
 use crate::situation::Situation;
@@ -34,7 +34,7 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
 /// by time.
 pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
-    causality::link(situation, &mut found);
+    known_causes::link(situation, &mut found);
     for it in &mut found {
         it.attempt = restarts::attempt_of(situation, it);
     }
@@ -48,7 +48,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
     // A failure in a world that the launcher started later does not follow from one before it.
     let world = |it: &Draft| Some(&restarts::process_of(situation, it)?.world);
     let worlds: Vec<Option<&World>> = found.iter().map(world).collect();
-    let known = Causes::of(&found, &worlds);
+    let known = Causes::new(&found, &worlds);
     let mut causes: Vec<Option<usize>> = (0..found.len()).map(|at| known.cause(at)).collect();
     break_circles(&found, &mut causes);
     let keys: Vec<Key> = found.iter().map(|it| it.key.clone()).collect();
@@ -58,7 +58,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
         (0..found.len()).map(|at| severity(&found, &causes, at)).collect();
     for ((it, cause), severity) in found.iter_mut().zip(causes).zip(severities) {
         it.severity = severity;
-        if it.standing == Standing::LeavesOpen && is_open {
+        if it.policy == ReportPolicy::LeavesOpen && is_open {
             it.severity = Severity::Error;
         }
         if let Some(cause) = cause {
@@ -84,7 +84,7 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
 
 /// One finding states why the verdict is open; further gaps add to it.
 fn quiet_further_gaps(found: &mut [Draft]) {
-    let gaps = found.iter_mut().filter(|it| it.standing == Standing::LeavesOpen);
+    let gaps = found.iter_mut().filter(|it| it.policy == ReportPolicy::LeavesOpen);
     for gap in gaps.skip(1) {
         gap.severity = gap.severity.min(gap.code.severity);
     }
@@ -135,7 +135,7 @@ struct Causes<'a> {
 }
 
 impl<'a> Causes<'a> {
-    fn of(found: &'a [Draft], worlds: &'a [Option<&'a World>]) -> Self {
+    fn new(found: &'a [Draft], worlds: &'a [Option<&'a World>]) -> Self {
         let mut by_key = BTreeMap::new();
         let mut of_rank: HashMap<u32, Vec<usize>> = HashMap::new();
         let mut ends = [Vec::new(), Vec::new()];
@@ -278,7 +278,7 @@ fn merge(found: Vec<Draft>) -> Vec<Draft> {
     let mut merged: Vec<Merged> = Vec::new();
     let mut known: BTreeMap<EventKey, usize> = BTreeMap::new();
     for draft in found {
-        let key = EventKey::of(&draft);
+        let key = EventKey::new(&draft);
         if let Some(&twin) = key.as_ref().and_then(|key| known.get(key)) {
             merged[twin].others.push(draft);
             continue;
@@ -306,7 +306,7 @@ struct EventKey {
 
 impl EventKey {
     /// `None`: no other finding is of the same event.
-    fn of(draft: &Draft) -> Option<Self> {
+    fn new(draft: &Draft) -> Option<Self> {
         let caused_by = draft.caused_by.clone();
         let event = match &caused_by {
             Some(_) => None,

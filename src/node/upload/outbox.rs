@@ -8,8 +8,8 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
 use crate::node::follow::digest::is_covered;
-use crate::node::ship::journal::Journal;
 use crate::node::timing::Timing;
+use crate::node::upload::journal::Journal;
 
 /// Maximum size of a batch in memory, in bytes, unless one event is larger. The coordinator may hold one
 /// of each node before it has time for it.
@@ -171,7 +171,7 @@ mod tests {
     use crate::evidence::journal::{FIRST, Reader};
     use crate::host::files::Dir;
     use crate::node::UserLog;
-    use crate::node::ship::journal::DEFAULT_LIMIT;
+    use crate::node::upload::journal::DEFAULT_LIMIT;
 
     fn lost(count: u64) -> Kind {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })

@@ -111,7 +111,7 @@ impl Default for Reserve {
 
 impl Reserve {
     /// Reason why the journal must not grow to `length` bytes; `None` if it may.
-    fn is_reached(&mut self, length: u64, file: &File) -> Option<String> {
+    fn refusal(&mut self, length: u64, file: &File) -> Option<String> {
         if (self.checked..self.next_check).contains(&length) {
             return None;
         }
@@ -137,7 +137,7 @@ fn write(mut journal: Segments, entries: &Receiver<Entry>, mut reserve: Reserve,
         match entry {
             Entry::Report(_) if is_over => {}
             Entry::Report(report) => {
-                let reason = reserve.is_reached(journal.length_with(&report), journal.file());
+                let reason = reserve.refusal(journal.length_with(&report), journal.file());
                 let failure = || journal.append(&report).err().map(|error| error.to_string());
                 if let Some(reason) = reason.or_else(failure) {
                     is_over = true;
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::evidence::journal::{FIRST, LATER, SegmentReader};
-    use crate::node::ship::outbox::Outbox;
+    use crate::node::upload::outbox::Outbox;
 
     fn lost(count: u64) -> Kind {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })
@@ -214,9 +214,9 @@ mod tests {
         ];
         for (i, (space, is_full)) in spaces.into_iter().enumerate() {
             let mut reserve = Reserve { space, ..Reserve::default() };
-            assert_eq!(reserve.is_reached(10, &file).is_some(), is_full, "{i}");
-            assert_eq!(reserve.is_reached(20, &file), None, "{i}: not due yet");
-            assert_eq!(reserve.is_reached(5, &file).is_some(), is_full, "{i}: it became smaller");
+            assert_eq!(reserve.refusal(10, &file).is_some(), is_full, "{i}");
+            assert_eq!(reserve.refusal(20, &file), None, "{i}: not due yet");
+            assert_eq!(reserve.refusal(5, &file).is_some(), is_full, "{i}: it became smaller");
         }
         let (counts, lines, received) = journaled(Reserve {
             space: |_| Ok(Space { free: 0, total: 1 << 40 }),

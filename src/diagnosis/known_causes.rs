@@ -1,7 +1,7 @@
 //! Which findings follow from which: the causes that are known by the kind of the finding.
 //!
 //! A rule sets [`Draft::follows`] itself only if its sentences depend on the cause. Causes that follow
-//! from times and ranks are found by [`crate::judge`].
+//! from times and ranks are found by [`crate::causal_order`].
 
 use ddp_doctor_proto::catalogue::{
     Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD112,
@@ -9,7 +9,7 @@ use ddp_doctor_proto::catalogue::{
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
-use crate::findings::draft::{Draft, Key, KeyPlace, Standing};
+use crate::findings::draft::{Draft, Key, KeyPlace, ReportPolicy};
 use crate::findings::hang::group_creation_mismatch;
 use crate::findings::memory::out_of_memory;
 use crate::findings::mismatch::totals;
@@ -78,7 +78,7 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     for link in LINKS {
         let causes: Vec<Key> = found
             .iter()
-            .filter(|it| link.causes.contains(&it.code) && it.standing != Standing::OnlyAsCause)
+            .filter(|it| link.causes.contains(&it.code) && it.policy != ReportPolicy::OnlyAsCause)
             .map(|it| it.key.clone())
             .collect();
         for draft in found.iter_mut() {

@@ -61,7 +61,7 @@ pub enum Concluded {
 }
 
 /// The connection of a node to the diagnosis of its job.
-pub struct Diagnosis<T> {
+pub struct CoordinatorLink<T> {
     /// Reads the black boxes of the node.
     pub follower: Commander,
     /// Reports changes of the connection.
@@ -85,7 +85,7 @@ enum Link {
     Apart(Option<String>),
 }
 
-impl<T: Fn(Update) -> bool> Diagnosis<T> {
+impl<T: Fn(Update) -> bool> CoordinatorLink<T> {
     /// Follows the diagnosis to the end of the job.
     pub async fn run(self, coordinator: Coordinator) -> Concluded {
         let address = match coordinator {
@@ -547,7 +547,7 @@ mod tests {
         let sink = Arc::clone(&lines);
         let (follower, _commands) = Commander::new();
         let (_job, ending) = watch::channel(false);
-        let diagnosis = Diagnosis {
+        let diagnosis = CoordinatorLink {
             follower,
             log: UserLog::new(move |line| sink.lock().unwrap().push(line.to_owned())),
             job: "job".into(),

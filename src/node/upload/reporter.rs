@@ -28,11 +28,11 @@ use crate::node::launch::Launch;
 use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rundir::RunDir;
 use crate::node::sample::proc;
-use crate::node::ship::attach::{self, Concluded, Coordinator, Diagnosis};
-use crate::node::ship::journal::Journal;
-use crate::node::ship::outbox::Outbox;
-use crate::node::stacks::taker::{Taker, When};
+use crate::node::stacks::stack_sampler::{StackSampler, When};
 use crate::node::timing::Timing;
+use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
+use crate::node::upload::journal::Journal;
+use crate::node::upload::outbox::Outbox;
 use crate::node::{UserLog, source, sys};
 use crate::private;
 use crate::report::live::{Live, ReportFile, Verbosity};
@@ -154,7 +154,7 @@ fn take_over(
 ) -> Option<Option<Following>> {
     let identity = first.identity();
     let us = std::process::id();
-    let own = (us, proc::Stat::of(us).map_or(0, |it| it.start_ticks));
+    let own = (us, proc::Stat::read(us).map_or(0, |it| it.start_ticks));
     let mut ended_since = None;
     let lock = |directory: &&Path| Following::begin_in(directory, FollowedBy::Reporter, known).ok();
     let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
@@ -195,7 +195,7 @@ fn follow(
     let started = Timestamp::now();
     let (over, ended) = channel();
     let timing = Timing::default().scaled(options.time_scale);
-    let mut launch = Launch::of(identity, over, &timing, options.includes_dead);
+    let mut launch = Launch::new(identity, over, &timing, options.includes_dead);
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let run_dir = options.run_dir.clone().and_then(|requested| {
         let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
@@ -220,7 +220,7 @@ fn follow(
         };
     let (follower, commands) = Commander::new();
     let out = Outbox::new(journal);
-    let stacks = Taker::new(options.stacks);
+    let stacks = StackSampler::new(options.stacks);
     let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
     let it = it.with_sources(SourceFolders::of_program(&sources).and_given(&options.sources));
     let thread = std::thread::Builder::new().name("ddp-follow".into());
@@ -243,7 +243,7 @@ fn follow(
                 live.apply(update, Instant::now());
                 true
             };
-            let diagnosis = Diagnosis {
+            let diagnosis = CoordinatorLink {
                 follower: follower.clone(),
                 log: log.clone(),
                 job: hello.job,

@@ -47,7 +47,7 @@ pub struct StackRequest {
 type CaptureFn = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
 
 /// Captures stacks in a separate thread.
-pub struct Taker {
+pub struct StackSampler {
     when: When,
     capture: Arc<CaptureFn>,
     worker: Option<Worker>,
@@ -72,17 +72,17 @@ enum Answer {
     Captured(v1::Stacks),
 }
 
-impl std::fmt::Debug for Taker {
+impl std::fmt::Debug for StackSampler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Taker")
+        f.debug_struct("StackSampler")
             .field("when", &self.when)
             .field("pending", &self.pending)
             .finish_non_exhaustive()
     }
 }
 
-impl Taker {
-    /// Creates a taker without a thread, which starts with the first request.
+impl StackSampler {
+    /// Creates a stack_sampler without a thread, which starts with the first request.
     #[must_use]
     pub fn new(when: When) -> Self {
         let cache = FunctionCache::default();
@@ -232,15 +232,15 @@ mod tests {
     }
 
     /// Waits for `count` answers; returns their `trouble` by process.
-    fn answers(taker: &mut Taker, count: usize) -> BTreeMap<u64, String> {
+    fn answers(stack_sampler: &mut StackSampler, count: usize) -> BTreeMap<u64, String> {
         let started = Instant::now();
         let mut answers = BTreeMap::new();
         while answers.len() < count {
             assert!(started.elapsed() < Duration::from_secs(60), "{answers:?}");
-            answers.extend(taker.poll().into_iter().map(|it| (it.process, it.trouble)));
+            answers.extend(stack_sampler.poll().into_iter().map(|it| (it.process, it.trouble)));
             thread::sleep(Duration::from_millis(10));
         }
-        assert!(taker.pending.is_empty() && taker.poll().is_empty());
+        assert!(stack_sampler.pending.is_empty() && stack_sampler.poll().is_empty());
         answers
     }
 
@@ -254,15 +254,15 @@ mod tests {
             }
             v1::Stacks::default()
         };
-        let mut taker = Taker::with(When::Stall, Arc::new(capture));
-        taker.request((1..=3).map(request), false);
-        let answered = answers(&mut taker, 3);
+        let mut stack_sampler = StackSampler::with(When::Stall, Arc::new(capture));
+        stack_sampler.request((1..=3).map(request), false);
+        let answered = answers(&mut stack_sampler, 3);
         assert_eq!((answered[&1].as_str(), answered[&3].as_str()), ("", ""));
         assert!(answered[&2].contains("has not returned"), "{answered:?}");
         let unfinished = || (2, channel().1);
-        taker.overdue = vec![unfinished(), unfinished(), unfinished()];
-        taker.request([request(2)].into_iter(), true);
-        assert!(answers(&mut taker, 1)[&2].contains("reads do not return"));
+        stack_sampler.overdue = vec![unfinished(), unfinished(), unfinished()];
+        stack_sampler.request([request(2)].into_iter(), true);
+        assert!(answers(&mut stack_sampler, 1)[&2].contains("reads do not return"));
     }
 
     #[test]
@@ -273,12 +273,12 @@ mod tests {
             is_finished.lock().unwrap().recv().unwrap();
             v1::Stacks::default()
         };
-        let mut taker = Taker::with(When::Stall, Arc::new(capture));
-        taker.request([request(1)].into_iter(), false);
-        assert!(answers(&mut taker, 1)[&1].contains("has not returned"));
+        let mut stack_sampler = StackSampler::with(When::Stall, Arc::new(capture));
+        stack_sampler.request([request(1)].into_iter(), false);
+        assert!(answers(&mut stack_sampler, 1)[&1].contains("has not returned"));
         finish.send(()).unwrap();
-        assert_eq!(answers(&mut taker, 1)[&1], "");
-        assert!(taker.overdue.is_empty());
+        assert_eq!(answers(&mut stack_sampler, 1)[&1], "");
+        assert!(stack_sampler.overdue.is_empty());
     }
 
     #[test]
@@ -289,12 +289,17 @@ mod tests {
             (When::Stall, Some(""), Some("")),
         ] {
             for (on_request, expected) in [(false, stall), (true, by_user)] {
-                let mut taker = Taker::with(when, Arc::new(|_, _| v1::Stacks::default()));
+                let mut stack_sampler =
+                    StackSampler::with(when, Arc::new(|_, _| v1::Stacks::default()));
                 // A repeated request is served once.
-                taker.request([request(1), request(1)].into_iter(), on_request);
+                stack_sampler.request([request(1), request(1)].into_iter(), on_request);
                 match expected {
-                    None => assert!(taker.pending.is_empty() && taker.poll().is_empty()),
-                    Some(text) => assert_eq!(answers(&mut taker, 1)[&1], text),
+                    None => {
+                        assert!(
+                            stack_sampler.pending.is_empty() && stack_sampler.poll().is_empty()
+                        );
+                    }
+                    Some(text) => assert_eq!(answers(&mut stack_sampler, 1)[&1], text),
                 }
             }
         }

@@ -1,0 +1,139 @@
+//! Names and words that a reader needs no key for.
+
+use std::fs;
+use std::path::Path;
+
+use super::{files_below, root};
+
+/// Folders of code.
+const CODE: [&str; 6] = ["src", "agent", "proto/src", "dashboard", "tests", "benches"];
+
+/// Prefixes of constants that would be limits under a second name.
+const OTHER_LIMITS: [&str; 6] = ["MOST_", "KEPT_", "LEAST_", "LIMIT_", "UPPER_", "CAP_"];
+
+/// British spellings, by a part of the word.
+const BRITISH: [&str; 16] = [
+    "ynchronis",
+    "nitialis",
+    "ecognis",
+    "inimis",
+    "erialis",
+    "ormalis",
+    "rganis",
+    "ummaris",
+    "inalis",
+    "andomis",
+    "olour",
+    "eighbour",
+    "ehaviour",
+    "onour",
+    "avour",
+    "abelled",
+];
+
+/// Phrases that do not sound like English, each with the one to use.
+const PHRASES: [(&str, &str); 8] = [
+    ("is no finding", "is not a finding"),
+    ("are no findings", "are not findings"),
+    ("is no rank", "is not a rank"),
+    ("are no ranks", "are not ranks"),
+    ("stands still", "is stuck"),
+    ("stand still", "are stuck"),
+    ("stood still", "was stuck"),
+    ("that are no daemons", "non-daemon"),
+];
+
+/// Files with words of other programs, of recorded programs, or of past versions.
+fn quotes_others(file: &Path) -> bool {
+    let relative = file.strip_prefix(root()).unwrap();
+    [
+        "tests/jobs",
+        "tests/fixtures",
+        "tests/recordings",
+        "tests/structure",
+        "target",
+        "src/report/html/base.js",
+    ]
+    .iter()
+    .any(|it| relative.starts_with(it))
+}
+
+fn assert_no_line(
+    folders: &[&str],
+    extensions: &[&str],
+    has_fault: impl Fn(&str) -> Option<String>,
+) {
+    for folder in folders {
+        for extension in extensions {
+            let files = files_below(folder, extension);
+            for file in files.iter().filter(|it| !quotes_others(it)) {
+                let text = fs::read_to_string(file).unwrap();
+                for (i, line) in text.lines().enumerate() {
+                    if let Some(fault) = has_fault(line) {
+                        panic!("{}:{}: {fault}", file.display(), i + 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The name of the function that is declared in a line, and what follows it.
+fn declared(line: &str) -> Option<(&str, &str)> {
+    let code = line.split("//").next()?;
+    let (_, rest) =
+        code.split_once("fn ").filter(|(before, _)| !before.ends_with(char::is_alphanumeric))?;
+    Some(rest.split_at(rest.find(['(', '<'])?))
+}
+
+#[test]
+fn functions_have_names() {
+    assert_no_line(&CODE, &["rs"], |line| {
+        (declared(line)?.0 == "of").then(|| "a function needs a name, not `of`".to_owned())
+    });
+}
+
+#[test]
+fn predicates_only_ask() {
+    assert_no_line(&CODE, &["rs"], |line| {
+        let (name, arguments) = declared(line)?;
+        let is_predicate = ["is_", "are_", "has_", "can_"].iter().any(|it| name.starts_with(it));
+        (is_predicate && arguments.contains("&mut"))
+            .then(|| format!("{name} changes what it asks about"))
+    });
+}
+
+#[test]
+fn limits_have_one_prefix() {
+    assert_no_line(&CODE, &["rs"], |line| {
+        let (_, rest) = line.split_once("const ")?;
+        let other = OTHER_LIMITS.iter().find(|it| rest.starts_with(*it))?;
+        Some(format!("the prefix of limits is MAX_ or MIN_, not {other}"))
+    });
+}
+
+#[test]
+fn words_are_american() {
+    let folders = ["src", "agent", "proto/src", "dashboard", "tests", "benches", "docs"];
+    assert_no_line(&folders[..6], &["rs"], british);
+    assert_no_line(&folders[6..], &["md"], british);
+    assert_no_line(&["agent/python"], &["py"], british);
+}
+
+fn british(line: &str) -> Option<String> {
+    let british = BRITISH.iter().find(|it| line.contains(*it))?;
+    // An attribute of HTML, and a class of Ray.
+    let is_foreign = line.contains("labelledby");
+    (!is_foreign).then(|| format!("British spelling: …{british}…"))
+}
+
+#[test]
+fn phrases_are_english() {
+    let phrase = |line: &str| {
+        let line = line.replace("here is no", "").replace("here are no", "");
+        let (wrong, right) = PHRASES.iter().find(|(wrong, _)| line.contains(wrong))?;
+        Some(format!("\"{wrong}\": write \"{right}\""))
+    };
+    assert_no_line(&["src", "agent", "proto/src", "dashboard"], &["rs"], phrase);
+    assert_no_line(&["docs"], &["md"], phrase);
+}
