@@ -50,7 +50,7 @@ use episodes::Episodes;
 use event::{Call, ProcessId};
 use evidence::provenance::Provenance;
 use evidence::roster::Roster;
-use findings::{Draft, Key};
+use findings::{Draft, Key, Rule};
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
 use retained::Retained;
 use situation::Situation;
@@ -90,9 +90,10 @@ impl Default for Config {
 }
 
 /// The engine's state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Engine {
     config: Config,
+    rules: &'static [Rule],
     /// Determines the members of communicators before the model receives their events.
     roster: Roster,
     model: Model,
@@ -122,7 +123,31 @@ pub struct Engine {
 impl Engine {
     /// An engine without evidence.
     pub fn new(config: Config) -> Self {
-        Self { model: Model::new(config.timing), config, ..Self::default() }
+        Self::with_rules(config, findings::ALL)
+    }
+
+    /// An engine without evidence that applies these rules instead of [`findings::ALL`], for tests of a rule. Rules
+    /// of one code are side by side. This may change in any version.
+    pub fn with_rules(config: Config, rules: &'static [Rule]) -> Self {
+        Self {
+            roster: Roster::default(),
+            model: Model::new(config.timing),
+            config,
+            rules,
+            now: Timestamp::default(),
+            dirty: false,
+            first_seen: BTreeMap::new(),
+            episodes: Episodes::default(),
+            findings: Vec::new(),
+            current: 0,
+            ranks: Vec::new(),
+            timeout: None,
+            late: speed::lateness::Review::default(),
+            communication: speed::communication::Review::default(),
+            retained: Retained::default(),
+            asked: CaptureRequests::default(),
+            wanted: Vec::new(),
+        }
     }
 
     /// Applies one event. Findings do not change before [`Engine::poll_change`].
@@ -173,7 +198,7 @@ impl Engine {
         let mut situation = Situation::new(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
         situation.communication = communication;
-        let mut drafts = findings::detect(&situation);
+        let mut drafts = findings::detect(self.rules, &situation);
         self.episodes.update(&situation, &mut drafts);
         let judged = causal_order::judge(&situation, drafts);
         let next = next_look(&situation).into_iter().chain(self.roster.next_release());

@@ -113,7 +113,7 @@ fn unusable_file_is_named_with_a_remedy() {
         ),
         ("notes.txt", b"hello", "nothing in this text states how a job ended"),
         ("zeros", &[0; 5000], "not evidence of a known kind"),
-        ("short.ddpj", b"DDPJ", "no journal"),
+        ("short.ddpj", b"DDPJ", "not a journal"),
         ("bare.ddpj", b"DDPJ\x01\0\0\0", "cut off before it says whose it is"),
         ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
         ("cut.box", &boxed[..1000], "is truncated (1000 of "),

@@ -147,3 +147,13 @@ fn first_tests_of_unaffected_jobs_compare_their_results() {
     }
     assert!(count > 20, "{count} rows");
 }
+
+#[test]
+fn every_finding_has_a_file_of_its_name() {
+    let files = files_below("src/diagnosis/findings", "rs");
+    let names: BTreeSet<_> = files.iter().filter_map(|it| it.file_stem()?.to_str()).collect();
+    for code in findings::ALL.iter().map(|rule| rule.code) {
+        let name = code.name.replace('-', "_");
+        assert!(names.contains(name.as_str()), "{}: no {name}.rs", code.code);
+    }
+}

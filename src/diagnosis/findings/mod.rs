@@ -47,7 +47,7 @@ pub struct Rule {
     pub code: &'static Code,
     /// Precedence of its drafts.
     pub precedence: Precedence,
-    /// ReportPolicy of its drafts.
+    /// Whether its drafts become findings.
     pub policy: ReportPolicy,
     /// What it looks at, and the drafts that follow.
     pub input: RuleInput,
@@ -116,12 +116,12 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD101, Precedence::Time, Always, Stalls(hang::missing_rank::draft)),
     row(&catalogue::DD101, Precedence::Cycle, Always, Any(hang::omitted_call::detect)),
     row(&catalogue::DD102, Precedence::Left, Always, Stalls(hang::early_exit::draft)),
-    row(&catalogue::DD103, Precedence::Wire, Always, Calls(Mismatch::Op, mismatch::signature::draft)),
-    row(&catalogue::DD104, Precedence::Wire, Always, Calls(Mismatch::Size, mismatch::signature::draft)),
-    row(&catalogue::DD105, Precedence::Wire, Always, Calls(Mismatch::DType, mismatch::signature::draft)),
-    row(&catalogue::DD106, Precedence::Wire, Always, Calls(Mismatch::ReduceOp, mismatch::signature::draft)),
-    row(&catalogue::DD107, Precedence::Wire, Always, Calls(Mismatch::Root, mismatch::signature::draft)),
-    row(&catalogue::DD108, Precedence::Wire, Always, Calls(Mismatch::Splits, mismatch::splits::draft)),
+    row(&catalogue::DD103, Precedence::Wire, Always, Calls(Mismatch::Op, mismatch::op_mismatch::draft)),
+    row(&catalogue::DD104, Precedence::Wire, Always, Calls(Mismatch::Size, mismatch::shape_mismatch::draft)),
+    row(&catalogue::DD105, Precedence::Wire, Always, Calls(Mismatch::DType, mismatch::dtype_mismatch::draft)),
+    row(&catalogue::DD106, Precedence::Wire, Always, Calls(Mismatch::ReduceOp, mismatch::reduce_op_mismatch::draft)),
+    row(&catalogue::DD107, Precedence::Wire, Always, Calls(Mismatch::Root, mismatch::root_mismatch::draft)),
+    row(&catalogue::DD108, Precedence::Wire, Always, Calls(Mismatch::Splits, mismatch::split_mismatch::draft)),
     row(&catalogue::DD108, Precedence::Wire, Always, Any(mismatch::totals::detect)),
     row(&catalogue::DD109, Precedence::Wire, Always, Any(mismatch::call_order::detect)),
     row(&catalogue::DD110, Precedence::Wire, Always, Any(mismatch::sequence_slip::detect)),
@@ -170,9 +170,9 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD505, Precedence::Hint, Always, Job(memory::memory_skew::detect)),
     row(&catalogue::DD506, Precedence::Memory, Always, Processes(memory::host_memory::killed)),
     row(&catalogue::DD506, Precedence::Hint, Always, Job(memory::host_memory::forecast)),
-    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler::draft)),
-    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler::draft)),
-    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler::draft)),
+    row(&catalogue::DD601, Precedence::Hint, Always, Job(speed::straggler_compute::draft)),
+    row(&catalogue::DD602, Precedence::Hint, Always, Job(speed::straggler_input::draft)),
+    row(&catalogue::DD603, Precedence::Hint, Always, Job(speed::straggler_host::draft)),
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
@@ -188,13 +188,14 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD904, Precedence::Evidence, Always, Any(evidence::agent_silent::detect)),
 ];
 
-/// All drafts in a situation. A finding that several rules of a code make belongs to the first.
-pub fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+/// All drafts of these rules in a situation. The rules of a code are side by side; a finding that several of them
+/// make belongs to the first.
+pub fn detect(rules: &[Rule], situation: &Situation<'_>) -> Vec<Draft> {
     let mut found: Vec<Draft> = Vec::new();
     // Clocks of hosts that cannot be compared make ranks appear late.
     let is_dumped = situation.config.provenance.dumps().is_some();
     let is_about_time = |code: &str| code.starts_with("DD6") || code == catalogue::DD903.code;
-    let rules = ALL.chunk_by(|a, b| a.code == b.code);
+    let rules = rules.chunk_by(|a, b| a.code == b.code);
     for rules in rules.filter(|it| !is_dumped || !is_about_time(it[0].code.code)) {
         let earlier = found.len();
         for rule in rules {

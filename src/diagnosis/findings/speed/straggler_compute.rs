@@ -1,0 +1,43 @@
+//! DD601 straggler-compute: ranks keep the others waiting because their own work takes longer.
+
+use ddp_doctor_proto::catalogue;
+
+use crate::findings::draft::Draft;
+use crate::findings::speed::coarse::percent;
+use crate::findings::speed::straggler::{self, Reason};
+use crate::situation::Situation;
+use crate::speed::lateness::Why;
+use crate::words::{self, Ranks, number};
+
+/// DD601: late ranks that wait for nothing.
+pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
+    let late = situation.straggler.as_ref()?;
+    let Why::Work { ran } = late.why else { return None };
+    let reason = reason(&late.ranks, ran);
+    Some(straggler::draft(situation, &catalogue::DD601, late, None, reason))
+}
+
+fn reason(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
+    let measured = ran.map(|(own, others)| {
+        format!(
+            "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
+             on the others.",
+            words::begin(Ranks(ranks).with("waits", "wait")),
+            percent(own),
+            percent(others),
+        )
+    });
+    Reason {
+        because: number(
+            ranks,
+            "because its own work takes longer",
+            "because their own work takes longer",
+        ),
+        measured,
+        advice: format!(
+            "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \
+             profiler on both. Give all ranks equal work.",
+            Ranks(ranks).with("does", "do"),
+        ),
+    }
+}
