@@ -53,7 +53,7 @@ use evidence::roster::Roster;
 use findings::{Draft, Key, Rule};
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
 use retained::Retained;
-use situation::Situation;
+use situation::{LostTime, Situation};
 use timing::Timing;
 
 /// Configuration of the engine.
@@ -194,10 +194,11 @@ impl Engine {
         let mut understood = Vec::new();
         self.roster.release(now, &mut understood);
         self.apply(understood);
-        let communication = self.communication.look(&mut self.model, now).clone();
-        let mut situation = Situation::new(&self.model, &self.config, now);
-        situation.straggler = self.late.look(&self.model, now).cloned();
-        situation.communication = communication;
+        let losses = LostTime {
+            communication: self.communication.look(&mut self.model, now).clone(),
+            straggler: self.late.look(&self.model, now).cloned(),
+        };
+        let situation = Situation::new(&self.model, &self.config, now, losses);
         let mut drafts = findings::detect(self.rules, &situation);
         self.episodes.update(&situation, &mut drafts);
         let judged = causal_order::judge(&situation, drafts);

@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::evidence::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
-use crate::situation::Situation;
+use crate::situation::OpenCalls;
 use crate::situation::inside::Inside;
 use crate::{stacks, waits};
 
@@ -90,7 +90,7 @@ impl OriginKind {
     }
 }
 
-impl Situation<'_> {
+impl OpenCalls<'_> {
     /// Why a member has not arrived at a call, or at its side of a message. If the wait for it was
     /// given up before it ended, its end is not the reason: launchers end the remaining ranks.
     pub(super) fn absence(

@@ -13,9 +13,9 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
-use crate::situation::Situation;
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
+use crate::situation::{Situation, Stalls};
 
 /// Text of the exception that DDP raises at the next forward.
 pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
@@ -125,16 +125,16 @@ struct Copy<'a> {
 
 /// The copies of one model that the members of a group have.
 struct Copies<'a> {
-    situation: &'a Situation<'a>,
+    stalls: &'a Stalls<'a>,
     group: &'a Group,
     model: u32,
     all: Vec<Copy<'a>>,
 }
 
 /// The first breach in each group.
-pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
-    let groups = situation.model.groups();
-    groups.filter_map(|group| of_group(situation, group)).collect()
+pub fn breaches(stalls: &Stalls<'_>) -> Vec<Breach> {
+    let groups = stalls.model.groups();
+    groups.filter_map(|group| of_group(stalls, group)).collect()
 }
 
 /// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
@@ -158,9 +158,9 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &StallOrigin, since: Ti
     }
 }
 
-fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+fn of_group(stalls: &Stalls<'_>, group: &Group) -> Option<Breach> {
     let models: Vec<Copies<'_>> = (1..=MAX_MODELS)
-        .map(|model| Copies::new(situation, group, model))
+        .map(|model| Copies::new(stalls, group, model))
         .take_while(|copies| !copies.all.is_empty())
         .collect();
     // Different models explain all later breaches.
@@ -171,18 +171,18 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
             let broken = models.iter().filter_map(|it| it.raised().or_else(|| it.unused()));
             broken.min_by_key(|breach| breach.at)
         })
-        .or_else(|| boundaries(situation, group))
+        .or_else(|| boundaries(stalls, group))
         .or_else(|| models.iter().find_map(Copies::bypassed))
 }
 
 impl<'a> Copies<'a> {
-    fn new(situation: &'a Situation<'_>, group: &'a Group, model: u32) -> Self {
+    fn new(stalls: &'a Stalls<'_>, group: &'a Group, model: u32) -> Self {
         let members = group.members.keys().filter_map(|&rank| {
-            let process = situation.model.member(group.id, rank)?;
+            let process = stalls.model.member(group.id, rank)?;
             let replica = process.models.get(group.id, model)?;
             Some(Copy { rank, process, replica })
         });
-        Self { situation, group, model, all: members.collect() }
+        Self { stalls, group, model, all: members.collect() }
     }
 
     /// Models that differ in what ranks exchange.
@@ -259,7 +259,7 @@ impl<'a> Copies<'a> {
     /// rank waits.
     fn raised(&self) -> Option<Breach> {
         let is_missed = |rank: u32| {
-            let mut stalls = self.situation.stalls.iter().filter(|it| it.group == self.group.id);
+            let mut stalls = self.stalls.stalls.iter().filter(|it| it.group == self.group.id);
             stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
         };
         [Kind::ReadyTwice, Kind::GraphChanged].into_iter().find_map(|kind| {
@@ -311,14 +311,14 @@ impl<'a> Copies<'a> {
             .iter()
             .all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));
         let raised = lack.iter().filter_map(|(copy, report)| raised_at(copy.process, report));
-        let waited_for = waits_for(self.situation, self.group, &breach.root, &others);
+        let waited_for = waits_for(self.stalls, self.group, &breach.root, &others);
         let certain = match (raised.min(), waited_for) {
             (Some(raised), _) => raised,
             (None, Some(Waits::Hopeless(since))) => since,
             (None, _) => return None,
         };
         let has_ended = |&rank: &u32| {
-            let process = self.situation.model.member(self.group.id, rank);
+            let process = self.stalls.model.member(self.group.id, rank);
             process.is_some_and(Process::has_ended)
         };
         let kind = match waited_for {
@@ -377,12 +377,7 @@ enum Waits {
     Hopeless(Timestamp),
 }
 
-fn waits_for(
-    situation: &Situation<'_>,
-    group: &Group,
-    lack: &[u32],
-    others: &[u32],
-) -> Option<Waits> {
+fn waits_for(stalls: &Stalls<'_>, group: &Group, lack: &[u32], others: &[u32]) -> Option<Waits> {
     let diverged = group.diverged.and_then(|seq| {
         let join = group.join(seq)?;
         let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
@@ -391,15 +386,15 @@ fn waits_for(
     if let Some(at) = diverged {
         return Some(Waits::Hopeless(at));
     }
-    let mut stalls = situation.stalls.iter().filter(|stall| {
+    let mut stalled = stalls.stalls.iter().filter(|stall| {
         let waits = stall.waiting.iter().any(|rank| others.contains(rank));
         let mut missing = stall.missing.iter();
         stall.group == group.id && waits && missing.any(|it| lack.contains(&it.rank))
     });
-    let stall = stalls.next()?;
+    let stall = stalled.next()?;
     let ended = stall.missing.iter().filter_map(|absent| {
-        let process = situation.model.member(group.id, absent.rank)?;
-        (lack.contains(&absent.rank) && situation.model.ending_of(process) != Ending::None)
+        let process = stalls.model.member(group.id, absent.rank)?;
+        (lack.contains(&absent.rank) && stalls.model.ending_of(process) != Ending::None)
             .then(|| process.end.map_or(stall.since, |end| end.at))
     });
     let left = || {
@@ -409,27 +404,27 @@ fn waits_for(
     let hopeless = ended
         .min()
         .or_else(left)
-        .or_else(|| situation.is_overdue(stall).then(|| situation.overdue_at(stall)));
+        .or_else(|| stalls.is_overdue(stall).then(|| stalls.overdue_at(stall)));
     Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
 }
 
 /// Ranks that made a forward which synchronizes gradients on some ranks only: the forward whose
 /// backward issued the call that waits. On NCCL, a rank goes on to later forwards meanwhile.
-fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+fn boundaries(stalls: &Stalls<'_>, group: &Group) -> Option<Breach> {
     let met = group.diverged.and_then(|seq| {
         let join = group.join(seq)?;
         let hidden = join.all().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(rank, _)| rank).collect();
         Some((waiting, seq, join.mismatch?.1))
     });
-    let stalled = situation.stalls.iter().find(|it| {
+    let stalled = stalls.stalls.iter().find(|it| {
         it.group == group.id && matches!(it.origin.why, OriginKind::Left | OriginKind::Leaving)
     });
     let (waiting, seq, since) =
         met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
-    let of = |rank: u32| Some(&situation.model.member(group.id, rank)?.accumulation);
+    let of = |rank: u32| Some(&stalls.model.member(group.id, rank)?.accumulation);
     let first = waiting.first()?;
-    let call = &situation.join(group.id, seq)?.calls.get(first)?.call;
+    let call = &stalls.join(group.id, seq)?.calls.get(first)?.call;
     let forward =
         if call.hidden { of(*first)?.synchronized_before(call.at)? } else { of(*first)?.forwards };
     let (mut synchronize, mut accumulate) = (Vec::new(), Vec::new());
@@ -447,7 +442,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let classes = [synchronize.clone(), accumulate.clone()];
     let OddOnes { ranks: root, is_minority: is_odd } = odd_ones(&classes);
     let ended =
-        accumulate.iter().filter_map(|&it| Some(situation.model.member(group.id, it)?.end?.at));
+        accumulate.iter().filter_map(|&it| Some(stalls.model.member(group.id, it)?.end?.at));
     let evidence_at = ended.fold(since, Timestamp::max);
     Some(Breach {
         kind: Kind::Boundaries(Boundary { forward, synchronize, accumulate, agreed }),

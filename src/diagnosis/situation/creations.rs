@@ -4,7 +4,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
-use crate::situation::Situation;
+use crate::situation::Stalls;
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
 use crate::waits::Blocked;
@@ -24,11 +24,11 @@ pub struct Mismatch<'a> {
 }
 
 /// The first mismatch of each initialization of each world; later ones follow from it.
-pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
-    let found = situation.model.creations.meetings().filter_map(|(at, meeting)| {
+pub fn mismatches<'a>(stalls: &Stalls<'a>) -> Vec<Mismatch<'a>> {
+    let found = stalls.model.creations.meetings().filter_map(|(at, meeting)| {
         let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
         let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
-        Some((nth, mismatch(situation, at, meeting)?))
+        Some((nth, mismatch(stalls, at, meeting)?))
     });
     let mut found: Vec<(u64, Mismatch<'a>)> = found.collect();
     let place = |it: &Mismatch<'a>| (&it.at.world, it.at.epoch);
@@ -38,7 +38,7 @@ pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
 }
 
 fn mismatch<'a>(
-    situation: &Situation<'a>,
+    stalls: &Stalls<'a>,
     at: &'a MeetingPoint,
     meeting: &'a Meeting,
 ) -> Option<Mismatch<'a>> {
@@ -58,13 +58,13 @@ fn mismatch<'a>(
     if let Some((since, pair)) = found {
         return Some(Mismatch { at, requests, pair: Some(pair), since });
     }
-    collision(situation, at, requests)
+    collision(stalls, at, requests)
 }
 
 /// Groups without a common rank whose names collide: creators may find those of the other group in
 /// the store. This may succeed, so only failures count.
 fn collision<'a>(
-    situation: &Situation<'a>,
+    stalls: &Stalls<'a>,
     at: &'a MeetingPoint,
     requests: Vec<&'a Request>,
 ) -> Option<Mismatch<'a>> {
@@ -76,13 +76,13 @@ fn collision<'a>(
         return None;
     }
     let makers = requests.iter().flat_map(|request| &request.ranks);
-    let since = makers.filter_map(|(&rank, asked)| trouble(situation, rank, asked)).min()?;
-    (since <= situation.now).then_some(Mismatch { at, requests, pair: None, since })
+    let since = makers.filter_map(|(&rank, asked)| trouble(stalls, rank, asked)).min()?;
+    (since <= stalls.now).then_some(Mismatch { at, requests, pair: None, since })
 }
 
 /// When a creator failed: it raised, or did not return in time.
-fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Option<Timestamp> {
-    let process = situation.model.processes.get(&asked.process)?;
+fn trouble(stalls: &Stalls<'_>, rank: u32, asked: &CreationRequest) -> Option<Timestamp> {
+    let process = stalls.model.processes.get(&asked.process)?;
     let raised = process.exceptions.iter().find(|exception| {
         exception.kind == ExceptionKind::LeftCollective && exception.after_calls == asked.call.id.0
     });
@@ -95,9 +95,9 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Opt
     let is_missed = |StallOrigin { why, ranks }: &StallOrigin| {
         *why == OriginKind::Making && ranks.contains(&rank)
     };
-    let stalls = situation.stalls.iter().filter(|stall| is_missed(&stall.origin));
-    let overdue = stalls.map(|stall| situation.overdue_at(stall));
-    let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
+    let missed = stalls.stalls.iter().filter(|stall| is_missed(&stall.origin));
+    let overdue = missed.map(|stall| stalls.overdue_at(stall));
+    let unfinished = asked.call.at.plus(stalls.model.timing.group_creation);
     overdue.chain([unfinished]).min()
 }
 

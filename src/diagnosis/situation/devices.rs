@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{GroupId, Process, Thread};
-use crate::situation::Situation;
+use crate::situation::Moment;
 use crate::waits::{Blocked, device, issue_order};
 
 /// A cycle among devices, according to the order of c10d's calls.
@@ -36,23 +36,23 @@ impl DeviceCycle {
 
 /// The cycle among ranks that have waited, for a call or for their device, for as long as the stall
 /// limit, or until the job was interrupted.
-pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
-    let is_cut_short = situation.until < situation.now;
-    let interrupted = situation.model.timing.interrupted_wait;
-    let limit = if is_cut_short { interrupted } else { situation.config.stall_after };
-    let of = |&rank: &u32| situation.model.process_of(rank);
-    let ranks = situation.model.ranks.keys();
+pub(super) fn cycle(moment: &Moment<'_>) -> Option<DeviceCycle> {
+    let is_cut_short = moment.until < moment.now;
+    let interrupted = moment.model.timing.interrupted_wait;
+    let limit = if is_cut_short { interrupted } else { moment.config.stall_after };
+    let of = |&rank: &u32| moment.model.process_of(rank);
+    let ranks = moment.model.ranks.keys();
     let processes = ranks.filter_map(|rank| Some((*rank, of(rank)?)));
     let standing: BTreeMap<u32, BTreeSet<GroupId>> = processes
-        .filter(|(_, process)| stands(situation, process, limit))
+        .filter(|(_, process)| stands(moment, process, limit))
         .map(|(rank, process)| (rank, process.groups().collect()))
         .collect();
-    let waits = issue_order::cycle(situation.model, &standing)?;
+    let waits = issue_order::cycle(moment.model, &standing)?;
     let since = waits.iter().filter_map(|wait| Some(of(&wait.rank)?.last_at)).max()?;
     let is_victim = |rank: &u32| {
         let mut collectives = waits.iter().filter(|it| it.call.op.is_collective());
         !waits.iter().any(|it| it.rank == *rank)
-            && collectives.any(|it| situation.model.group(it.group).members.contains_key(rank))
+            && collectives.any(|it| moment.model.group(it.group).members.contains_key(rank))
     };
     let victims = standing.keys().copied().filter(is_victim).collect();
     Some(DeviceCycle { waits, victims, evidence_at: since.plus(limit) })
@@ -60,12 +60,12 @@ pub(super) fn cycle(situation: &Situation<'_>) -> Option<DeviceCycle> {
 
 /// Whether a process with one thread has recorded nothing for at least `limit`, and waits: in a call
 /// of any kind, or for its device.
-fn stands(situation: &Situation<'_>, process: &Process, limit: Duration) -> bool {
+fn stands(moment: &Moment<'_>, process: &Process, limit: Duration) -> bool {
     let threads = process.threads.values().filter(|thread| thread.of_the_program).count();
     // Threads may use streams of their own.
     let is_known = process.lost == 0 && threads == 1 && !process.is_stopped();
     let waits = || process.threads.values().any(Thread::is_under_way);
     is_known
-        && process.last_at.plus(limit) <= situation.until
-        && (waits() || device::is_waited_for(process, &situation.model.timing))
+        && process.last_at.plus(limit) <= moment.until
+        && (waits() || device::is_waited_for(process, &moment.model.timing))
 }

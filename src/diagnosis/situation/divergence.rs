@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::evidence::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
-use crate::situation::Situation;
+use crate::situation::Moment;
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
 use crate::situation::stall::Stall;
@@ -46,7 +46,7 @@ pub enum Nature {
     Parted(RankGuard),
 }
 
-impl<'a> Situation<'a> {
+impl<'a> Moment<'a> {
     pub(super) fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::evidence::event::Call;
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait};
-use crate::situation::Situation;
+use crate::situation::Moment;
 use crate::waits::device::{self, Progress};
 
 /// A collective that every member has entered and that does not complete.
@@ -33,12 +33,12 @@ pub struct Inside {
 }
 
 /// The first collective of each group that a rank waits for.
-pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
-    let groups = situation.model.groups();
+pub(super) fn all(moment: &Moment<'_>) -> Vec<Inside> {
+    let groups = moment.model.groups();
     groups
         .filter_map(|group| {
             let mut entered = group.entered.iter();
-            entered.find_map(|(&seq, join)| inside(situation, group, seq, join))
+            entered.find_map(|(&seq, join)| inside(moment, group, seq, join))
         })
         .collect()
 }
@@ -70,13 +70,13 @@ fn may_be_inside(group: &Group, seq: u64, join: &Join) -> bool {
 
 /// Since when all members have been inside `destroy_process_group`, which waits for the calls on the group's streams,
 /// if this collective is the last call that each of them made before.
-fn destroyed_at(situation: &Situation<'_>, group: &Group, join: &Join) -> Option<Timestamp> {
+fn destroyed_at(moment: &Moment<'_>, group: &Group, join: &Join) -> Option<Timestamp> {
     let needs_all = join.calls.values().all(JoinedCall::needs_all);
     if !needs_all || !group.backend.is_on_stream || join.calls.len() < group.members.len() {
         return None;
     }
     let destroyed = join.all().map(|(rank, joined)| {
-        let process = situation.model.member(group.id, rank)?;
+        let process = moment.model.member(group.id, rank)?;
         let destroys = process.entered().find(|it| it.op == Op::DestroyProcessGroup)?;
         let is_next = destroys.id.0 == joined.call.id.0 + 1;
         (is_next && group.is_destroyed_by(rank)).then_some(destroys.at)
@@ -84,12 +84,12 @@ fn destroyed_at(situation: &Situation<'_>, group: &Group, join: &Join) -> Option
     destroyed.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
-fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
+fn inside(moment: &Moment<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
     if !may_be_inside(group, seq, join) {
         return None;
     }
-    let timing = &situation.model.timing;
-    let mut limit = situation.config.stall_after;
+    let timing = &moment.model.timing;
+    let mut limit = moment.config.stall_after;
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
     let mut timed_out = Vec::new();
@@ -100,20 +100,20 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let on_device = calls.all(|it| it.call.on_stream.is_some() && is_told(it));
     // A stalled transfer shows that the call is not complete, whatever other ranks report.
     let has_standing = |(&rank, joined): (&u32, &JoinedCall)| {
-        let process = situation.model.member(group.id, rank);
+        let process = moment.model.member(group.id, rank);
         process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
     };
     let stands = on_device && join.calls.iter().any(has_standing);
-    let destroyed_at = if on_device { None } else { destroyed_at(situation, group, join) };
+    let destroyed_at = if on_device { None } else { destroyed_at(moment, group, join) };
     if is_left(join) && destroyed_at.is_none() {
         return None;
     }
     for (&rank, joined) in join.calls.iter() {
-        let process = situation.model.member(group.id, rank)?;
-        if device::is_behind_open_call(situation.model, process, rank, &joined.call) {
+        let process = moment.model.member(group.id, rank)?;
+        if device::is_behind_open_call(moment.model, process, rank, &joined.call) {
             return None;
         }
-        let given_up = || situation.timed_out_at(group, rank, joined);
+        let given_up = || moment.timed_out_at(group, rank, joined);
         // Waits while exiting do not count.
         let lives = !process.has_ended() && !process.is_leaving();
         let since = match joined.wait {

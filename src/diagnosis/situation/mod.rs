@@ -4,6 +4,7 @@
 //! [`StallOrigin`], and each detector handles only its own kinds of origin.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -43,8 +44,8 @@ pub use stall::Stall;
 /// processes may arrive that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
 
-/// The model at one moment, and what follows from it.
-pub struct Situation<'a> {
+/// The model at one moment: the first stage of a situation.
+pub struct Moment<'a> {
     /// The evidence.
     pub model: &'a Model,
     /// Time of the evaluation.
@@ -57,78 +58,86 @@ pub struct Situation<'a> {
     pub attempts: Attempts,
     /// Graph of waits.
     pub waits: Waits,
+}
+
+/// The second stage: what is known of calls that ranks are in.
+pub struct OpenCalls<'a> {
+    earlier: Moment<'a>,
+    /// The first collective of each group that every member has entered and ranks wait for.
+    pub inside: Vec<Inside>,
+    /// Ranks whose devices wait for each other.
+    pub device_cycle: Option<DeviceCycle>,
+    /// The first place in each group at which calls met that cannot match.
+    pub divergences: Vec<Divergence>,
+}
+
+/// The third stage: waits for ranks that have not arrived, each with its origin.
+pub struct Stalls<'a> {
+    earlier: OpenCalls<'a>,
     /// Stalls: in each group the first place for each set of missing members, and the first
     /// point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
     /// Calls that explain a cycle of waits: one rank left them out, or made them alone.
     pub omissions: Vec<Omission>,
-    /// The first place in each group at which calls met that cannot match.
-    pub divergences: Vec<Divergence>,
-    /// The first collective of each group that every member has entered and ranks wait for.
-    pub inside: Vec<Inside>,
-    /// Ranks whose devices wait for each other.
-    pub device_cycle: Option<DeviceCycle>,
+}
+
+/// The model at one moment, and what follows from it. It is built in stages, each of which is complete before the
+/// next one begins, and has the fields and functions of the earlier ones.
+pub struct Situation<'a> {
+    earlier: Stalls<'a>,
     /// The first breach of DDP's contract in each group.
     pub breaches: Vec<Breach>,
     /// The first mismatch of group creations in each initialization of each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
-    /// Ranks that repeatedly keep the others waiting.
-    pub straggler: Option<Straggler>,
-    /// Analysis of the duration of collectives.
-    pub communication: communication::CommunicationFindings,
+    /// Time that ranks lose.
+    pub losses: LostTime,
     /// Ranks whose memory grows with every step.
     pub growers: Vec<Grower<'a>>,
 }
 
-impl<'a> Situation<'a> {
-    /// Evaluates the model at `now`.
-    pub fn new(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
-        let mut situation = Self {
+/// Analyses of lost time, which are reused from one evaluation to the next.
+#[derive(Clone, Debug, Default)]
+pub struct LostTime {
+    /// Ranks that repeatedly keep the others waiting.
+    pub straggler: Option<Straggler>,
+    /// Analysis of the duration of collectives.
+    pub communication: communication::CommunicationFindings,
+}
+
+impl<'a> Deref for OpenCalls<'a> {
+    type Target = Moment<'a>;
+
+    fn deref(&self) -> &Moment<'a> {
+        &self.earlier
+    }
+}
+
+impl<'a> Deref for Stalls<'a> {
+    type Target = OpenCalls<'a>;
+
+    fn deref(&self) -> &OpenCalls<'a> {
+        &self.earlier
+    }
+}
+
+impl<'a> Deref for Situation<'a> {
+    type Target = Stalls<'a>;
+
+    fn deref(&self) -> &Stalls<'a> {
+        &self.earlier
+    }
+}
+
+impl<'a> Moment<'a> {
+    fn new(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
+        Self {
             model,
             now,
             until: model.shutdown_at(now),
             config,
             attempts: model.attempts(),
             waits: Waits::new(model, now),
-            stalls: Vec::new(),
-            omissions: Vec::new(),
-            divergences: Vec::new(),
-            inside: Vec::new(),
-            device_cycle: None,
-            breaches: Vec::new(),
-            mismatches: Vec::new(),
-            straggler: None,
-            communication: communication::CommunicationFindings::default(),
-            growers: growth::growers(model),
-        };
-        situation.inside = inside::all(&situation);
-        situation.device_cycle = devices::cycle(&situation);
-
-        situation.divergences =
-            model.groups().filter_map(|group| situation.divergence(group)).collect();
-        let mut stalls: Vec<Stall> =
-            model.groups().flat_map(|group| situation.stalls_of(group)).collect();
-        stalls.extend(model.groups().flat_map(|group| situation.unpartnered(group)));
-        for i in 0..stalls.len() {
-            stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
-        situation.omissions = omission::find(&situation, &mut stalls);
-        for stall in &mut stalls {
-            let origin = stall.origin.clone();
-            let astray = match origin.why {
-                OriginKind::Leaving => true,
-                OriginKind::Raised => origin.ranks == stall.waiting,
-                _ => false,
-            };
-            // A rank is not a victim of a stall that it causes.
-            stall.waiting.retain(|rank| astray || !origin.ranks.contains(rank));
-            stall.parting = situation.parting_of(stall);
-        }
-        situation.stalls = stalls;
-        situation.breaches = contract::breaches(&situation);
-        situation.trace_back_to_breaches();
-        situation.mismatches = creations::mismatches(&situation);
-        situation
     }
 
     /// The open join of a group at a sequence number.
@@ -161,6 +170,43 @@ impl<'a> Situation<'a> {
             }
         }
     }
+}
+
+impl<'a> OpenCalls<'a> {
+    fn new(moment: Moment<'a>) -> Self {
+        let groups = moment.model.groups();
+        Self {
+            inside: inside::all(&moment),
+            device_cycle: devices::cycle(&moment),
+            divergences: groups.filter_map(|group| moment.divergence(group)).collect(),
+            earlier: moment,
+        }
+    }
+}
+
+impl<'a> Stalls<'a> {
+    fn new(calls: OpenCalls<'a>) -> Self {
+        let model = calls.model;
+        let mut stalls: Vec<Stall> =
+            model.groups().flat_map(|group| calls.stalls_of(group)).collect();
+        stalls.extend(model.groups().flat_map(|group| calls.unpartnered(group)));
+        for i in 0..stalls.len() {
+            stalls[i].origin = calls.origin(&stalls, i, &mut BTreeSet::new());
+        }
+        let omissions = omission::find(&calls, &mut stalls);
+        for stall in &mut stalls {
+            let origin = stall.origin.clone();
+            let astray = match origin.why {
+                OriginKind::Leaving => true,
+                OriginKind::Raised => origin.ranks == stall.waiting,
+                _ => false,
+            };
+            // A rank is not a victim of a stall that it causes.
+            stall.waiting.retain(|rank| astray || !origin.ranks.contains(rank));
+            stall.parting = calls.parting_of(stall);
+        }
+        Self { earlier: calls, stalls, omissions }
+    }
 
     /// Stalls by origin, those at the origin itself first.
     pub fn stalls_by_origin(&self) -> BTreeMap<&StallOrigin, Vec<&Stall>> {
@@ -183,5 +229,21 @@ impl<'a> Situation<'a> {
     /// The stalls that this origin explains.
     pub fn stalls_from(&self, origin: &StallOrigin) -> Vec<&Stall> {
         self.stalls.iter().filter(|stall| stall.origin == *origin).collect()
+    }
+}
+
+impl<'a> Situation<'a> {
+    /// Evaluates the model at `now`.
+    pub fn new(model: &'a Model, config: &'a Config, now: Timestamp, losses: LostTime) -> Self {
+        let mut stalls = Stalls::new(OpenCalls::new(Moment::new(model, config, now)));
+        let breaches = contract::breaches(&stalls);
+        stalls.trace_back_to(&breaches);
+        Self {
+            breaches,
+            mismatches: creations::mismatches(&stalls),
+            losses,
+            growers: growth::growers(model),
+            earlier: stalls,
+        }
     }
 }

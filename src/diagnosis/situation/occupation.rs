@@ -4,13 +4,13 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Process, Quantity, Side};
 use crate::situation::absence::OriginKind;
-use crate::situation::{Situation, Stall};
+use crate::situation::{Moment, Stall};
 use crate::stacks::{self, Occupation};
 
 /// Minimum share of a processor that a process uses which computes.
 const COMPUTES: f64 = 1.0 / stacks::IDLE as f64;
 
-impl Situation<'_> {
+impl Moment<'_> {
     /// What a missing rank of a stall does, from its stacks or, without them, from its use of the
     /// processor; `None`: unknown. It is not dormant, and waits for nothing shared: these are resolved.
     pub fn occupation(&self, stall: &Stall, rank: u32, process: &Process) -> Option<Occupation> {

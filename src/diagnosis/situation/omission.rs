@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::GroupId;
-use crate::situation::Situation;
+use crate::situation::OpenCalls;
 use crate::situation::absence::{Absent, OriginKind};
 use crate::situation::origin::StallOrigin;
 use crate::situation::stall::Stall;
@@ -48,13 +48,13 @@ pub struct LeftOut {
     pub waits_in: (GroupId, u64),
 }
 
-/// The omissions of a situation. The stalls that they cause get them as their origin.
-pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omission> {
+/// The omissions of a calls. The stalls that they cause get them as their origin.
+pub(super) fn find(calls: &OpenCalls<'_>, stalls: &mut [Stall]) -> Vec<Omission> {
     let mut found = Vec::new();
-    for (index, cycle) in situation.waits.cycles.iter().enumerate() {
+    for (index, cycle) in calls.waits.cycles.iter().enumerate() {
         let [one, other] = &cycle[..] else { continue };
         let may_end = one.may_end() || other.may_end();
-        if may_end || !is_across_two_groups(situation, one, other) {
+        if may_end || !is_across_two_groups(calls, one, other) {
             continue;
         }
         let at = |wait: &Blocked| {
@@ -69,10 +69,10 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
         let lacks = |waiting: &Blocked, at: usize, absent: &Blocked| {
             // If the call lacks several ranks, it stays incomplete when one of them makes it.
             let misses_one = stalls[at].missing.len() == 1;
-            let left_out = left_out(situation, waiting, absent, false).filter(|_| misses_one);
+            let left_out = left_out(calls, waiting, absent, false).filter(|_| misses_one);
             left_out.map(|it| (at, Some(it)))
         };
-        let parted = |at: usize| situation.parting_at(&stalls[at]).is_some();
+        let parted = |at: usize| calls.parting_at(&stalls[at]).is_some();
         let explained = match (parted(first), parted(second)) {
             (true, false) => Some((first, None)),
             (false, true) => Some((second, None)),
@@ -91,16 +91,16 @@ pub(super) fn find(situation: &Situation<'_>, stalls: &mut [Stall]) -> Vec<Omiss
             left_out,
         });
     }
-    found.extend(between_devices(situation, stalls));
+    found.extend(between_devices(calls, stalls));
     found
 }
 
 /// The omission that explains the cycle of devices: the host of the rank that left out a call has run ahead to
 /// the next one.
-fn between_devices(situation: &Situation<'_>, stalls: &mut [Stall]) -> Option<Omission> {
-    let cycle = situation.device_cycle.as_ref()?;
+fn between_devices(calls: &OpenCalls<'_>, stalls: &mut [Stall]) -> Option<Omission> {
+    let cycle = calls.device_cycle.as_ref()?;
     let [one, other] = &cycle.waits[..] else { return None };
-    if !is_across_two_groups(situation, one, other) {
+    if !is_across_two_groups(calls, one, other) {
         return None;
     }
     let (at, left_out) =
@@ -111,7 +111,7 @@ fn between_devices(situation: &Situation<'_>, stalls: &mut [Stall]) -> Option<Om
                     && matches!(it.missing[..], [Absent { rank, .. }] if rank == absent.rank)
             };
             let at = stalls.iter().position(is_for_absent)?;
-            Some((at, left_out(situation, waiting, absent, true)?))
+            Some((at, left_out(calls, waiting, absent, true)?))
         })?;
     let stall = &mut stalls[at];
     stall.origin = StallOrigin { why: OriginKind::Elsewhere, ranks: vec![left_out.rank] };
@@ -121,10 +121,10 @@ fn between_devices(situation: &Situation<'_>, stalls: &mut [Stall]) -> Option<Om
 }
 
 /// Whether two ranks wait for each other in collectives of two groups that both belong to.
-fn is_across_two_groups(situation: &Situation<'_>, one: &Blocked, other: &Blocked) -> bool {
+fn is_across_two_groups(calls: &OpenCalls<'_>, one: &Blocked, other: &Blocked) -> bool {
     let is_for = |it: &Blocked, rank: u32| {
         let is_collective = it.message.is_none() && !it.came_back && it.seq > 0;
-        is_collective && situation.model.group(it.group).info.key.members.contains(&rank)
+        is_collective && calls.model.group(it.group).info.key.members.contains(&rank)
     };
     one.group != other.group && is_for(one, other.rank) && is_for(other, one.rank)
 }
@@ -133,7 +133,7 @@ fn is_across_two_groups(situation: &Situation<'_>, one: &Blocked, other: &Blocke
 /// `absent` waits in, in every round before the latest. On a device (`runs_ahead`), the host of the waiting rank may
 /// have made the next call as well.
 fn left_out(
-    situation: &Situation<'_>,
+    calls: &OpenCalls<'_>,
     waiting: &Blocked,
     absent: &Blocked,
     runs_ahead: bool,
@@ -144,7 +144,7 @@ fn left_out(
         return None;
     }
     let rounds = |of: &Blocked| {
-        let process = situation.model.member(of.group, of.rank)?;
+        let process = calls.model.member(of.group, of.rank)?;
         let known = process.lost == 0 && process.threads.len() == 1;
         let (first, second) = ((waiting.group, line), (absent.group, next));
         known.then(|| passed(&process.recent_lines, first, second))

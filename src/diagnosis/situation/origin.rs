@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
 use crate::situation::absence::{Absent, OriginKind};
-use crate::situation::contract;
+use crate::situation::contract::{self, Breach};
 use crate::situation::stall::Stall;
-use crate::situation::{FAILED_FOR, Situation};
+use crate::situation::{FAILED_FOR, OpenCalls, Stalls};
 use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
@@ -51,11 +51,11 @@ impl StallOrigin {
     }
 }
 
-impl Situation<'_> {
+impl Stalls<'_> {
     /// Replaces origins that follow from a breach of DDP's contract by that breach.
-    pub(super) fn trace_back_to_breaches(&mut self) {
+    pub(super) fn trace_back_to(&mut self, breaches: &[Breach]) {
         let breach_of = |group: GroupId, origin: &StallOrigin, since: Timestamp| {
-            let mut breaches = self.breaches.iter();
+            let mut breaches = breaches.iter();
             let found = breaches.position(|it| contract::explains(it, group, origin, since));
             found.map(|at| StallOrigin::without_ranks(OriginKind::Breach(at)))
         };
@@ -64,13 +64,15 @@ impl Situation<'_> {
                 stall.origin = breach;
             }
         }
-        for divergence in &mut self.divergences {
+        for divergence in &mut self.earlier.divergences {
             if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.met) {
                 divergence.origin = breach;
             }
         }
     }
+}
 
+impl OpenCalls<'_> {
     /// The origin of a stall: the state of the missing ranks' processes first, by precedence; then
     /// what those ranks wait for themselves.
     pub(super) fn origin(
@@ -227,7 +229,7 @@ impl Situation<'_> {
         };
         let gone = stall.missing.iter().all(ended);
         let elsewhere = |absent: &Absent| absent.why == OriginKind::Elsewhere;
-        let goes_on = || stall.missing.iter().all(elsewhere) && self.is_overdue(stall);
+        let goes_on = || stall.missing.iter().all(elsewhere) && self.exceeds_limit(stall);
         if !gone && !goes_on() {
             return None;
         }

@@ -7,18 +7,37 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::model::GroupId;
 use crate::situation::omission::Omission;
 use crate::situation::stall::Stall;
-use crate::situation::{FAILED_FOR, Situation};
+use crate::situation::{FAILED_FOR, Moment, Stalls};
 
-impl Situation<'_> {
-    /// Whether a stall has lasted long enough to be a finding without a proof.
-    ///
-    /// The limit is the configured one, or three times the longest earlier wait at these lines,
-    /// whichever is longer. A wait that already ended in failure is overdue at once.
+impl Stalls<'_> {
+    /// Whether a stall has lasted long enough to be a finding without a proof, or follows from an omission.
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        // The stall is known to last as long as the records of all waiting and missing ranks.
+        self.overdue_at(stall) <= self.known_until(stall)
+    }
+
+    /// When the stall becomes overdue.
+    pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
+        self.omission_at(stall).map_or_else(|| self.limit_of(stall), |omission| omission.closed)
+    }
+
+    /// The omission that a stall follows from. It closes a cycle, so no more time needs to pass.
+    fn omission_at(&self, stall: &Stall) -> Option<&Omission> {
+        let place = (stall.group, stall.seq);
+        let mut omissions = self.omissions.iter();
+        omissions.find(|it| (it.group, it.seq) == place && stall.message.is_none())
+    }
+}
+
+impl Moment<'_> {
+    /// Whether a stall has lasted for its limit.
+    pub(super) fn exceeds_limit(&self, stall: &Stall) -> bool {
+        self.limit_of(stall) <= self.known_until(stall)
+    }
+
+    /// Up to when a stall is known to last: that of the records of all waiting and missing ranks.
+    fn known_until(&self, stall: &Stall) -> Timestamp {
         let missing = stall.missing.iter().map(|absent| absent.rank);
-        let ranks = stall.waiting.iter().copied().chain(missing);
-        self.overdue_at(stall) <= self.known_of(stall.group, ranks)
+        self.known_of(stall.group, stall.waiting.iter().copied().chain(missing))
     }
 
     /// Up to when the activity of all of these ranks of a group is known.
@@ -28,11 +47,9 @@ impl Situation<'_> {
             .fold(self.until, Timestamp::min)
     }
 
-    /// When the stall becomes overdue.
-    pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
-        if let Some(omission) = self.omission_at(stall) {
-            return omission.closed;
-        }
+    /// When a stall reaches its limit: the configured one, or three times the longest earlier wait at these lines,
+    /// whichever is longer. A wait that already ended in failure reaches it at once.
+    fn limit_of(&self, stall: &Stall) -> Timestamp {
         if stall.failed {
             return stall.since.plus(FAILED_FOR);
         }
@@ -49,13 +66,6 @@ impl Situation<'_> {
             .filter(|(began, _)| *began <= overdue)
             .map(|(_, ended)| ended.plus(limit))
             .fold(overdue, Timestamp::max)
-    }
-
-    /// The omission that a stall follows from. It closes a cycle, so no more time needs to pass.
-    fn omission_at(&self, stall: &Stall) -> Option<&Omission> {
-        let place = (stall.group, stall.seq);
-        let mut omissions = self.omissions.iter();
-        omissions.find(|it| (it.group, it.seq) == place && stall.message.is_none())
     }
 
     /// The longest earlier wait of the waiting ranks at the same lines.

@@ -14,9 +14,9 @@ use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Process, Side, UnmatchedMessage, Wait,
     libc_signal,
 };
-use crate::situation::Situation;
 use crate::situation::absence::{Absent, Hopelessness, OriginKind};
 use crate::situation::origin::StallOrigin;
+use crate::situation::{Moment, OpenCalls};
 use crate::source::guards::RankGuard;
 use crate::waits::{lasts, partners, waits_for_any};
 
@@ -129,7 +129,7 @@ struct Explanation {
     by: Option<(usize, bool)>,
 }
 
-impl Situation<'_> {
+impl OpenCalls<'_> {
     /// The stalls of a group: places where ranks wait for members that no earlier stall accounts
     /// for.
     pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
@@ -446,7 +446,9 @@ impl Situation<'_> {
         self.recognize_idle(&mut stall);
         Some(stall)
     }
+}
 
+impl Moment<'_> {
     /// When a rank's wait timed out.
     pub(super) fn timed_out_at(
         &self,

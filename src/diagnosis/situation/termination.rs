@@ -6,9 +6,9 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::model::{Process, libc_signal};
-use crate::situation::{Situation, Stall};
+use crate::situation::{Stall, Stalls};
 
-impl Situation<'_> {
+impl Stalls<'_> {
     /// When the end of a process shows that something went wrong; `None`: it does not.
     pub(crate) fn end_is_fault_at(&self, process: &Process) -> Option<Timestamp> {
         let (attempts, timing) = (&self.attempts, &self.model.timing);

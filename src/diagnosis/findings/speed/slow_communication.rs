@@ -12,7 +12,7 @@ use crate::words;
 
 /// DD604: collectives that have become slow.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let slow = situation.communication.slow.iter();
+    let slow = situation.losses.communication.slow.iter();
     slow.map(draft).collect()
 }
 

@@ -11,7 +11,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD601: late ranks that wait for nothing.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
-    let late = situation.straggler.as_ref()?;
+    let late = situation.losses.straggler.as_ref()?;
     let Why::Work { ran } = late.why else { return None };
     let reason = reason(&late.ranks, ran);
     Some(straggler::draft(situation, &catalogue::DD601, late, None, reason))

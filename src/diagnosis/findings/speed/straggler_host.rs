@@ -12,7 +12,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD603: late ranks that their host or interpreter delays.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
-    let late = situation.straggler.as_ref()?;
+    let late = situation.losses.straggler.as_ref()?;
     let Why::Host(host) = &late.why else { return None };
     let process = late.ranks.first().and_then(|&rank| situation.model.process_of(rank));
     let reason = reason(&late.ranks, host, process);

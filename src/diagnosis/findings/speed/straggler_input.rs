@@ -12,7 +12,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD602: late ranks that wait for batches.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
-    let late = situation.straggler.as_ref()?;
+    let late = situation.losses.straggler.as_ref()?;
     let Why::Input { own, others } = late.why else { return None };
     let process = late.ranks.first().and_then(|&rank| situation.model.process_of(rank));
     let place = process.and_then(|process| process.pace.draws_at.as_deref());

@@ -12,7 +12,7 @@ use crate::words;
 
 /// DD605: small calls that could be combined.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let small = situation.communication.small.iter();
+    let small = situation.losses.communication.small.iter();
     small.map(|small| draft(situation, small)).collect()
 }
 
