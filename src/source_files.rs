@@ -19,7 +19,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::words::{plain, source_line};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-use crate::files;
+use crate::host::input_files;
 
 /// Extensions of source files.
 const EXTENSIONS: [&str; 12] =
@@ -234,7 +234,7 @@ fn open_found_below<'a>(
     if !is_below || !is_source(&path) || !found.metadata().ok()?.is_file() {
         return None;
     }
-    files::reopen(&found).ok()
+    input_files::reopen(&found).ok()
 }
 
 /// Path of an open file without links.

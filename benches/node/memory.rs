@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use ddp_doctor::diagnosis::model::Series;
 use ddp_doctor::diagnosis::trends::growth;
-use ddp_doctor::node::sample::cgroup::{self, MemoryGroup};
-use ddp_doctor::node::sample::proc;
+use ddp_doctor::host::cgroup::{self, MemoryGroup};
+use ddp_doctor::host::proc;
 use ddp_doctor_proto::report::Timestamp;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use v1::event::Kind;
 
 use super::find::RankProcess;
-use crate::node::UserLog;
+use crate::host::log::UserLog;
 use crate::node::follow::{Command, Commander, Commands};
 use crate::node::launch::coordinator::{Chosen, serve_here};
 use crate::node::launch::rendezvous::Rendezvous;

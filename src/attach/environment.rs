@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::diagnosis::evidence::settings;
-use crate::node::sample::proc;
+use crate::host::proc;
 use crate::node::stacks::elf::Image;
 use crate::node::stacks::maps::{self, Loaded};
 use crate::node::stacks::memory::{Fault, Memory, Pages, ProcessMemory, at};

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::environment::Environment;
 use crate::diagnosis::model::MAX_WORLD;
-use crate::node::sample::proc::{self, Stat};
-use crate::node::sys;
+use crate::host::proc;
+use crate::host::proc::Stat;
+use crate::host::sys;
 
 /// Prefixes of the names of libraries that a rank has loaded.
 const LIBRARIES: [&str; 3] = ["libtorch_cpu.", "libtorch.so", "libnccl.so"];

@@ -20,9 +20,10 @@ use crate::diagnosis::evidence::{place, settings};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::stacks::decode;
-use crate::node::sample::proc::{self, Stat};
+use crate::host::proc;
+use crate::host::proc::Stat;
+use crate::host::sys;
 use crate::node::source::{self, Sources};
-use crate::node::sys;
 use crate::source_files::SourceFolders;
 
 /// Name of the group of all ranks in PyTorch.

@@ -22,10 +22,10 @@ use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
 use crate::evidence::journal::{self, Writer};
 use crate::host::files::Dir;
-use crate::node::follow::names;
+use crate::host::names;
+use crate::host::private;
 use crate::node::launch::rundir::RunDir;
 use crate::node::source;
-use crate::private;
 use crate::source_files::SourceFolders;
 
 pub mod connection;

@@ -13,9 +13,9 @@ use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
-use crate::node::sample::proc;
+use crate::host::proc;
+use crate::host::sys;
 use crate::node::stacks::maps;
-use crate::node::sys;
 
 mod listener;
 

@@ -15,7 +15,7 @@ use super::{Attached, Options};
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::evidence::backends::Backend;
 use crate::evidence::stacks::decode;
-use crate::node::sample::proc;
+use crate::host::proc;
 use crate::node::stacks::native::FunctionCache;
 
 /// Time between captures: some more than the engine needs between two that it compares.
@@ -197,7 +197,7 @@ mod tests {
         let [first, second] = [0, 1].map(|_| Command::new("sleep").arg("60").spawn().unwrap());
         let job = RankedJob {
             id: "test-of-rounds".into(),
-            user: crate::node::sys::user_id(),
+            user: crate::host::sys::user_id(),
             ranks: vec![rank(&first, 0), rank(&second, 1)],
         };
         let scale = crate::diagnosis::timing::TimeScale::new(0.01).unwrap();

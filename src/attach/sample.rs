@@ -9,8 +9,8 @@ use ddp_doctor_proto::v1;
 
 use super::find::RankProcess;
 use super::sleep::ProcessorClocks;
+use crate::host::sys;
 use crate::node::stacks::{self, native::FunctionCache};
-use crate::node::sys;
 
 /// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
 const MAX_CAPTURE: Duration = Duration::from_secs(2);

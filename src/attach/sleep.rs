@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use crate::node::sys;
+use crate::host::sys;
 
 /// The clocks of the processors that were read so far, in nanoseconds.
 #[derive(Debug, Default)]

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use super::facts::{Container, Directory, Facts, Interface, Limit, MemoryLimit, Resolved};
 use super::packages;
+use crate::host::cgroup::MemoryGroup;
 use crate::host::files::Dir;
-use crate::node::follow::names;
+use crate::host::names;
+use crate::host::private;
+use crate::host::proc;
+use crate::host::sys;
+use crate::host::sys::Resource;
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::shape::Shape;
-use crate::node::sample::cgroup::MemoryGroup;
-use crate::node::sample::{environment, proc};
-use crate::node::sys::{self, Resource};
-use crate::private;
+use crate::node::sample::environment;
 
 /// Time limit for a name or a file system that may not answer.
 const ANSWER: Duration = Duration::from_secs(5);

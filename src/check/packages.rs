@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use crate::host::sys;
 use crate::node::sample::environment;
-use crate::node::sys;
 
 /// Time limit for the interpreter.
 const ANSWER: Duration = Duration::from_secs(20);

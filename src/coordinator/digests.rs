@@ -7,7 +7,7 @@ use ddp_doctor_proto::v1;
 
 use crate::diagnosis::event::ProcessId;
 use crate::evidence::decode::Decoder;
-use crate::node::follow::digest::EVERY;
+use crate::evidence::digest::EVERY;
 
 /// Sequence numbers at which the hash of a group is kept: more than ranks are apart.
 const MAX_CHECKS: usize = 16;

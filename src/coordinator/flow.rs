@@ -23,7 +23,7 @@ use v1::request::Kind;
 
 use super::digests::Digests;
 use crate::evidence::decode::Decoder;
-use crate::node::follow::DIGEST_INTERVAL;
+use crate::evidence::digest::INTERVAL;
 
 /// Records a second of all ranks above which digests are requested: about a quarter of a processor.
 const MAX_RECORDS: u64 = 100_000;
@@ -154,7 +154,7 @@ impl Flow {
             pulled_at: Timestamp::default(),
             suspicious_until: Timestamp::default(),
             pulled: PULLED,
-            patience: DIGEST_INTERVAL,
+            patience: INTERVAL,
             patient_until: Timestamp::default(),
             longest: Duration::ZERO,
             waited: (0, 0),
@@ -293,7 +293,7 @@ impl Flow {
         self.digests = Digests::default();
         self.rate = Rate {
             // The first digests state no rate.
-            since: now.plus(DIGEST_INTERVAL * 2),
+            since: now.plus(INTERVAL * 2),
             ..Rate::default()
         };
         self.pulled_at = now;
@@ -314,7 +314,7 @@ impl Flow {
             return Some(self.request(now, self.pulled, PULLED_EACH.1, true));
         }
         let since = now.since(self.pulled_at);
-        if since < DIGEST_INTERVAL {
+        if since < INTERVAL {
             return None;
         }
         // Some ranks wait for an hour, and others go on.
@@ -328,7 +328,7 @@ impl Flow {
             self.patient_until = now.plus(PATIENT);
             self.longest = Duration::ZERO;
         } else if now > self.patient_until {
-            self.patience = (self.patience / 2).max(DIGEST_INTERVAL);
+            self.patience = (self.patience / 2).max(INTERVAL);
             self.patient_until = now.plus(PATIENT);
         }
         if now > self.suspicious_until {
@@ -393,7 +393,7 @@ impl Flow {
 
     /// When [`Flow::poll`] is due if no report arrives; `None`: then not at all.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        (self.mode != Mode::Records).then_some(DIGEST_INTERVAL)
+        (self.mode != Mode::Records).then_some(INTERVAL)
     }
 }
 

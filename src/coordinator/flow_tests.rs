@@ -85,7 +85,7 @@ impl Job {
     }
 
     fn digest(&mut self, still_ms: [u32; 2], waited: u32, hashes: [u64; 2]) -> Option<Kind> {
-        self.now = self.now.plus(DIGEST_INTERVAL);
+        self.now = self.now.plus(INTERVAL);
         self.records += 500;
         for node in [0, 1] {
             let digest = v1::Digest {
@@ -220,7 +220,7 @@ fn ranks_that_wait_in_different_calls_are_looked_at_once() {
     let mut job = Job::with_digests();
     assert_eq!(job.digests([0, 0]), None);
     let mut wait = |hashes: [u64; 2]| {
-        job.now = job.now.plus(DIGEST_INTERVAL);
+        job.now = job.now.plus(INTERVAL);
         for node in [0, 1] {
             let check = v1::Check { below: job.records + 2, hash: hashes[node as usize] };
             let digest = v1::Digest {
@@ -278,7 +278,7 @@ fn ranks_that_spend_their_time_in_calls_are_examined() {
     let asked = (0..100).find_map(|_| job.records(60));
     assert_eq!(asked, Some(Kind::Summarize(v1::Summarize {})));
     // Not again for as much waiting.
-    job.now = job.now.plus(DIGEST_INTERVAL);
+    job.now = job.now.plus(INTERVAL);
     let asked = (0..15).filter(|_| job.digest([0, 0], 300, [7, 7]).is_some());
     assert_eq!(asked.count(), 0);
 }
@@ -317,7 +317,7 @@ fn records_travel_again_from_all_nodes_if_one_sends_them() {
 fn finding_that_stops_the_job_ends_digests() {
     let mut job = Job::with_digests();
     assert_eq!(job.digests([0, 0]), None);
-    job.now = job.now.plus(DIGEST_INTERVAL);
+    job.now = job.now.plus(INTERVAL);
     assert!(pull(job.poll(Verdict::Hang)).release);
 }
 

@@ -17,8 +17,8 @@ use v1::event::Kind;
 
 use super::dump::DumpRequest;
 use super::session::{Input, MAX_NODES, Published};
+use crate::coordinator::summary::Summary;
 use crate::diagnosis::Engine;
-use crate::monitoring::summary::Summary;
 use crate::postmortem;
 use crate::report::viewer::Detail;
 

@@ -27,6 +27,7 @@ pub mod hub;
 mod meeting;
 mod services;
 mod session;
+pub mod summary;
 pub mod updates;
 
 pub use connections::{Access, Listeners};

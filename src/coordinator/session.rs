@@ -15,12 +15,12 @@ use v1::request::Kind;
 use super::clock::Clock;
 use super::dump::DumpRequest;
 use super::flow::Flow;
+use crate::coordinator::summary::Summary;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::decode::{self, Decoder, MAX_HOLD, Memory};
 use crate::evidence::settings;
-use crate::monitoring::summary::Summary;
-use crate::node::sys;
+use crate::host::sys;
 use crate::report::viewer::Detail;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.

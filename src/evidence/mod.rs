@@ -5,6 +5,7 @@
 
 pub mod blackbox;
 pub mod decode;
+pub mod digest;
 pub mod journal;
 mod limits;
 pub mod members;

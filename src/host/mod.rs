@@ -1,3 +1,14 @@
-//! What this program changes on the host outside of its own memory.
+//! The host, below everything that asks it: processes and their limits, names of this program's own directories, and
+//! the files that it opens and changes.
 
+pub mod boxes;
+pub mod cgroup;
 pub mod files;
+pub mod input_files;
+pub mod log;
+pub mod names;
+pub mod private;
+pub mod proc;
+pub mod processes;
+pub mod run_description;
+pub mod sys;

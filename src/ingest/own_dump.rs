@@ -6,7 +6,7 @@ use std::path::Path;
 use ddp_doctor_proto::dump::{Dump, Process, Thread};
 use ddp_doctor_proto::words::plain;
 
-use crate::files;
+use crate::host::input_files;
 use crate::ingest::logs::{self, Log};
 
 /// Maximum size of a dump, in bytes.
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 128 << 20;
 /// Fails if the file cannot be read, or is not a complete dump.
 pub fn read(path: &Path) -> io::Result<Log> {
     let mut bytes = Vec::new();
-    files::decompressed(files::open(path)?)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    input_files::decompressed(input_files::open(path)?)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     let dump: Dump = serde_json::from_slice(&bytes)?;
     let mut text = String::new();
     for process in &dump.processes {

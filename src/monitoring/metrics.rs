@@ -6,9 +6,9 @@ use ddp_doctor_proto::VERSION;
 use ddp_doctor_proto::report::{RankState, Timestamp, Verdict};
 
 use super::exposition::{Kind, Metric, Page};
-use super::summary::Summary;
 use super::webhook::Counts;
-use crate::node::follow::names;
+use crate::coordinator::summary::{JobState, State};
+use crate::host::names;
 
 /// No labels.
 const NONE: [(&str, &str); 0] = [];
@@ -60,30 +60,6 @@ metrics! {
         "Messages to the webhook, by result; only with --webhook.";
     QUEUED "ddp_doctor_webhook_queued" Gauge
         "Messages that wait for the webhook; only with --webhook.";
-}
-
-/// State of a job.
-#[derive(Clone, Debug)]
-pub struct JobState {
-    /// Id of the job, which earlier jobs may have had, too.
-    pub id: String,
-    /// Its numbers; `None`: it has not reported yet.
-    pub summary: Option<Summary>,
-    /// Number of connected nodes.
-    pub nodes: u64,
-    /// Whether a session diagnoses the job.
-    pub is_running: bool,
-    /// Whether the numbers are of this moment, or final.
-    pub is_current: bool,
-}
-
-/// State of a coordinator.
-#[derive(Clone, Debug, Default)]
-pub struct State {
-    /// Jobs, newest first.
-    pub jobs: Vec<JobState>,
-    /// Number of jobs since the start.
-    pub jobs_started: u64,
 }
 
 /// The page of metrics.
@@ -175,6 +151,7 @@ fn seconds(at: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::summary::Summary;
     use crate::report::testing::report;
 
     fn job(id: &str, is_current: bool) -> JobState {

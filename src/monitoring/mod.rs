@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::coordinator::Hub;
-use crate::node::UserLog;
+use crate::host::log::UserLog;
 use crate::transport::token::{GENERATE, VARIABLE};
 use crate::transport::{Token, TokenError};
 
@@ -19,7 +19,6 @@ pub mod events;
 pub mod exposition;
 pub mod metrics;
 pub mod server;
-pub mod summary;
 pub mod webhook;
 
 use server::Source;

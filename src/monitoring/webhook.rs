@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::events::Event;
 use crate::coordinator::Hub;
-use crate::node::UserLog;
+use crate::host::log::UserLog;
 use crate::transport::Stream;
 use crate::transport::public_tls::PublicTls;
 use crate::transport::tls;

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::evidence::journal;
-use crate::node::launch::rundir::Description;
+use crate::host::run_description::Description;
 
 /// Maximum depth of subdirectories that are searched.
 pub(super) const MAX_DEPTH: usize = 3;

@@ -13,14 +13,14 @@ use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
 use super::kind::{FileKind, is_named_log, is_packed, kind_of};
 use super::{Progress, Remark};
 use crate::evidence::journal::{self, JournalError, Reader};
+use crate::host::boxes::BoxDir;
+use crate::host::private::SHARED_MEMORY;
+use crate::host::run_description::Description;
 use crate::ingest::{
     flight_recorder,
     logs::{self, Log},
     own_dump,
 };
-use crate::node::follow::boxes::BoxDir;
-use crate::node::launch::rundir::Description;
-use crate::private::SHARED_MEMORY;
 
 /// Maximum number of names listed in a remark.
 const LISTED: usize = 3;

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::files;
+use crate::host::input_files;
 use crate::ingest::{flight_recorder, logs};
 
 /// Number of bytes at the beginning of a file that determine its kind.
@@ -27,7 +27,7 @@ pub(super) enum FileKind {
 /// Detects the kind of a file from its beginning.
 pub(super) fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
-    files::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
+    input_files::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
     let has = |key: &str| text.contains(&format!("\"{key}\""));
     Ok(match head.as_slice() {
@@ -56,11 +56,11 @@ fn kind_of_output(head: &[u8], inflated: &[u8]) -> FileKind {
 
 /// The beginning of a file, decompressed if it is compressed.
 fn inflated(path: &Path, head: &[u8]) -> Vec<u8> {
-    if !files::is_compressed(head) {
+    if !input_files::is_compressed(head) {
         return head.to_vec();
     }
     let mut inner = Vec::new();
-    let stream = files::open(path).and_then(files::decompressed);
+    let stream = input_files::open(path).and_then(input_files::decompressed);
     if let Ok(stream) = stream {
         // The part before the damage decides.
         let _damage = stream.take(HEAD as u64).read_to_end(&mut inner);

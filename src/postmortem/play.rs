@@ -17,8 +17,9 @@ use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::SegmentReader;
 use crate::evidence::settings;
+use crate::host::proc;
+use crate::host::proc::Watched;
 use crate::ingest::{Observer, logs};
-use crate::node::sample::proc::{self, Watched};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

@@ -6,7 +6,6 @@ pub mod explain;
 pub mod html;
 pub mod json;
 pub mod jsonl;
-pub mod live;
 pub mod markdown;
 pub mod perfetto;
 pub mod sarif;

@@ -18,8 +18,8 @@ use tokio::net::{TcpSocket, UnixStream};
 
 use super::AddressError;
 use crate::host::files::{self, Dir};
-use crate::node::follow::names;
-use crate::private;
+use crate::host::names;
+use crate::host::private;
 
 /// Prefix of an address that is the path of a socket.
 pub(super) const SCHEME: &str = "unix:";

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
 
-use crate::files;
-use crate::node::sys;
+use crate::host::input_files;
+use crate::host::sys;
 
 /// Variable of the environment with the token.
 pub const VARIABLE: &str = "DDP_DOCTOR_TOKEN";
@@ -92,7 +92,7 @@ impl Token {
         if !is_owner || metadata.mode() & 0o077 != 0 {
             return Err(TokenError::NotPrivate(shown));
         }
-        let file = files::reopen(&found).map_err(unreadable)?;
+        let file = input_files::reopen(&found).map_err(unreadable)?;
         let mut text = String::new();
         let limited = file.take(MAX as u64 * 2).read_to_string(&mut text);
         limited.map_err(unreadable)?;

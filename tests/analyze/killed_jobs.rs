@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
-use ddp_doctor::node::follow::boxes::{BoxDir, boxes_in};
-use ddp_doctor::private::SHARED_MEMORY;
+use ddp_doctor::host::boxes::{BoxDir, boxes_in};
+use ddp_doctor::host::private::SHARED_MEMORY;
 use ddp_doctor_agent::blackbox::Reader as BoxReader;
 use ddp_doctor_proto::blackbox::{WORD, header};
 use ddp_doctor_proto::report::{RankState, Report};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor::node::follow::boxes::boxes_in;
+use ddp_doctor::host::boxes::boxes_in;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 
 use crate::support::artifact;

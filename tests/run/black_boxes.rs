@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use ddp_doctor::node::follow::boxes::boxes_in;
+use ddp_doctor::host::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::report::{Report, Verdict};
 

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ddp_doctor::host::boxes::boxes_in;
 use ddp_doctor::host::files::{Identity, KnownDirectories};
-use ddp_doctor::node::follow::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Reader};
 
 use super::other_users::text;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
+use ddp_doctor::host::boxes::BoxDir;
 use ddp_doctor::host::files::Dir;
-use ddp_doctor::node::follow::boxes::BoxDir;
 
 use super::other_users::{OtherUser, text};
 use super::victim::{

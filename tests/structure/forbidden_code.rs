@@ -93,7 +93,7 @@ fn uses(file: &Path, forbidden: &[&str], comment: &str) -> Vec<String> {
 #[test]
 fn only_host_files_changes_files_or_connects_by_name() {
     // It opens /dev/null and the terminal.
-    let devices = root().join("src/node/sys.rs");
+    let devices = root().join("src/host/sys.rs");
     let room = root().join("src/host/files");
     let mut found = Vec::new();
     for file in ["src", "dashboard/src"].iter().flat_map(|folder| files_below(folder, "rs")) {
@@ -254,8 +254,8 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/src/gpu.rs",
         "agent/src/nccl/mod.rs",
         "agent/src/sys.rs",
-        "src/node/processes.rs",
-        "src/node/sys.rs",
+        "src/host/processes.rs",
+        "src/host/sys.rs",
         "tests/doubles/cuda/src/abi.rs",
         "tests/doubles/cuda/src/pointers.rs",
         "tests/doubles/nccl/src/abi.rs",

@@ -156,3 +156,43 @@ fn no_finding_uses_another() {
         assert!(others.is_empty(), "{} uses {others:?}", detector.join("::"));
     }
 }
+
+/// The folders of the program, from the ground to the roof: each uses only those before it. The engine is a crate
+/// that uses none of them.
+const LAYERS: [&str; 14] = [
+    "host",
+    "source_files",
+    "transport",
+    "evidence",
+    "ingest",
+    "report",
+    "postmortem",
+    "coordinator",
+    "monitoring",
+    "node",
+    "check",
+    "attach",
+    "demo",
+    "cli",
+];
+
+#[test]
+fn layers_point_down() {
+    let layer = |module: &Module| {
+        LAYERS.iter().position(|it| Some(*it) == module.first().map(String::as_str))
+    };
+    let mut arrows = 0;
+    for (module, uses) in modules("src") {
+        let Some(own) = layer(&module) else {
+            let is_outside = module.first().is_none_or(|it| it == "diagnosis");
+            assert!(is_outside, "{}: in no layer", module.join("::"));
+            continue;
+        };
+        for used in uses.iter().filter(|it| layer(it) != Some(own)) {
+            let Some(below) = layer(used) else { continue };
+            assert!(below < own, "{} uses {}", module.join("::"), used.join("::"));
+            arrows += 1;
+        }
+    }
+    assert!(arrows > 100, "{arrows}");
+}

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind, request};
 use ddp_doctor_proto::{Op, ProcessState, RecordKind};
 
-use super::{DIGEST_INTERVAL, Summary, is_covered, is_notable};
+use super::{INTERVAL, Summary, is_covered, is_notable};
 
 /// A node that has messages instead of black boxes.
 pub(crate) struct Node {
@@ -137,7 +137,7 @@ impl Node {
 
     /// Reports digests, if it is time.
     pub(crate) fn digest(&mut self, now: Timestamp, mono_ns: u64) {
-        if self.sends_digests && now.since(self.digest_at) >= DIGEST_INTERVAL {
+        if self.sends_digests && now.since(self.digest_at) >= INTERVAL {
             self.digest_at = now;
             for (&process, rank) in &mut self.ranks {
                 let digest = rank.summary.digest(process, mono_ns);

@@ -50,7 +50,7 @@ mod tests {
             let stream = TcpStream::connect((host, port)).unwrap();
             let owners = owners(stream.peer_addr().unwrap());
             assert!(is_on_this_host(&stream).unwrap(), "{address}");
-            assert_eq!(owners, [crate::node::sys::user_id()], "{address}");
+            assert_eq!(owners, [crate::host::sys::user_id()], "{address}");
         }
     }
 }

@@ -15,12 +15,12 @@ use crate::cli::options::{Access, Global, Monitoring, Sources, address, stderr_i
 use crate::cli::output::output;
 use crate::coordinator::{Hub, Listeners, serve};
 use crate::host::files::Dir;
+use crate::host::log::UserLog;
+use crate::host::private;
+use crate::host::sys;
 use crate::monitoring::Options;
-use crate::node::UserLog;
 use crate::node::follow::orphans;
 use crate::node::launch::coordinator::access;
-use crate::node::sys;
-use crate::private;
 use crate::transport::Keys;
 use crate::transport::socket::{self, Socket};
 

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::coordinator::Begun;
 use crate::host::files;
+use crate::host::names;
 use crate::monitoring::webhook::Notifier;
-use crate::node::follow::names;
-use crate::report::live::{Live, ReportFile, Verbosity};
+use crate::node::live::{Live, ReportFile, Verbosity};
 use crate::report::text::{self, Style};
 use crate::source_files::SourceFolders;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use crate::report::live::Verbosity;
+use crate::node::live::Verbosity;
 use crate::report::text::Style;
 use crate::transport::Credentials;
 

@@ -17,12 +17,12 @@ use crate::attach::{self, Attached, Options};
 use crate::cli::options::{Access, Global, stdout_is_terminal};
 use crate::diagnosis::timing::TimeScale;
 use crate::host::files::Dir;
-use crate::node::UserLog;
+use crate::host::log::UserLog;
+use crate::host::sys;
 use crate::node::launch::coordinator::Chosen;
-use crate::node::sys;
+use crate::node::live::{Live, ReportFile};
 use crate::node::timing::Timing;
 use crate::report::json::Assembler;
-use crate::report::live::{Live, ReportFile};
 use crate::transport::Credentials;
 
 /// Time between rounds.

@@ -10,14 +10,14 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::attach::find::jobs_of;
 use crate::diagnosis::words::{Ranks, begin, number};
+use crate::host::boxes::BoxDir;
 use crate::host::files::{self, Dir};
-use crate::node::follow::boxes::BoxDir;
-use crate::node::follow::names;
+use crate::host::names;
+use crate::host::private;
+use crate::host::run_description::Description;
+use crate::host::sys;
 use crate::node::follow::orphans::{self, Orphan};
-use crate::node::launch::rundir::Description;
 use crate::node::sample::environment;
-use crate::node::sys;
-use crate::private;
 use crate::transport::{Address, Credentials};
 
 /// Maximum number of jobs without ddp-doctor that a message names.
@@ -304,8 +304,8 @@ fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::sample::proc;
-    use crate::node::sys;
+    use crate::host::proc;
+    use crate::host::sys;
 
     fn run(dir: &Path, name: &str, pid: u32, started: u64) -> PathBuf {
         let dir = dir.join(name);

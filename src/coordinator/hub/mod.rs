@@ -17,9 +17,9 @@ use self::jobs::{HostedJob, Inputs, Jobs, Node};
 use super::gathering::Gathering;
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
+use crate::coordinator::summary::Summary;
+use crate::coordinator::summary::{JobState, State};
 use crate::evidence::decode::Memory;
-use crate::monitoring::metrics::{JobState, State};
-use crate::monitoring::summary::Summary;
 
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;

@@ -176,7 +176,7 @@ impl Reader<BufReader<Take<File>>> {
     ///
     /// Fails if the file cannot be read, or is not a journal of a supported version.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::new(BufReader::new(crate::files::open(path)?))
+        Self::new(BufReader::new(crate::host::input_files::open(path)?))
     }
 }
 

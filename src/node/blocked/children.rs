@@ -5,7 +5,8 @@ use std::fs;
 use ddp_doctor_proto::report::Where;
 
 use super::Waiter;
-use crate::node::sample::proc::{self, Stat};
+use crate::host::proc;
+use crate::host::proc::Stat;
 use crate::node::stacks::python_frames;
 
 /// Maximum number of data-loader workers whose stacks are read.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::node::{source, sys};
+use crate::host::sys;
+use crate::node::source;
 
 /// Time limit for the file system of a source file.
 const MAX_READ: Duration = Duration::from_millis(500);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::node::sample::proc;
+use crate::host::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
 const WRITES: u32 = 0o3;

@@ -1,10 +1,11 @@
 //! Processes of the job that became children of this process because their parent exited. That happens
 //! only on systems without pidfds, where this process is the subreaper of the job.
 
+use crate::host::proc;
+use crate::host::proc::Watched;
+use crate::host::processes;
 use crate::node::follow::Follower;
 use crate::node::follow::rank::Rank;
-use crate::node::processes;
-use crate::node::sample::proc::{self, Watched};
 
 impl Follower {
     /// Reaps those that have ended, as init would, so that their pids become free. The exit status of a

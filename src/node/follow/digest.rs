@@ -19,10 +19,9 @@ use v1::event::Kind;
 
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use crate::diagnosis::evidence::align::{EMPTY_HASH, Signature, mix};
+use crate::evidence::digest::EVERY;
 use crate::evidence::values::number;
 
-/// Interval of sequence numbers at which all members state the hash.
-pub const EVERY: u64 = 64;
 /// Maximum number of checks of a group in one digest.
 const MAX_CHECKS: usize = 2;
 /// At multiples of this sequence number the hash begins anew, so that a loss of records does not

@@ -12,8 +12,11 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
 use crate::evidence::settings;
+use crate::host::boxes::BoxDir;
 use crate::host::files::Dir;
-use crate::node::follow::boxes::BoxDir;
+use crate::host::proc;
+use crate::host::proc::Watched;
+use crate::host::sys;
 use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
 use crate::node::follow::rank::Rank;
@@ -21,21 +24,17 @@ use crate::node::follow::started_ranks::StartedRanks;
 use crate::node::launch::Launch;
 use crate::node::launch::descendants::Descendants;
 use crate::node::sample::memory::Memory;
-use crate::node::sample::proc::{self, Watched};
 use crate::node::sample::scheduling::Scheduling;
 use crate::node::source::Sources;
 use crate::node::stacks::stack_sampler::StackSampler;
-use crate::node::sys;
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;
 use crate::source_files::SourceFolders;
 
 mod adopted;
-pub mod boxes;
 mod commands;
 pub mod digest;
 mod directories;
-pub mod names;
 pub mod native_lines;
 pub mod orphans;
 mod pause;
@@ -49,8 +48,6 @@ pub use commands::{Command, Commander, Commands, Secured};
 /// average, a small part of the 250 ms in which a provable finding has to appear. The end of a
 /// process wakes the follower at once.
 const TICK: Duration = Duration::from_millis(50);
-/// Interval of digests.
-pub const DIGEST_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of records of each process that are sent when evidence follows which no digest covers.
 const CAUGHT_UP: u64 = 8_192;
 /// Interval of scans for new boxes.
@@ -220,7 +217,9 @@ impl Follower {
                 if take_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
                     self.scheduling.poll(&self.ranks, now, &mut self.out);
                 }
-                if self.out.sends_digests() && take_due(&mut next_digest, DIGEST_INTERVAL, now) {
+                if self.out.sends_digests()
+                    && take_due(&mut next_digest, crate::evidence::digest::INTERVAL, now)
+                {
                     let now = sys::monotonic_ns();
                     for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
                         rank.digest(now, &mut self.out);

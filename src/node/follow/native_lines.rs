@@ -20,7 +20,7 @@ use gimli::{EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
-use crate::files;
+use crate::host::input_files;
 use crate::node::stacks::maps::{self, FileId, Loaded};
 use crate::node::stacks::native::readable;
 
@@ -186,7 +186,7 @@ fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let found = find(&seen).or_else(|_| find(path)).ok()?;
     let metadata = found.metadata().ok()?;
     let is_same = metadata.is_file() && metadata.ino().to_string() == *inode;
-    files::reopen(&found).ok().filter(|_| is_same)
+    input_files::reopen(&found).ok().filter(|_| is_same)
 }
 
 #[cfg(test)]

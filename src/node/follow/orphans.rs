@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
 
-use crate::node::follow::boxes::{self, BoxDir};
-use crate::node::sample::proc;
+use crate::host::boxes;
+use crate::host::boxes::BoxDir;
+use crate::host::proc;
 
 /// A living rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,9 +11,10 @@ use v1::event::Kind;
 
 use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
+use crate::host::proc;
+use crate::host::proc::Watched;
 use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
-use crate::node::sample::proc::{self, Watched};
 use crate::node::source::Sources;
 use crate::node::stacks::stack_sampler::StackRequest;
 use crate::node::upload::outbox::Outbox;

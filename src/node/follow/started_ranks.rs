@@ -12,8 +12,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
+use crate::host::proc::Watched;
 use crate::node::launch::descendants::ToBeRank;
-use crate::node::sample::proc::Watched;
 use crate::node::stacks::stack_sampler::{StackRequest, StackSampler};
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;

@@ -11,8 +11,9 @@ use tokio::sync::oneshot;
 
 use super::rendezvous::Rendezvous;
 use crate::coordinator::{Access, Hub, Listeners, serve};
+use crate::host::log::UserLog;
+use crate::host::sys;
 use crate::node::upload::attach::Coordinator;
-use crate::node::{UserLog, sys};
 use crate::transport::socket::{self, Socket};
 use crate::transport::{Address, Credentials, Keys, TokenError, loopback};
 
@@ -196,7 +197,7 @@ pub fn access() -> Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::sys;
+    use crate::host::sys;
 
     fn rendezvous(host: &str, port: u16) -> Rendezvous {
         Rendezvous { host: host.into(), port, rank: None, id: None }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::host::proc;
+use crate::host::proc::Stat;
 use crate::node::sample::environment;
-use crate::node::sample::proc::{self, Stat};
 
 /// Ages at which a process is checked, since it may still have to call `exec` or to load PyTorch.
 const CHECKS: [Duration; 7] = [
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            crate::node::processes::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
+            crate::host::processes::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
         }
     }
 }

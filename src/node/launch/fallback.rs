@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::host::files::Dir;
-use crate::node::follow::names;
-use crate::node::sys;
-use crate::private;
+use crate::host::names;
+use crate::host::private;
+use crate::host::sys;
 
 /// Free bytes of a file system below which no run directory is created in it.
 const MIN_FREE: u64 = 1 << 20;

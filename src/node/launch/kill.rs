@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
 use ddp_doctor_proto::v1;
 
+use crate::host::proc;
+use crate::host::processes;
+use crate::host::processes::PidFd;
 use crate::node::launch::descendants;
-use crate::node::processes::{self, PidFd};
-use crate::node::sample::proc;
 use crate::node::timing::Timing;
 
 /// Time limit for killing the processes of a job without pidfds, and the interval of attempts.

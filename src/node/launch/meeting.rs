@@ -7,7 +7,7 @@ use ddp_doctor_proto::v1;
 
 use super::rendezvous::{Launcher, Rendezvous, Variable, launcher};
 use super::shape::Shape;
-use crate::node::sample::proc;
+use crate::host::proc;
 use crate::transport::loopback;
 
 /// Where a node meets the other nodes of its launch, and as which of them.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use ddp_doctor_agent::blackbox::{Identity, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
+use crate::host::proc;
 use crate::node::follow::rank::Rank;
-use crate::node::sample::proc;
 use crate::node::timing::Timing;
 
 pub mod coordinator;

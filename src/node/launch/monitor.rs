@@ -12,23 +12,25 @@ use ddp_doctor_proto::v1;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
+use crate::host::boxes::BoxDir;
 use crate::host::files::Dir;
+use crate::host::log::UserLog;
+use crate::host::names;
+use crate::host::processes;
+use crate::host::sys;
 use crate::monitoring::{self, Monitoring};
-use crate::node::UserLog;
-use crate::node::follow::boxes::BoxDir;
-use crate::node::follow::{self, Commander, Follower, names};
+use crate::node::follow;
+use crate::node::follow::{Commander, Follower};
 use crate::node::launch::coordinator::{Listening, serve_here};
 use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::screen::{self, Message, Screen};
-use crate::node::processes;
+use crate::node::live::Live;
 use crate::node::stacks::stack_sampler::{StackSampler, When};
-use crate::node::sys;
 use crate::node::timing::Timing;
 use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
 use crate::node::upload::journal::Journal;
 use crate::node::upload::outbox::Outbox;
-use crate::report::live::Live;
 use crate::source_files::SourceFolders;
 
 /// Time limit for the conclusion, whichever coordinator makes it.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::node::sys;
+use crate::host::sys;
 use crate::transport::loopback;
 
 /// Default port of torchrun and of `torch.distributed`.

@@ -5,21 +5,17 @@
 //! directory, its files stay and this run uses a subdirectory.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Timestamp;
-use serde::Deserialize;
 
 use crate::evidence::journal;
-use crate::files;
+use crate::host::boxes;
+use crate::host::boxes::BoxDir;
 use crate::host::files::{Dir, others_at};
-use crate::node::follow::boxes::BoxDir;
-use crate::node::follow::names::DirectoryIdentity;
-use crate::node::follow::{boxes, names};
+use crate::host::names;
+use crate::host::run_description::Description;
 use crate::node::launch::fallback;
-use crate::node::sample::proc;
-use crate::node::sys;
 use crate::source_files::SourceFolders;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
@@ -28,8 +24,6 @@ const FILES: [&str; 5] =
     [boxes::KEPT, journal::FIRST, journal::LATER, "report.json", names::DESCRIPTION];
 /// Maximum number of earlier runs kept in the directory.
 const MAX_EARLIER_RUNS: u32 = 10_000;
-/// Maximum size of a description, in bytes.
-const MAX_DESCRIPTION: u64 = 1 << 20;
 
 /// The directory of this run.
 #[derive(Debug)]
@@ -133,29 +127,6 @@ struct Previous {
     is_over: bool,
 }
 
-/// Contents of `run.json`.
-#[derive(Debug, Deserialize)]
-pub struct Description {
-    /// Id of the job.
-    pub job: String,
-    /// Address of its coordinator.
-    #[serde(default)]
-    pub coordinator: Option<String>,
-    /// Start time, clock of the node.
-    #[serde(default)]
-    pub started_at: Option<Timestamp>,
-    /// Folders of the program.
-    #[serde(default)]
-    source_folders: Vec<PathBuf>,
-    /// The directory that the run described.
-    #[serde(default)]
-    directory: Option<DirectoryIdentity>,
-    host: String,
-    boot_id: String,
-    pid: u32,
-    start_ticks: u64,
-}
-
 impl Previous {
     fn read(dir: &Dir, mut is_own: impl FnMut(&Path) -> bool) -> io::Result<Option<Self>> {
         let mut files = FILES.iter().filter(|name| has_content(dir, name)).peekable();
@@ -183,64 +154,6 @@ impl Previous {
             }
         }
         Ok(aside)
-    }
-}
-
-impl Description {
-    /// Reads the description in a run directory; `None` if it is missing or invalid.
-    ///
-    /// # Errors
-    ///
-    /// If the file exists and cannot be read.
-    pub fn read(dir: &Path) -> io::Result<Option<Self>> {
-        Self::parse(files::read_text(&dir.join(names::DESCRIPTION), MAX_DESCRIPTION))
-    }
-
-    /// Reads the description that a process of this user wrote; `None` if it is missing or invalid.
-    ///
-    /// # Errors
-    ///
-    /// If the file exists and cannot be read, or belongs to another user.
-    pub fn of_own(dir: &Dir) -> io::Result<Option<Self>> {
-        Self::parse(dir.read_text(names::DESCRIPTION.as_ref(), MAX_DESCRIPTION))
-    }
-
-    /// Reads the description that a run of this user wrote for this directory. `None`: another user can have written it,
-    /// or the directory is a copy, such as a downloaded one.
-    #[must_use]
-    pub fn of_original(dir: &Dir) -> Option<Self> {
-        let metadata = dir.readable().and_then(|it| it.metadata()).ok()?;
-        let run = Self::of_own(dir).ok().flatten()?;
-        let is_original = run.directory == Some(DirectoryIdentity::new(&metadata));
-        (is_original && metadata.mode() & 0o022 == 0).then_some(run)
-    }
-
-    fn parse(description: io::Result<String>) -> io::Result<Option<Self>> {
-        match description {
-            Ok(description) => Ok(serde_json::from_str(&description).ok()),
-            Err(error) => match error.kind() {
-                io::ErrorKind::NotFound
-                | io::ErrorKind::InvalidInput
-                | io::ErrorKind::InvalidData
-                | io::ErrorKind::FileTooLarge => Ok(None),
-                _ => Err(error),
-            },
-        }
-    }
-
-    /// Whether the run is active on this machine.
-    #[must_use]
-    pub fn is_running_here(&self) -> bool {
-        self.host == sys::host_name()
-            && self.boot_id == proc::boot_id()
-            && proc::is_alive(self.pid, self.start_ticks)
-    }
-
-    /// Whether the run has ended for certain; false for a run of another host.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.host == sys::host_name()
-            && (self.boot_id != proc::boot_id() || !proc::is_alive(self.pid, self.start_ticks))
     }
 }
 
@@ -295,6 +208,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::host::{proc, sys};
 
     /// Creates the files of a run.
     fn create_files(dir: &Path, job: &str, pid: u32, host: &str) {

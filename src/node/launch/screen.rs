@@ -9,12 +9,12 @@ use ddp_doctor_proto::v1;
 use ddp_doctor_proto::viewer::Update;
 
 use crate::host::files::Dir;
+use crate::host::processes;
 use crate::node::follow::{self, Commander, Secured};
 use crate::node::launch::fallback;
 use crate::node::launch::job::KILLED_STATUS;
 use crate::node::launch::kill::{self, HangTimer, KillAfter, TerminatedJob};
-use crate::node::processes;
-use crate::report::live::{Live, ReportFile};
+use crate::node::live::{Live, ReportFile};
 
 /// Time from SIGTERM for the job to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(5);
@@ -328,7 +328,7 @@ mod tests {
     use ddp_doctor_proto::report::{Confidence, Effect, Finding, Job, Severity};
 
     use super::*;
-    use crate::report::live::Verbosity;
+    use crate::node::live::Verbosity;
     use crate::report::text::Style;
 
     fn update(findings: Vec<Finding>) -> Message {

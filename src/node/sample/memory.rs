@@ -10,9 +10,11 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::diagnosis::event::OomKills;
+use crate::host::cgroup;
+use crate::host::cgroup::{MemoryGroup, Usage};
+use crate::host::proc;
+use crate::host::proc::Watched;
 use crate::node::follow::rank::Rank;
-use crate::node::sample::cgroup::{self, MemoryGroup, Usage};
-use crate::node::sample::proc::{self, Watched};
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;
 

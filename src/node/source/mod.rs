@@ -13,7 +13,7 @@ use std::time::Duration;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
-use crate::node::sample::proc;
+use crate::host::proc;
 use crate::source_files::{ProcessRoot, SourceFolders};
 
 mod python;

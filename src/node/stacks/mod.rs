@@ -25,8 +25,8 @@ pub mod tasks;
 pub mod unwind;
 pub mod values;
 
+use crate::host::proc;
 use crate::node::blocked;
-use crate::node::sample::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};

@@ -7,7 +7,7 @@ use ddp_doctor_proto::v1;
 
 use super::super::native::FunctionCache;
 use super::*;
-use crate::node::sample::proc::Stat;
+use crate::host::proc::Stat;
 
 /// Interpreters to test with: those in `DDP_DOCTOR_TEST_PYTHONS`, separated by colons, or
 /// `python3`.

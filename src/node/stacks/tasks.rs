@@ -6,10 +6,10 @@ use std::path::Path;
 
 use ddp_doctor_proto::v1;
 
+use crate::host::proc::Stat;
+use crate::host::sys;
 use crate::node::launch::descendants;
-use crate::node::sample::proc::Stat;
 use crate::node::stacks::python::MAX_THREADS;
-use crate::node::sys;
 
 /// Maximum number of processes below a process that a capture contains.
 const MAX_CHILDREN: usize = 256;

@@ -21,7 +21,7 @@ use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
-use crate::node::UserLog;
+use crate::host::log::UserLog;
 use crate::node::follow::{Command, Commander};
 use crate::node::timing::Timing;
 use crate::transport::{Address, CONNECT, connect, document};

@@ -10,8 +10,9 @@ use ddp_doctor_proto::v1;
 
 use crate::evidence::journal::{JournalError, Segments};
 use crate::host::files::Dir;
-use crate::node::UserLog;
-use crate::node::sys::{self, Space};
+use crate::host::log::UserLog;
+use crate::host::sys;
+use crate::host::sys::Space;
 
 /// Maximum number of batches that wait for the disk: at most 64 MiB.
 const JOURNAL_QUEUE: usize = 1_024;

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::evidence::journal::{FIRST, Reader};
     use crate::host::files::Dir;
-    use crate::node::UserLog;
+    use crate::host::log::UserLog;
     use crate::node::upload::journal::DEFAULT_LIMIT;
 
     fn lost(count: u64) -> Kind {

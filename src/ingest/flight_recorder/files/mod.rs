@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::document::{self, Invalid};
 use super::dump::{Dump, Room};
-use crate::files;
+use crate::host::input_files;
 use crate::ingest::Progress;
 use crate::ingest::logs::{self, Log};
 
@@ -87,7 +87,7 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
 /// Reads the dumps of one file.
 fn read(path: &Path, room: &Room) -> Contents {
     let mut reader = Reader { contents: Contents::default(), room };
-    let opened = files::open(path);
+    let opened = input_files::open(path);
     let result = opened.and_then(|file| {
         let written = since_epoch(file.get_ref());
         read_stream(path, file, written, &mut reader)
@@ -120,7 +120,7 @@ fn read_stream(
     written: Option<u64>,
     reader: &mut Reader<'_>,
 ) -> io::Result<()> {
-    let mut stream = files::decompressed(file)?;
+    let mut stream = input_files::decompressed(file)?;
     // The first bytes remain to be read.
     if archive::is_archive(stream.fill_buf()?) {
         return archive::read(path, stream.take(MAX_ARCHIVE), reader);
@@ -164,8 +164,8 @@ impl Reader<'_> {
             Ok(read) => read,
             Err(error) => return self.unreadable(path, error.to_string()),
         };
-        let (bytes, cut) = if files::is_compressed(&bytes) {
-            let inner = files::decompressed(&bytes[..]);
+        let (bytes, cut) = if input_files::is_compressed(&bytes) {
+            let inner = input_files::decompressed(&bytes[..]);
             match inner.and_then(|inner| read_bytes(inner, MAX_BYTES)) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
                 Err(error) => return self.unreadable(path, error.to_string()),

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 use std::path::Path;
 
 use super::wraps::{self, Widest};
-use crate::files;
+use crate::host::input_files;
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;
@@ -30,7 +30,7 @@ pub(in super::super) struct Lines {
 
 impl Lines {
     pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(files::decompressed(files::open(path)?)?))
+        Ok(Self::new(input_files::decompressed(input_files::open(path)?)?))
     }
 
     pub(in super::super) fn new(reader: Box<dyn BufRead>) -> Self {

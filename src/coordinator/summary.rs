@@ -1,4 +1,4 @@
-//! The numbers of a job that metrics consist of.
+//! The numbers of jobs that metrics consist of.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,30 @@ pub struct Summary {
     pub started_at: Option<Timestamp>,
     /// End of the job; `None` while it is running.
     pub ended_at: Option<Timestamp>,
+}
+
+/// State of a job.
+#[derive(Clone, Debug)]
+pub struct JobState {
+    /// Id of the job, which earlier jobs may have had, too.
+    pub id: String,
+    /// Its numbers; `None`: it has not reported yet.
+    pub summary: Option<Summary>,
+    /// Number of connected nodes.
+    pub nodes: u64,
+    /// Whether a session diagnoses the job.
+    pub is_running: bool,
+    /// Whether the numbers are of this moment, or final.
+    pub is_current: bool,
+}
+
+/// State of a coordinator.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Jobs, newest first.
+    pub jobs: Vec<JobState>,
+    /// Number of jobs since the start.
+    pub jobs_started: u64,
 }
 
 impl Summary {

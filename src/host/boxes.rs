@@ -13,9 +13,9 @@ use std::time::{Duration, SystemTime};
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
 use crate::host::files::{self, Dir, Identity, KnownDirectories};
-use crate::node::sample::proc;
-use crate::node::sys;
-use crate::private::user_dir;
+use crate::host::private::user_dir;
+use crate::host::proc;
+use crate::host::sys;
 
 /// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
-use crate::node::processes::PidFd;
-use crate::node::sys;
+use crate::host::processes::PidFd;
+use crate::host::sys;
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use ddp_doctor_proto::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::host::files::Dir;
-use crate::node::sample::proc;
+use crate::host::proc;
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";
