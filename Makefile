@@ -31,7 +31,7 @@ wheels:
 
 # The wheels, on other systems and with other installers; as root, with debootstrap (0.6 GB, once).
 test-install:
-	python3 tests/install.py
+	python3 tests/install
 
 # Reading ranks under each kernel.yama.ptrace_scope, in a virtual machine (downloads a kernel).
 test-scopes:

@@ -1,15 +1,18 @@
 //! The black boxes of the ranks of `run`: their directories, and records that are lost.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use ddp_doctor::host::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::Reader;
+use ddp_doctor_proto::blackbox::{WORD, header};
 use ddp_doctor_proto::report::{Report, Verdict};
 
 use crate::support::compiled_programs::{flood, training};
+use crate::support::evidence::boxes_of;
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
-use crate::support::process::{PROGRAM, eventually, in_namespace};
+use crate::support::process::{PROGRAM, eventually, in_namespace, program};
 use crate::support::report::{initiating, is_healthy};
 
 #[test]
@@ -96,4 +99,32 @@ fn records_lost_while_run_is_stopped_are_reported() {
     assert_eq!(report.verdict, Verdict::Insufficient);
     let stderr = job.stderr();
     assert!(stderr.contains("note[DD902]") && stderr.contains("insufficient"), "{stderr}");
+}
+
+#[test]
+fn box_of_a_newer_package_is_reported_and_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    // The rank appears to wait in a barrier, which must not be concluded from an unknown layout.
+    let path = boxes_of(dir.path(), [3, 3], [false, true]).remove(1);
+    let version = (header::VERSION * WORD) as u64;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&9_u64.to_le_bytes(), version).unwrap();
+    let job = r#"name=$$.$(cut -d' ' -f22 "/proc/$$/stat").c10d.box
+        umask 077; cp "$1" "$DDP_DOCTOR_BOX_DIR/part" && mv "$DDP_DOCTOR_BOX_DIR/part" "$DDP_DOCTOR_BOX_DIR/$name"
+        sleep 2; echo trained; exit 7"#;
+    let report = dir.path().join("report.json");
+    let output = program(dir.path())
+        .args(["run", "--stall-after", "0.5", "--on-hang", "kill", "--report"])
+        .arg(&report)
+        .args(["--", "sh", "-c", job, "sh"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{stderr}");
+    assert_eq!(output.stdout, b"trained\n");
+    assert!(stderr.contains("has layout 9") && stderr.contains("or a later one"), "{stderr}");
+    let report: Report = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    assert!(report.findings.iter().all(|it| it.code == "DD901"), "{report:#?}");
 }
