@@ -29,9 +29,10 @@ demo:
 wheels:
 	scripts/wheels
 
-# The wheels, on other systems and with other installers; as root, with debootstrap (0.6 GB, once).
+# What `make wheels` built, on other systems, with other Pythons and installers, in containers and emulated; as root,
+# with debootstrap (0.9 GB, once). `.ci/run` tests a wheel of the build of `make test` instead, on one other system.
 test-install:
-	python3 tests/install
+	python3 tests/install $(INSTALL)
 
 # Reading ranks under each kernel.yama.ptrace_scope, in a virtual machine (downloads a kernel).
 test-scopes:
