@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-from support import ROOT, STABLE, System, TestCase, environment, mount, pytorch, run, static_program
+from support import CHROOT, ROOT, STABLE, System, TestCase, environment, mount, pytorch, run, static_program
 
 EXAMPLE = ROOT / "agent/python/examples/uneven_batches.py"
 
@@ -49,7 +49,7 @@ class Container(TestCase):
         self.program = static_program("x86_64", self.folder())
 
     def start(self, **changes):
-        words = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child", shutil.which("chroot"), self.system.root]
+        words = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child", CHROOT, self.system.root]
         words += ["sh", "-c", "mount -t proc none /proc; exec \"$@\"", "sh"]
         words += ["/v/bin/python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "/train.py"]
         plain = {"PATH": "/v/bin:/usr/bin:/bin", "HOME": "/root", "OMP_NUM_THREADS": "1", **changes}

@@ -21,6 +21,7 @@ OLDEST, STABLE, NEWEST = "bullseye", "trixie", "sid"
 SYSTEMS = [OLDEST, STABLE, NEWEST]
 DD102 = re.compile(r"error\[DD102\] early-exit")
 SECONDS = 600
+CHROOT = shutil.which("chroot", path="/usr/sbin:/usr/bin:/sbin")
 # A program whose stack is read from outside.
 SLEEPER = """\
 import time
@@ -38,7 +39,7 @@ _built = None
 def wheel(arch="x86_64"):
     wheels = [_built] if _built else sorted((ROOT / "dist").glob("ddp_doctor-%s-*%s.whl" % (VERSION, arch)))
     if len(wheels) != 1:
-        sys.exit("dist/ contains %d wheels of %s for %s: run `make wheels`" % (len(wheels), VERSION, arch))
+        raise AssertionError("dist/ contains %d wheels of %s for %s: run `make wheels`" % (len(wheels), VERSION, arch))
     return wheels[0]
 
 
@@ -67,9 +68,17 @@ def static_program(arch, folder):
     name = "ddp-doctor-%s-%s-unknown-linux-musl" % (VERSION, arch)
     archive = ROOT / "dist" / (name + ".tar.gz")
     if not archive.exists():
-        sys.exit("%s is missing: run `make wheels`" % archive)
+        raise AssertionError("%s is missing: run `make wheels`" % archive)
     subprocess.run(["tar", "-C", folder, "-xzf", archive], check=True)
     return pathlib.Path(folder, name, "ddp-doctor")
+
+
+def run_directory(folder):
+    """`folder`/run, what a demonstration on this machine left."""
+    with tempfile.TemporaryDirectory(prefix="ddp-doctor-install-") as scratch:
+        run([static_program("x86_64", scratch), "demo", "early-exit"], cwd=scratch)
+        (left,) = pathlib.Path(scratch, "ddp-doctor-runs").iterdir()
+        shutil.move(left, folder / "run")
 
 
 def environment(**changes):
@@ -138,7 +147,7 @@ class System:
         (stored / "complete").touch()
 
     def run(self, *command, user=0, **changes):
-        inside = ["chroot", "--userspec=%d:%d" % (user, user), self.root, *command]
+        inside = [CHROOT, "--userspec=%d:%d" % (user, user), self.root, *command]
         home = "/root" if user == 0 else "/home/user"
         return run(inside, env={"PATH": "/v/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home, **changes})
 

@@ -2,10 +2,9 @@
 
 import os
 import re
-import shutil
 import subprocess
 
-from support import DD102, VERSION, TestCase, is_release
+from support import CHROOT, DD102, VERSION, TestCase, is_release
 
 SHARED = ("share/man/man1/ddp-doctor-run.1", "share/bash-completion/completions/ddp-doctor")
 
@@ -79,7 +78,7 @@ class OtherSystems(TestCase):
             system.install()
 
             def start(words):
-                command = [shutil.which("chroot"), system.root, "/usr/bin/python3", *words]
+                command = [CHROOT, system.root, "/usr/bin/python3", *words]
                 return subprocess.Popen(command, stdout=subprocess.PIPE, env={"PATH": "/usr/bin:/bin"})
 
             self.reads_stack(start, lambda pid: system.run("ddp-doctor", "dump", "--pid", str(pid)))
