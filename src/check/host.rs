@@ -20,12 +20,13 @@ use super::probe;
 use super::rules;
 use super::survey::{Failure, Launch, Node, Offset, Survey};
 use super::wire::{FROM_GUEST, Lines, Message, Peer, Probed, Roster, receive, send};
+use crate::transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
 use crate::transport::{Keys, Stream};
 
 /// Maximum number of guests.
 pub(super) const MAX_NODES: usize = 4096;
-/// Maximum number of connections whose peers have not sent their facts.
-const HANDSHAKES: usize = 256;
+/// Maximum number of guests that have not sent their facts.
+const MAX_GREETINGS: usize = 256;
 /// Maximum number of addresses with another token that are reported.
 const MAX_OTHERS: usize = 64;
 /// Time limit for the facts of a peer that knows the token.
@@ -95,11 +96,16 @@ pub(super) async fn serve(
     deadline: Instant,
 ) -> Lines {
     let (arrived, mut arrivals) = mpsc::channel(64);
-    let turns = Arc::new(Semaphore::new(HANDSHAKES));
+    let handshakes = Handshakes::new(MAX_HANDSHAKES);
+    let greetings = Arc::new(Semaphore::new(MAX_GREETINGS));
     for listener in ports.listeners {
-        let accepting =
-            accept(listener, keys.clone(), deadline, Arc::clone(&turns), arrived.clone());
-        tokio::spawn(accepting);
+        let door = Door {
+            keys: keys.clone(),
+            deadline,
+            handshakes: handshakes.clone(),
+            greetings: Arc::clone(&greetings),
+        };
+        tokio::spawn(accept(listener, door, arrived.clone()));
     }
     drop(arrived);
     let mut guests = Vec::new();
@@ -148,11 +154,18 @@ pub(super) async fn serve(
     lines
 }
 
-async fn accept(
-    listener: StdTcpListener,
+/// How guests are received.
+#[derive(Clone)]
+struct Door {
     keys: Keys,
     deadline: Instant,
-    turns: Arc<Semaphore>,
+    handshakes: Handshakes,
+    greetings: Arc<Semaphore>,
+}
+
+async fn accept(
+    listener: StdTcpListener,
+    door: Door,
     arrived: mpsc::Sender<Arrival>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
@@ -165,17 +178,13 @@ async fn accept(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        // Without a turn the connection is closed; a guest tries again.
-        let Ok(turn) = Arc::clone(&turns).try_acquire_owned() else {
-            continue;
-        };
-        let (keys, arrived) = (keys.clone(), arrived.clone());
+        let (handshake, _) = door.handshakes.begin(Host::of_peer(address));
+        let (door, arrived) = (door.clone(), arrived.clone());
         tokio::spawn(async move {
-            if let Some(arrival) = welcome(stream, address, &keys, deadline).await {
+            if let Some(arrival) = welcome(stream, address, handshake, &door).await {
                 // After the deadline nothing receives it.
                 arrived.send(arrival).await.ok();
             }
-            drop(turn);
         });
     }
 }
@@ -184,11 +193,11 @@ async fn accept(
 async fn welcome(
     stream: TcpStream,
     address: SocketAddr,
-    keys: &Keys,
-    deadline: Instant,
+    handshake: Handshake,
+    door: &Door,
 ) -> Option<Arrival> {
     let address = address.ip().to_canonical();
-    let mut stream = match keys.accept(stream).await {
+    let mut stream = match handshake.complete(&door.keys, stream).await {
         Ok(stream) => stream,
         // A connection without a handshake is a probe, or of another program.
         Err(error) if error.kind() == io::ErrorKind::InvalidData && is_refusal(&error) => {
@@ -196,11 +205,12 @@ async fn welcome(
         }
         Err(_) => return None,
     };
+    let _turn = door.greetings.acquire().await.ok()?;
     let hello = receive(&mut stream, FROM_GUEST, HELLO).await.ok()?;
     let Message::Hello(facts) = hello else {
         return None;
     };
-    let remaining = deadline.saturating_duration_since(Instant::now());
+    let remaining = door.deadline.saturating_duration_since(Instant::now());
     let remaining = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
     send(&mut stream, &Message::Welcome(remaining)).await.ok()?;
     let clock = clock(&mut stream).await;

@@ -17,6 +17,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::host::log::UserLog;
+use crate::transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
 use crate::transport::{Keys, Stream};
 
 /// A connection on which no request arrives within this time is closed. Afterwards the keepalive of
@@ -34,9 +36,6 @@ const UNFINISHED_SHARE: usize = 1 << 20;
 /// Bytes around a message, in frames of HTTP/2: more than usual, so that a connection that lasts does
 /// not seem to hold them.
 const OVERHEAD: usize = 64;
-/// Maximum number of handshakes at a time, per machine and in total: their peers have not proved
-/// anything yet.
-const HANDSHAKES: (usize, usize) = (32, 512);
 /// Connections may use the descriptor limit divided by this. The rest is for black boxes, journals
 /// and reports.
 const DESCRIPTOR_SHARE: usize = 4;
@@ -77,6 +76,7 @@ impl Access {
 pub(super) fn accept(
     listeners: Listeners,
     access: Access,
+    log: UserLog,
 ) -> io::Result<ReceiverStream<io::Result<Connection>>> {
     let (accepted, connections) = mpsc::channel(1);
     let open = Arc::new(Open::default());
@@ -88,7 +88,7 @@ pub(super) fn accept(
     if let Some((listener, keys)) = listeners.remote {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        tokio::spawn(accept_remote(listener, keys, access, open, accepted));
+        tokio::spawn(accept_remote(listener, keys, access, log, open, accepted));
     }
     Ok(ReceiverStream::new(connections))
 }
@@ -133,10 +133,12 @@ async fn accept_remote(
     listener: TcpListener,
     keys: Keys,
     access: Access,
+    log: UserLog,
     open: Arc<Open>,
     accepted: mpsc::Sender<io::Result<Connection>>,
 ) {
-    let handshakes = Arc::new(Open::default());
+    let handshakes = Handshakes::new(MAX_HANDSHAKES.min(access.connections()));
+    let mut is_reported = false;
     loop {
         let next = tokio::select! {
             next = listener.accept() => next,
@@ -146,15 +148,15 @@ async fn accept_remote(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        let (handshake, replaced) = handshakes.begin(Host::of_peer(address));
+        if let Some(host) = replaced.filter(|_| !is_reported) {
+            is_reported = true;
+            log.print(&too_many_handshakes(host));
+        }
         let peer = Peer::Host(address.ip().to_canonical());
-        let (per_host, total) = (HANDSHAKES.0, HANDSHAKES.1.min(access.connections()));
-        let Some(handshake) = Open::take(&handshakes, peer, per_host, total) else {
-            continue;
-        };
         let (keys, open, accepted) = (keys.clone(), Arc::clone(&open), accepted.clone());
         tokio::spawn(async move {
-            let connection = authenticate(stream, peer, &keys, access, &open).await;
-            drop(handshake);
+            let connection = authenticate(stream, handshake, peer, &keys, access, &open).await;
             if let Some(connection) = connection {
                 // An error means that the server has ended.
                 drop(accepted.send(Ok(connection)).await);
@@ -163,15 +165,23 @@ async fn accept_remote(
     }
 }
 
+fn too_many_handshakes(host: Host) -> String {
+    format!(
+        "too many connections have not presented the token, most of them from {host}: the oldest of them are closed, \
+         others are still accepted"
+    )
+}
+
 /// Checks that the peer knows the token; `None` closes the connection.
 async fn authenticate(
     stream: TcpStream,
+    handshake: Handshake,
     peer: Peer,
     keys: &Keys,
     access: Access,
     open: &Arc<Open>,
 ) -> Option<Connection> {
-    let stream: Box<dyn Stream> = Box::new(keys.accept(stream).await.ok()?);
+    let stream: Box<dyn Stream> = Box::new(handshake.complete(keys, stream).await.ok()?);
     let slot = Open::take(open, peer, MAX_PER_HOST, access.connections())?;
     Some(Connection::new(stream, slot))
 }

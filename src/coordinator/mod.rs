@@ -17,6 +17,8 @@ use ddp_doctor_proto::v1::agent_service_server::AgentServiceServer;
 use ddp_doctor_proto::v1::viewer_service_server::ViewerServiceServer;
 use tonic::transport::Server;
 
+use crate::host::log::UserLog;
+
 mod clock;
 mod connections;
 mod digests;
@@ -59,7 +61,7 @@ pub enum ServeError {
     Server(#[from] tonic::transport::Error),
 }
 
-/// Serves the nodes and viewers of one user until `shutdown` completes.
+/// Serves the nodes and viewers of one user until `shutdown` completes. Lines about no job go to `log`.
 ///
 /// # Errors
 ///
@@ -68,9 +70,10 @@ pub async fn serve(
     listeners: Listeners,
     access: Access,
     hub: Arc<Hub>,
+    log: UserLog,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let connections = connections::accept(listeners, access)?;
+    let connections = connections::accept(listeners, access, log)?;
     let services = services::Services::new(hub);
     let agents = AgentServiceServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE);
     let viewers = ViewerServiceServer::new(services).max_decoding_message_size(64 << 10);

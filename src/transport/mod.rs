@@ -17,6 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 mod address;
 pub mod document;
+pub mod handshakes;
 pub mod public_tls;
 pub mod socket;
 pub mod tls;

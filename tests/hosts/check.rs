@@ -10,7 +10,7 @@ use crate::support::compiled_programs::clock;
 use crate::support::coordinator::Coordinator;
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::{
-    PROGRAM, eventually, program, run_to_end, without_own_variables, write_script,
+    IdleConnections, PROGRAM, eventually, program, run_to_end, without_own_variables, write_script,
 };
 
 const TOKEN: &str = "the-token-of-these-tests";
@@ -177,6 +177,22 @@ fn node_with_another_token_is_not_judged() {
     for check in &checks {
         let text = check.stdout() + &check.stderr();
         assert!(!text.contains(TOKEN) && !text.contains(OTHER_TOKEN), "{text}");
+    }
+}
+
+#[test]
+fn idle_connections_exclude_no_node() {
+    let Some(hosts) = Hosts::new(2) else { return };
+    let mut first = hosts.start(0, "check", check(&hosts, 0, 2, &[]));
+    let ports = [MASTER, MASTER - 10_000];
+    let _idle = IdleConnections::open(hosts.command(1, "perl"), "host-0", 700, &ports);
+    let mut command = check(&hosts, 1, 2, &[]);
+    // Less than the time limit of a handshake, after which those that wait end anyway.
+    command.env("DDP_DOCTOR_WAIT", "4");
+    let mut second = hosts.start(1, "check", command);
+    for check in [&mut second, &mut first] {
+        assert_eq!(check.end(), Some(0), "{}{}", check.stdout(), check.stderr());
+        assert_says(check, "PASS nodes: 2 nodes came: host-0, host-1.");
     }
 }
 

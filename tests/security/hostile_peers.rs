@@ -1,4 +1,5 @@
-//! Peers that have the token and send too much, send what is not true, or read nothing.
+//! Peers that have the token and send too much, send what is not true, or read nothing; and users without it who open
+//! connections.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ddp_doctor::transport::{Keys, Token};
@@ -10,7 +11,9 @@ use prost::Message;
 use tokio::runtime::Runtime;
 use v1::event::Kind;
 
+use super::other_users::OtherUser;
 use crate::support::coordinator::Coordinator;
+use crate::support::process::IdleConnections;
 
 const TOKEN: &str = "the-token-of-hostile-peers";
 const ATTACH: &str = "/ddpdoctor.v1.AgentService/Attach";
@@ -261,4 +264,22 @@ fn viewers_that_do_not_read_delay_no_job() {
         viewers
     });
     assert_diagnosed(&runtime, &coordinator, "second");
+}
+
+#[test]
+fn idle_connections_of_another_user_exclude_no_node() {
+    let Some(other) = OtherUser::new() else {
+        return;
+    };
+    let runtime = Runtime::new().unwrap();
+    let coordinator = Coordinator::start_remote(TOKEN);
+    let port = coordinator.port();
+    let _idle = IdleConnections::open(other.command("perl"), "127.0.0.1", 700, &[port]);
+    for job in ["first", "second", "third"] {
+        assert_diagnosed(&runtime, &coordinator, job);
+    }
+    let log = coordinator.stderr();
+    let lines = log.lines().filter(|it| it.contains("too many connections")).count();
+    assert_eq!(lines, 1, "{log}");
+    assert!(log.contains("most of them from this machine: the oldest of them are closed"), "{log}");
 }

@@ -3,7 +3,7 @@
 //! * `nccl_libraries`: where the loader finds the library that traces NCCL calls.
 //! * `box_directory`: another user exchanges the directory of black boxes for another one.
 //! * `other_users`: other users of the machine, and hostile files.
-//! * `hostile_peers`: peers with the token that send too much or what is not true, or read nothing.
+//! * `hostile_peers`: peers that send too much or what is not true, or read nothing, and connections without the token.
 //! * `planted_code`: links where the program searches for its libraries and its package.
 //! * `planted_files`: files, directories and links that another user puts where those of this user will be.
 //! * `planted_for_ranks`: the same for what a training process creates and reads.

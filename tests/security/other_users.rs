@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor::coordinator::{Access, Listeners, serve};
 use ddp_doctor::evidence::journal::Writer as Journal;
+use ddp_doctor::host::log::UserLog;
 use ddp_doctor_proto::report::{Finding, Report, Verdict};
 use ddp_doctor_proto::v1;
 use serde_json::Value;
@@ -231,7 +232,8 @@ fn other_user_gets_no_answer_from_a_socket_that_it_can_reach() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let access = Access { user: 0, descriptors: 1024 };
     let listeners = Listeners { local: Some(listener), remote: None };
-    let serving = serve(listeners, access, Arc::default(), std::future::pending());
+    let serving =
+        serve(listeners, access, Arc::default(), UserLog::discard(), std::future::pending());
     runtime.spawn(serving);
     let connect = |command: &mut Command| {
         let output = command.args(["-MIO::Socket::UNIX", "-e", CONNECT]).arg(&path).output();

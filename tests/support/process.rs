@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -62,6 +62,29 @@ pub(crate) fn free_port() -> u16 {
         if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
             return port;
         }
+    }
+}
+
+/// A process with connections that wait in their handshakes; killed when this is dropped.
+pub(crate) struct IdleConnections(Child);
+
+impl IdleConnections {
+    /// Opens this number of connections to ports of a host by a command for Perl.
+    pub(crate) fn open(mut perl: Command, host: &str, number: u32, ports: &[u16]) -> Self {
+        perl.args(["-e", include_str!("programs/idle_connections.pl"), host]);
+        perl.arg(number.to_string()).args(ports.iter().map(u16::to_string));
+        let mut child = perl.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "open\n");
+        Self(child)
+    }
+}
+
+impl Drop for IdleConnections {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 

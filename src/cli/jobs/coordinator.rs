@@ -127,7 +127,7 @@ impl Coordinator {
             return Err(error.into());
         }
         runtime.spawn(socket::sweep());
-        let serving = runtime.spawn(serve(listeners, access(), hub, async {
+        let serving = runtime.spawn(serve(listeners, access(), hub, log, async {
             stopped_serving.await.ok();
         }));
         let _attached = match &self.attach {

@@ -237,9 +237,10 @@ async fn services_work_over_the_wire() {
     let access = Access { user: path.metadata().unwrap().uid(), descriptors: 1024 };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let listeners = Listeners { local: Some(listener), remote: None };
-    let serving = tokio::spawn(serve(listeners, access, Arc::new(Hub::new()), async {
-        stopped.await.ok();
-    }));
+    let serving =
+        tokio::spawn(serve(listeners, access, Arc::new(Hub::new()), UserLog::discard(), async {
+            stopped.await.ok();
+        }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();
     let request = |job: &str| v1::WatchRequest { job: job.into(), session: 0 };
     let missing = viewer.watch(request("j")).await.unwrap_err();

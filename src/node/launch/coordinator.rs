@@ -182,7 +182,7 @@ pub fn serve_here(
     runtime.spawn(async move {
         let _removed_at_the_end = socket;
         let stop = async { drop(stop.await) };
-        if let Err(error) = serve(listeners, access(), hub, stop).await {
+        if let Err(error) = serve(listeners, access(), hub, log.clone(), stop).await {
             log.print(&error.to_string());
         }
     });
