@@ -1,7 +1,8 @@
 //! Errors whose cause is not the line that raised them, by parts of their texts, and what to do about them.
 
 /// Parts of texts, and what to do.
-const KNOWN: [(&str, &str); 11] = [
+const KNOWN: [(&str, &str); 12] = [
+    ("could not open device directory", HIDDEN_DEVICES),
     ("uncorrectable ECC error", FAULTY_DEVICE),
     ("uncorrectable NVLink error", FAULTY_DEVICE),
     ("GPU has fallen off the bus", FAULTY_DEVICE),
@@ -22,6 +23,8 @@ const KNOWN: [(&str, &str); 11] = [
          an earlier error of a kernel also leads to it.",
     ),
 ];
+const HIDDEN_DEVICES: &str = "Give the processes access to /dev/dri: docker run --device /dev/dri, and the group \
+                              that owns the devices.";
 const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \
                              line of the program causes this error.";
 const FAULTY_AMD_DEVICE: &str = "Check the device (dmesg, rocm-smi --showrasinfo), and run the job without it. An \

@@ -426,6 +426,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Stacks { process, .. }
         | Event::Unwatched { process, .. }
         | Event::WorkerNamed { process, .. }
+        | Event::NodeFailed { process, .. }
         | Event::RecordsLost { process, .. }
         | Event::Gap { process, .. }
         | Event::RecordsLeftOut { process, .. }

@@ -156,6 +156,14 @@ pub fn line_of(stacks: &Stacks, trains: Option<u32>) -> Option<&Where> {
     program_thread(stacks, trains).and_then(|thread| code::Frames::new(thread).line)
 }
 
+/// All of the user's lines in the thread that runs the program, innermost first.
+pub fn lines_of(stacks: &Stacks) -> Vec<&Where> {
+    let frames = program_thread(stacks, None).map(|thread| &thread.python[..]);
+    let line = line_of(stacks, None);
+    let is_own = |it: &&Where| is_users(&it.file) || Some(*it) == line;
+    frames.unwrap_or_default().iter().filter(is_own).collect()
+}
+
 /// The thread that runs the program: the one that trains, or else the main thread, if it runs Python.
 fn program_thread(stacks: &Stacks, trains: Option<u32>) -> Option<&ThreadStack> {
     let runs_python = |thread: &&ThreadStack| !thread.python.is_empty();

@@ -14,18 +14,44 @@ const MAX_THREADS: usize = 512;
 /// Maximum length of a name.
 const MAX_NAME: usize = 1024;
 
-/// Modules of the standard library and packages that py-spy prints without their folder.
-const SHORTENED: [&str; 24] = [
+/// Packages that py-spy prints without their folder.
+const PACKAGES: [&str; 33] = [
     "torch/",
+    "torchvision/",
+    "torchdata/",
     "deepspeed/",
     "accelerate/",
     "transformers/",
     "lightning/",
     "pytorch_lightning/",
+    "lightning_fabric/",
     "megatron/",
+    "huggingface_hub/",
+    "peft/",
+    "trl/",
+    "timm/",
+    "vllm/",
+    "sglang/",
     "numpy/",
+    "pandas/",
+    "pyarrow/",
+    "PIL/",
     "tqdm/",
     "ray/",
+    "wandb/",
+    "triton/",
+    "requests/",
+    "urllib3/",
+    "httpx/",
+    "httpcore/",
+    "aiohttp/",
+    "botocore/",
+    "boto3/",
+    "fsspec/",
+    "webdataset/",
+];
+/// Modules of the standard library that it prints so.
+const STANDARD: [&str; 20] = [
     "threading.py",
     "selectors.py",
     "queue.py",
@@ -33,16 +59,20 @@ const SHORTENED: [&str; 24] = [
     "ssl.py",
     "subprocess.py",
     "contextlib.py",
+    "functools.py",
     "runpy.py",
+    "pickle.py",
+    "gzip.py",
+    "tarfile.py",
     "multiprocessing/",
     "concurrent/",
     "asyncio/",
     "importlib/",
     "json/",
-    "pickle.py",
+    "http/",
+    "urllib/",
+    "logging/",
 ];
-/// How many of them are packages.
-const PACKAGES: usize = 10;
 
 /// A dump of one process, of which some lines were read.
 #[derive(Debug, Default)]
@@ -214,10 +244,13 @@ fn is_native(file: &str) -> bool {
 
 /// The path of a file that py-spy prints relative to a folder of the interpreter.
 fn in_folder(file: &str) -> String {
-    match SHORTENED.iter().position(|it| file.starts_with(it)) {
-        Some(at) if at < PACKAGES => format!("…/site-packages/{file}"),
-        Some(_) => format!("…/lib/python3./{file}"),
-        None => file.to_owned(),
+    let is_of = |known: &[&str]| known.iter().any(|it| file.starts_with(it));
+    if is_of(&PACKAGES) {
+        format!("…/site-packages/{file}")
+    } else if is_of(&STANDARD) {
+        format!("…/lib/python3./{file}")
+    } else {
+        file.to_owned()
     }
 }
 

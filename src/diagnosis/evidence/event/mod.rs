@@ -223,6 +223,8 @@ pub enum Event {
     Silent { node: u32, since: Option<Timestamp>, at: Timestamp },
     /// The name that an engine gives to the process of a rank, such as `Worker_TP3`.
     WorkerNamed { process: ProcessId, name: Arc<str> },
+    /// The node of a process failed, and the process with it.
+    NodeFailed { process: ProcessId, failure: Arc<NodeFailure> },
     /// A process failed whose rank the evidence does not state.
     UnplacedFailure(Arc<UnplacedFailure>),
     /// The whole job was asked to end.
@@ -230,6 +232,17 @@ pub enum Event {
     /// The command of a node ended, and all of its black boxes were read to the end; `reason`: the
     /// finding for which it is being ended.
     JobEnded { status: i32, reason: Option<KillReason>, at: Timestamp },
+}
+
+/// The failure of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// Name or address of the node.
+    pub node: Arc<str>,
+    /// The batch system that reports it.
+    pub by: &'static str,
+    /// What to do.
+    pub next: &'static str,
 }
 
 /// The failure of a process whose rank the evidence does not state.

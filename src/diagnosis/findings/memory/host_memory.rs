@@ -181,7 +181,12 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
     };
     let last = death::after_last_call(process);
     let waits = words::wait_for_it(&draft.victims);
-    draft.summary = format!("the kernel killed rank {rank} for want of memory{last}{waits}");
+    draft.summary = if process.is_from_text() {
+        // A launcher may have killed it: Ray does.
+        format!("rank {rank} was killed for lack of memory{waits}")
+    } else {
+        format!("the kernel killed rank {rank} for want of memory{last}{waits}")
+    };
     draft.why = why_killed(process, kill);
     let limit = if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
         "Raise the limit of the control group, or have"

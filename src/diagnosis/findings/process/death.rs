@@ -3,6 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect, Exit, Fact, Timestamp};
 
+use crate::evidence::event::NodeFailure;
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::stalls::message;
 use crate::findings::view::last_call;
@@ -70,6 +71,13 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     {
         draft.event = Some(format!("ended with status {code}"));
     }
+    if let Some(failure) = failed_node(process) {
+        // One event on all ranks of the node.
+        draft.event = Some(how);
+        draft.say(format!("{} reports the failure of node {}.", failure.by, failure.node));
+        draft.advise(failure.next);
+        return Some(draft);
+    }
     let process_id = match process.pid {
         0 => String::new(),
         pid => format!("process {pid} of "),
@@ -118,11 +126,21 @@ pub(crate) fn of_worker(process: &Process, rank: u32) -> Option<String> {
     Some(format!("The log calls the process of rank {rank} {name}."))
 }
 
+/// The failure of its node, if nothing else is known of the end of a process.
+fn failed_node(process: &Process) -> Option<&NodeFailure> {
+    let exit = process.end?.exit;
+    let failure = process.node_failure.as_deref();
+    failure.filter(|_| exit.signal.is_none() && exit.code.is_none())
+}
+
 /// "was killed by SIGKILL", "ended with status 3".
 fn how_it_ended(process: &Process, exit: Exit) -> String {
     match (exit.signal, exit.code) {
         (Some(signal), _) if process.aborted_on_its_way_out() => {
             format!("was killed by {} on its way out of the program", libc_signal::name(signal))
+        }
+        (None, None) if let Some(failure) = failed_node(process) => {
+            format!("ended when node {} failed", failure.node)
         }
         (None, None) if process.is_attached() => "has ended: it has no process on its host".into(),
         _ => ended(exit),

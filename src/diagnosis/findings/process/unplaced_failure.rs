@@ -38,19 +38,36 @@ pub(crate) fn ends(situation: &Situation<'_>) -> Vec<Draft> {
     })
 }
 
-/// A draft for each failure that `describe` gives an event and an advice.
+/// What several failures have in common, and these with their numbers.
+struct SharedEvent<'a> {
+    event: String,
+    advice: String,
+    failures: Vec<(u32, &'a UnplacedFailure)>,
+}
+
+/// A draft for each event that `describe` gives failures, with an advice.
 fn drafts(
     situation: &Situation<'_>,
     code: &'static Code,
     describe: impl Fn(&UnplacedFailure) -> Option<(String, String)>,
 ) -> Vec<Draft> {
-    let failures = situation.model.unplaced.iter().enumerate();
-    let drafts = failures.filter_map(|(index, failure)| {
-        let (event, advice) = describe(failure)?;
-        let place = KeyPlace::Process(u32::MAX, index as u32 + 1);
-        let mut draft = Draft::new(code, place, failure.at);
-        draft.summary = format!("{} {event}", failure.name);
-        draft.say("The log does not state the rank of this process.");
+    let mut events: Vec<SharedEvent<'_>> = Vec::new();
+    for (index, failure) in (1..).zip(&situation.model.unplaced) {
+        let Some((event, advice)) = describe(failure) else { continue };
+        match events.iter_mut().find(|it| it.event == event) {
+            Some(known) => known.failures.push((index, failure)),
+            None => events.push(SharedEvent { event, advice, failures: vec![(index, failure)] }),
+        }
+    }
+    let drafts = events.into_iter().filter_map(|SharedEvent { event, advice, failures }| {
+        let &(index, first) = failures.first()?;
+        let names: Vec<&str> = failures.iter().map(|(_, it)| &*it.name).collect();
+        let mut draft = Draft::new(code, KeyPlace::Process(u32::MAX, index), first.at);
+        draft.summary = format!("{} {event}", names.join(", "));
+        draft.say(match names.len() {
+            1 => "The log does not state the rank of this process.",
+            _ => "The log does not state the ranks of these processes.",
+        });
         draft.advise(advice);
         // That it failed is stated; which rank it is remains open.
         (draft.confidence, draft.root_confidence) = (Confidence::Supported, Confidence::Suspected);

@@ -120,6 +120,9 @@ impl Model {
             Event::WorkerNamed { process, name } => {
                 self.processes.get_mut(&process)?.worker = Some(name);
             }
+            Event::NodeFailed { process, failure } => {
+                self.processes.get_mut(&process)?.node_failure = Some(failure);
+            }
             Event::Setting { process, name, value, at } => {
                 self.recorded(process, at)?.set(name, value, at);
             }

@@ -8,7 +8,8 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use crate::evidence::event::{
-    Call, CallId, GroupInfo, Guard, ProcessId, Stacks, StalledTransfer, ThreadId, Transfer,
+    Call, CallId, GroupInfo, Guard, NodeFailure, ProcessId, Stacks, StalledTransfer, ThreadId,
+    Transfer,
 };
 use crate::evidence::settings;
 use crate::model::ddp::{Accumulation, Models};
@@ -63,6 +64,8 @@ pub struct Process {
     pub pid: u32,
     /// What an engine calls it, if it has a name of its own.
     pub worker: Option<Arc<str>>,
+    /// The failure of its node that ended it.
+    pub node_failure: Option<Arc<NodeFailure>>,
     /// Layer that captures its calls.
     pub layer: Arc<str>,
     /// The world it belongs to.

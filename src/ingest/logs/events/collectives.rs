@@ -8,12 +8,12 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::{unnamed_group, were};
+use super::{places, unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
 use crate::diagnosis::evidence::align::compare;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::GroupName;
-use crate::ingest::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective, place_of};
+use crate::ingest::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective};
 use crate::ingest::{dtypes, process};
 
 /// Time between two dumps of stacks after which the calls in them count as waits.
@@ -348,7 +348,7 @@ fn stacks(job: &mut LoggedJob) {
     let alike = inside.values().map(|(op, line, _)| (*op, line.clone()));
     let alike: BTreeSet<_> = alike.map(|(op, line)| (op.to_string(), line)).collect();
     if !lasts || alike.len() != 1 || outside.is_empty() {
-        describe(job);
+        places::describe(job);
         return;
     }
     let ranks: Vec<u32> = inside.keys().chain(&outside).copied().collect();
@@ -373,24 +373,5 @@ pub(super) fn add_last_calls(job: &mut LoggedJob) {
     });
     for (rank, waiting) in ended.collect::<Vec<_>>() {
         issue(job, rank, 1, None, &waiting);
-    }
-}
-
-/// Adds a note on where ranks were.
-fn describe(job: &mut LoggedJob) {
-    let mut places: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for (&number, rank) in &job.ranks {
-        if let Some(last) = rank.stacks.last().filter(|_| rank.ended.is_none()) {
-            places.entry(place_of(last)).or_default().push(number);
-        }
-    }
-    if !places.is_empty() {
-        let places = places.iter().map(|(text, ranks)| format!("{} {text}", were(ranks)));
-        let places: Vec<String> = places.collect();
-        job.note(Topic::Waits, format!(
-            "these stacks do not show whether ranks wait: {}\nAdd a second dump of every rank, a minute later, \
-             with the time before each.",
-            places.join("; ")
-        ));
     }
 }

@@ -37,6 +37,10 @@ impl LoggedJob {
                     self.events.push((raised.at, event));
                 }
             }
+            if let Some((at, failure)) = rank.ended.map(|it| it.0).zip(rank.node_failure.as_ref()) {
+                let (process, failure) = (process(number), Arc::clone(failure));
+                self.events.push((at, Event::NodeFailed { process, failure }));
+            }
             if let Some((at, how)) = rank.ended {
                 let kills = how.for_memory.then_some(1);
                 let event = Event::ProcessChanged {

@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
 use super::folders::launch_of;
-use super::job::{EARLIER, LoggedJob, before};
+use super::job::{EARLIER, LoggedJob, Topic, before};
 use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::words::Ranks;
@@ -21,6 +21,7 @@ mod collectives;
 mod endings;
 mod models;
 mod outcome;
+mod places;
 mod startup;
 
 /// What the logs of a job state, for the engine.
@@ -135,7 +136,10 @@ impl LoggedJob {
     /// The events in order, and the end of the text.
     fn close(mut self) -> Evidence {
         let has_succeeded = self.add_success();
-        let notes = std::mem::take(&mut self.notes);
+        let mut notes = std::mem::take(&mut self.notes);
+        if notes.iter().any(|it| it.0 == Topic::Platform) {
+            notes.sort_by_key(|it| it.0.is_of_consequences());
+        }
         let notes = notes.into_iter().map(|(_, text)| text);
         for text in notes.chain(self.joins.notes()) {
             self.events.push((self.begins(), note(text, self.begins())));

@@ -20,6 +20,10 @@ const SUCCESSES: [(&str, &str); 7] = [
     ("[after training is done] datetime: ", ""),
     ("Training completed. Do not forget to share your model", ""),
 ];
+/// What to do about a node that Slurm lost, and about one that Ray lost.
+const FAILED_NODE: &str = "Find out why that node failed (sinfo -R), and exclude it.";
+const DEAD_NODE: &str =
+    "Find out why that node stopped answering: its kernel's log, the log of its raylet.";
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
@@ -33,6 +37,8 @@ pub(super) struct Report {
     locals: Vec<Option<u32>>,
     /// The process of mpirun whose status is the next line.
     task: Option<u32>,
+    /// The line before asks a shell for the status of a command.
+    asks_status: bool,
     /// The pod that `kubectl describe` describes.
     pod: Option<Name>,
     failures: Vec<Failure>,
@@ -222,6 +228,13 @@ impl Report {
         if text.starts_with("Root Cause (first observed failure)") {
             self.is_first = true;
         }
+        if std::mem::replace(&mut self.asks_status, text.ends_with("echo $?"))
+            && text == "0"
+            && facts.is_empty()
+        {
+            // The command may have ended with another one, "tee", which does not fail.
+            facts.add(Subject::default(), at, Statement::Finished);
+        }
         self.read_ranks(text, facts);
         let Some((key, value)) = text.split_once(':') else {
             return;
@@ -352,7 +365,7 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     {
         let host = Some(cut(until(host, &[' ']), 256).into());
         let who = Subject { host, ..Subject::default() };
-        facts.add(who, at, Statement::NodeFailed);
+        facts.add(who, at, Statement::NodeFailed { by: "Ray", next: DEAD_NODE });
         return;
     }
     let Some(message) = after(line.text, "srun: error: ") else {
@@ -361,7 +374,7 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some(host) = message.strip_prefix("Node failure on ") {
         let host = Some(cut(host.trim(), 256).into());
         let who = Subject { host, ..Subject::default() };
-        facts.add(who, at, Statement::NodeFailed);
+        facts.add(who, at, Statement::NodeFailed { by: "Slurm", next: FAILED_NODE });
         return;
     }
     let Some((host, message)) = message.split_once(": task") else {

@@ -5,6 +5,7 @@
 //! of lines that name a container.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
@@ -64,6 +65,17 @@ pub(super) struct Subject {
     pub(super) group: GroupName,
     pub(super) pid: Option<u32>,
     pub(super) host: Option<Arc<str>>,
+    /// The GPU that it uses.
+    pub(super) gpu: Option<Gpu>,
+}
+
+/// A GPU in a message of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Gpu {
+    /// Address on the bus, as NCCL writes it.
+    pub(super) bus: u64,
+    /// Name of the file, which may name the host.
+    pub(super) file: Arc<str>,
 }
 
 impl From<Label> for Subject {
@@ -128,8 +140,8 @@ pub(super) enum Statement {
     Failed(ExitStatus),
     /// The launcher sent this signal to the process to end it.
     Stopped { signal: i32 },
-    /// The batch system lost this node.
-    NodeFailed,
+    /// A batch system lost this node; `next`: what to do.
+    NodeFailed { by: &'static str, next: &'static str },
     /// The kernel killed the process for lack of memory.
     KilledForMemory,
     /// The text ends within a traceback, at this line of the program.
@@ -273,6 +285,12 @@ pub(super) struct Facts {
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
     /// Calls of NCCL.
     nccl_calls: nccl_calls::NcclCalls,
+    /// Ranks that the text places on a host.
+    pub(super) placed: Vec<(String, RangeInclusive<u32>)>,
+    /// GPUs of processes, by their addresses on the bus.
+    pub(super) gpus: BTreeMap<(u64, Option<Arc<str>>), u32>,
+    /// Name of the file.
+    file: Arc<str>,
     /// The line being read.
     pub(super) line: LineNumber,
     /// Number of the last line in which the program states its progress; 0: there is none.
@@ -336,6 +354,13 @@ impl Facts {
         if self.found_network.len() < MAX_NAMES {
             let process = (who.pid, who.host);
             self.found_network.insert(process, self.line.number);
+        }
+    }
+
+    /// Takes note of the GPU of a process.
+    fn uses_gpu(&mut self, who: &Subject, bus: u64) {
+        if let Some(pid) = who.pid.filter(|_| self.gpus.len() < MAX_NAMES) {
+            self.gpus.insert((bus, who.host.clone()), pid);
         }
     }
 

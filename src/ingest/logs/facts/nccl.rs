@@ -67,6 +67,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     {
         facts.worlds.insert(size);
         facts.nccl_calls.created(&who, message);
+        let bus = after(rest, " busId ").map(|it| until(it, &[' ']));
+        if let Some(bus) = bus.and_then(|it| u64::from_str_radix(it, 16).ok()) {
+            facts.uses_gpu(&who, bus);
+        }
         let who = Subject { rank: Some(rank), ..who };
         facts.add(who, at, Statement::Named { of: Some(size) });
         return;

@@ -124,8 +124,9 @@ struct Reader {
 
 impl Reader {
     fn new(path: &Path, form: Form) -> Self {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
         Self {
-            facts: Facts::default(),
+            facts: Facts { file: scan::cut(&file, 256).into(), ..Facts::default() },
             streams: HashMap::new(),
             open_bytes: 0,
             max_open_bytes: MAX_OPEN_BYTES,

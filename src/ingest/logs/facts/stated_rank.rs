@@ -1,14 +1,33 @@
 //! Lines that state the rank of a process: those of Lightning and Ray, and of programs that `srun` or `mpirun`
 //! label.
 
+use std::ops::RangeInclusive;
+
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
 use crate::ingest::logs::lines::{Label, Line, Worker};
 use crate::ingest::logs::scan;
 
+/// Maximum number of hosts with ranks that are kept.
+const MAX_PLACED: usize = 1 << 14;
+/// Maximum number of ranks of a host.
+const MAX_ON_HOST: u32 = 1024;
+/// Maximum length of the name of a host.
+const MAX_HOST: usize = 128;
+
 /// Reads a line in which a process states its rank.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
+    if let Some((host, ranks)) = placed(line.text)
+        && facts.placed.len() < MAX_PLACED
+    {
+        facts.placed.push((host.to_owned(), ranks));
+    }
+    if let Some(worker) = line.label.worker
+        && let Some(rank) = of_worker(line.text)
+    {
+        facts.name(Label { rank: Some(rank), worker: Some(worker), ..Label::default() });
+    }
     if let Some(label) = of_ray(line.text) {
         facts.name(label);
     }
@@ -30,6 +49,45 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         ..line.label.into()
     };
     facts.add(who, at, Statement::Named { of: Some(size) });
+}
+
+/// The host and its ranks in a list: "node 1: gpu-07 ranks 8-15", "ranks 8-15 on gpu-07".
+fn placed(text: &str) -> Option<(&str, RangeInclusive<u32>)> {
+    let (before, own) = scan::split(text, "ranks ")?;
+    let (first, rest) = own.trim_start_matches('[').split_once(['-', '.'])?;
+    let rest = rest.trim_start_matches('.');
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let last = scan::rank(rest)?;
+    let is_number = !first.is_empty() && first.bytes().all(|it| it.is_ascii_digit());
+    let first =
+        scan::rank(first).filter(|it| is_number && it <= &last && last - it < MAX_ON_HOST)?;
+    let is_border = |it: char| {
+        it.is_whitespace() || matches!(it, ':' | '=' | '>' | '(' | ')' | '[' | ']' | ',' | '@')
+    };
+    let is_host = |it: &&str| {
+        let is_part = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
+        let has = |kind: fn(&u8) -> bool| it.as_bytes().iter().any(kind);
+        let is_name = has(u8::is_ascii_alphabetic) || it.matches('.').count() == 3;
+        it.len() <= MAX_HOST && it.bytes().all(is_part) && has(u8::is_ascii_digit) && is_name
+    };
+    let mut words = before.split(is_border).rev().filter(|it| !matches!(*it, "" | "-" | "global"));
+    let mut later = rest[digits..].split(is_border).filter(|it| !matches!(*it, "" | "-" | "on"));
+    let host = words.next().filter(is_host).or_else(|| later.next().filter(is_host))?;
+    Some((host, first..=last))
+}
+
+/// The rank in a line in which a worker introduces itself: "rank=5 local_rank=5".
+fn of_worker(text: &str) -> Option<u32> {
+    const KEY: &str = "rank=";
+    // Most lines do not have it.
+    let introduces =
+        text.contains(KEY) && ["local_rank=", "world_size="].iter().any(|it| text.contains(it));
+    let is_word = |(at, _): &(usize, &str)| {
+        !text[..*at].ends_with(|it: char| it.is_alphanumeric() || it == '_')
+    };
+    let mut ranks = text.match_indices(KEY).filter(is_word);
+    let (at, _) = ranks.next().filter(|_| introduces)?;
+    scan::rank(&text[at + KEY.len()..]).filter(|_| ranks.next().is_none())
 }
 
 /// The rank, the number of ranks and the host in the line of a task: "node-3: rank 12/64".

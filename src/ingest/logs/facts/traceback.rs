@@ -5,6 +5,7 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::launcher::{of_local, ray_worker};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d};
+use crate::diagnosis::model::libc_signal::KILL;
 use crate::ingest::logs::lines::{Label, Line, Worker, bracketed_rank, report_time};
 use crate::ingest::logs::scan::{self, cut};
 use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
@@ -46,6 +47,9 @@ const FATAL: &str = "WorkerProc hit an exception";
 const FATAL_IN_LINE: &str = "Scheduler hit an exception: ";
 /// What precedes the rank whose parameters had no gradient.
 const WITHOUT_GRADIENT: &str = " which did not receive grad for rank ";
+
+/// How Ray reports that it killed a process of a node that had too little memory.
+const LOW_MEMORY: &str = "killed due to the node running low on memory";
 
 /// Exceptions that count without a traceback: no program prints them in the course of its work.
 const BARE: [&str; 6] = [
@@ -274,6 +278,7 @@ impl Traceback {
             "monitoredBarrier",
             "ActorDiedError",
             "Hccl",
+            LOW_MEMORY,
         ];
         known.iter().any(|it| self.text.contains(it))
             && line.time.is_none()
@@ -408,6 +413,17 @@ fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
             return true;
         }
     }
+    if let Some(task) = scan::after(text, LOW_MEMORY).and_then(|it| scan::after(it, " where the "))
+        && let Some(pid) = scan::small_after(task, " pid=")
+    {
+        let host = scan::after(text, " (IP: ").map(|it| scan::until(it, &[',']));
+        let name = scan::after(task, " name=").map_or("", |it| scan::until(it, &[',']));
+        let how = ExitStatus { for_memory: true, ..ExitStatus::of_status(-KILL) };
+        let label = Label { worker: Worker::of_ray(actor(name), pid, host), ..Label::default() };
+        let who = Subject { pid: Some(pid), ..label.into() };
+        facts.add(who, at, Statement::Ended(how));
+        return true;
+    }
     let is_rays = text.contains("ActorDiedError") || text.contains("RayActorError");
     let pid = scan::small_after(text, " pid: ").filter(|_| is_rays);
     if let Some(pid) = pid {
@@ -415,13 +431,18 @@ fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
         // verl names its workers by the node and the rank there, which is the rank on the first node.
         let name = scan::after(text, " name: ").map_or("", |it| scan::until(it, &[' ']));
         let rank = scan::after(name, "WorkerDict_0:").and_then(scan::rank);
-        let name = name.find("WorkerDict_").map_or(name, |at| &name[at..]);
+        let name = actor(name);
         let class = scan::after(text, "class_name: ").map_or("", |it| scan::until(it, &[' ']));
         let class = class.rsplit('.').next().unwrap_or(class);
         let name = if name.is_empty() { class } else { name };
         ray_worker(name, pid, host, rank, at, facts);
     }
     pid.is_some()
+}
+
+/// The name of an actor, without the random letters that verl puts in front.
+fn actor(name: &str) -> &str {
+    name.find("WorkerDict_").map_or(name, |at| &name[at..])
 }
 
 /// Whether a watchdog reports its timeout, also in a line that is cut off: "[Rank 6] Watchdog cau".

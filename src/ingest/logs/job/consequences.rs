@@ -135,7 +135,7 @@ impl LoggedJob {
         for ((loss, _), (ranks, raised)) in lost {
             let (who, place) = (Ranks(&ranks).to_string(), raised.place.as_ref());
             let note = loss.note(&who, ranks.len(), place, &raised.text);
-            self.note(Topic::Exception, note);
+            self.note(Topic::Loss, note);
         }
     }
 

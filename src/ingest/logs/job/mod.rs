@@ -11,7 +11,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject, WATCHDOG};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement, Subject, WATCHDOG};
 use super::lines::Label;
 use super::{Log, scan};
 use crate::diagnosis::event::{Event, Stacks, UnplacedFailure};
@@ -50,7 +50,11 @@ pub(super) enum Topic {
     /// Ranks that wait for the world to form.
     Startup,
     Exception,
+    /// Lost connections, and rendezvous that failed.
+    Loss,
     End,
+    /// Failures of nodes and devices that the platform reports.
+    Platform,
     /// An attempt that the launcher restarted.
     Earlier,
     Network,
@@ -58,6 +62,13 @@ pub(super) enum Topic {
     Reports,
     /// Stacks of a process that is not identified.
     Stacks,
+}
+
+impl Topic {
+    /// Whether notes on it are about consequences, of which the platform may state the cause.
+    pub(super) const fn is_of_consequences(self) -> bool {
+        matches!(self, Self::Waits | Self::Startup | Self::Loss | Self::Network)
+    }
 }
 
 /// An error of the network.
@@ -75,7 +86,11 @@ struct Report {
     next: &'static str,
     /// A watchdog of PyTorch did.
     is_of_watchdog: bool,
+    topic: Topic,
 }
+
+/// Who reports failures of nodes and their devices.
+const PLATFORMS: [&str; 3] = ["the kernel", "Kubernetes", "Ray"];
 
 /// Adds host and device to " on rank 3": " on rank 3 (gpu-7, GPU 1)", " on gpu-7, GPU 1".
 pub(super) fn on_place(on: String, place: &str) -> String {
@@ -210,7 +225,7 @@ impl LoggedJob {
                     }
                     continue;
                 }
-                Statement::NodeFailed => has_failed = true,
+                Statement::NodeFailed { .. } => has_failed = true,
                 Statement::Cancelled { why, .. }
                     if has_failed && why.as_ref().is_none_or(|it| &**it == NODE_FAILURE) =>
                 {
@@ -226,9 +241,7 @@ impl LoggedJob {
                 unknown.push((fact, at));
             }
         }
-        let failed = facts.facts.iter().filter_map(|fact| self.failed(fact));
-        let failed: BTreeMap<u32, (LineNumber, ExitStatus)> = failed.collect();
-        self.assign_exception(&mut unknown, &failed);
+        self.assign_exception(&mut unknown, facts);
         // Launchers name a rank after it printed its last line.
         for (fact, at) in unknown {
             self.add_unidentified(fact, at);
@@ -247,8 +260,10 @@ impl LoggedJob {
         let on = on_place(on.unwrap_or_default(), place);
         if self.reports.len() < MAX_REPORTS {
             let (is_of_watchdog, next) = (*by == WATCHDOG, *next);
+            let is_of_platform = PLATFORMS.contains(by);
+            let topic = if is_of_platform { Topic::Platform } else { Topic::Reports };
             let text = format!("{by} reported{on}: {text}");
-            self.reports.push(Report { text, next, is_of_watchdog });
+            self.reports.push(Report { text, next, is_of_watchdog, topic });
         }
     }
 
@@ -257,9 +272,9 @@ impl LoggedJob {
     pub(super) fn note_reports(&mut self) {
         let (known, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.reports).into_iter().partition(|it| !it.next.is_empty());
-        for Report { text, next, is_of_watchdog } in known {
+        for Report { text, next, is_of_watchdog, topic } in known {
             if !is_of_watchdog || self.given_up.is_none() {
-                self.note(Topic::Reports, format!("{text}\n{next}"));
+                self.note(topic, format!("{text}\n{next}"));
             }
         }
         // Warnings of unknown weight are also those of jobs that end well.
@@ -313,7 +328,7 @@ impl LoggedJob {
         match what {
             Statement::Named { .. }
             | Statement::Cancelled { .. }
-            | Statement::NodeFailed
+            | Statement::NodeFailed { .. }
             | Statement::Quoted { .. }
             | Statement::Reported { .. }
             | Statement::Interrupted { .. }

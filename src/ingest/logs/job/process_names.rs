@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::diagnosis::model::MAX_WORLD;
-use crate::ingest::logs::facts::{Facts, Statement, Subject, is_name};
+use crate::ingest::logs::facts::{Facts, Gpu, Statement, Subject, is_name};
 use crate::ingest::logs::lines::{Name, Worker};
 
 /// A name of a process, and its rank; `None`: several ranks have it.
@@ -18,6 +18,10 @@ pub(in super::super) struct ProcessNames {
     locals: Known<u32>,
     tasks: Known<u32>,
     workers: Known<(u32, Option<IpAddr>)>,
+    /// GPUs by their addresses, with the host and the rank of each.
+    gpus: BTreeMap<u64, Vec<(Option<String>, u32)>>,
+    /// Ranks that lists of the text place on hosts.
+    placed: BTreeMap<String, BTreeSet<u32>>,
     /// Workers by the names that engines give to them.
     engines: Known<Name>,
     /// What engines call the processes of ranks.
@@ -50,6 +54,9 @@ impl ProcessNames {
             names.learn_name(label.worker, rank);
         }
         names.learn_places(all);
+        for (host, ranks) in all.iter().flat_map(|facts| &facts.placed) {
+            names.placed.entry(short(host)).or_default().extend(ranks.clone());
+        }
         let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
         let sizes = sizes.chain(stated_by_tasks(all));
         names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
@@ -86,6 +93,7 @@ impl ProcessNames {
         names.world = names.world.filter(|&size| highest.is_none_or(|rank| rank < size));
         names.expect_one_node(all);
         names.learn_locals(all);
+        names.learn_gpus(all);
         for fact in all.iter().flat_map(|facts| &facts.facts) {
             if let Some(rank) = names.rank(&fact.who, Some(&fact.what)) {
                 names.learn_name(fact.who.label.worker, rank);
@@ -165,11 +173,40 @@ impl ProcessNames {
         }
     }
 
-    /// Ranks known to run on a host.
-    pub(super) fn on_host(&self, host: &str) -> Vec<u32> {
+    /// Takes the GPUs of processes whose rank is known.
+    fn learn_gpus(&mut self, all: &[&Facts]) {
+        for ((bus, host), &pid) in all.iter().flat_map(|facts| &facts.gpus) {
+            let host = host.as_deref();
+            if let Some(rank) = self.pids.rank(pid, host) {
+                self.gpus.entry(*bus).or_default().push((host.map(short), rank));
+            }
+        }
+    }
+
+    /// The rank that uses a GPU. Hosts have GPUs at equal addresses: it is one on this host, or on that which the
+    /// name of the file states, or all ranks are on one host.
+    fn rank_of_gpu(&self, gpu: &Gpu, host: Option<&str>) -> Option<u32> {
+        let users = self.gpus.get(&gpu.bus)?;
+        let is_named = |it: &Option<String>| {
+            let known = it.as_deref().unwrap_or_default();
+            host.map_or_else(|| has_word(&gpu.file, known), |host| short(host) == known)
+        };
+        let mut named = users.iter().filter(|(host, _)| is_named(host)).map(|it| it.1);
+        let by_name = named.next().filter(|_| named.next().is_none());
+        let all = self.gpus.values().flatten();
+        let ranks: BTreeSet<u32> = all.clone().map(|it| it.1).collect();
+        let is_one_host = all.clone().all(|it| it.0 == users[0].0);
+        let has_all = self.world.is_some_and(|size| size as usize == ranks.len());
+        let only = users.first().filter(|_| host.is_none() && users.len() == 1);
+        by_name.or_else(|| only.filter(|_| is_one_host && has_all).map(|it| it.1))
+    }
+
+    /// Ranks known to run on a host, or that the text places there.
+    pub(super) fn on_host(&self, host: &str) -> BTreeSet<u32> {
         let processes = self.processes.iter();
         let those = processes.filter(|(_, (it, _))| it.as_deref().map(short) == Some(short(host)));
-        those.map(|(&rank, _)| rank).collect()
+        let placed = self.placed.get(&short(host)).into_iter().flatten();
+        those.map(|(&rank, _)| rank).chain(placed.copied()).collect()
     }
 
     /// The same of local ranks, if the text names no rank of another node.
@@ -232,6 +269,7 @@ impl ProcessNames {
                 of(&self.locals, who.label.local).filter(|&rank| self.may_be(rank, who.pid))
             })
             .or_else(|| of(&self.tasks, who.label.task))
+            .or_else(|| self.rank_of_gpu(who.gpu.as_ref()?, who.host.as_deref()))
     }
 }
 
@@ -290,6 +328,15 @@ fn short(host: &str) -> String {
     let is_address = host.parse::<IpAddr>().is_ok();
     let name = host.split('.').next().filter(|_| !is_address);
     name.unwrap_or(host).to_owned()
+}
+
+/// Whether a name contains this word, not as a part of another one.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |it: char| it.is_alphanumeric();
+    let mut found = text.match_indices(word).filter(|_| !word.is_empty());
+    found.any(|(at, _)| {
+        !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part)
+    })
 }
 
 fn learn<K: Ord>(known: &mut Known<K>, name: K, rank: u32) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use crate::diagnosis::event::Stacks;
+use crate::diagnosis::event::{NodeFailure, Stacks};
 use crate::diagnosis::model::libc_signal::KILL;
 use crate::diagnosis::words;
 use crate::ingest::logs::facts::{ExitStatus, GroupName, Statement};
@@ -32,6 +32,8 @@ pub(in super::super) struct Rank {
     pub(in super::super) runs: Option<Waiting>,
     pub(in super::super) raised: Vec<Raised>,
     pub(in super::super) ended: Option<(Timestamp, ExitStatus)>,
+    /// The failure of its node.
+    pub(in super::super) node_failure: Option<Arc<NodeFailure>>,
     /// How it ended after a watchdog gave up a collective.
     pub(in super::super) ended_later: Option<Exit>,
     /// How it ended when the launcher observed the failure of the attempt.

@@ -30,6 +30,8 @@ pub(in super::super) fn in_collective(stacks: &Arc<Stacks>) -> Option<(Option<Op
         it.file.ends_with("torch/distributed/distributed_c10d.py")
             || it.file.contains("torch/autograd/")
             || it.file.ends_with("torch/nn/parallel/distributed.py")
+            // The device may wait for other ranks.
+            || it.file.ends_with("torch/cuda/__init__.py") && it.function == "synchronize"
     })?;
     Some((op(&called.function), line))
 }

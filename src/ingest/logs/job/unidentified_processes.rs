@@ -1,6 +1,5 @@
 //! Facts about processes whose rank the text does not state.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
@@ -9,11 +8,13 @@ use ddp_doctor_proto::words::signal_name;
 use super::losses::Loss;
 use super::rank::went_on_after;
 use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
-use crate::diagnosis::event::{Event, UnplacedFailure};
+use crate::diagnosis::event::{Event, NodeFailure, UnplacedFailure};
 use crate::diagnosis::evidence::{allocation, known_errors, transport};
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
-use crate::ingest::logs::facts::{ExitStatus, Fact, GroupName, LineNumber, Statement, Subject};
+use crate::ingest::logs::facts::{
+    ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject,
+};
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
@@ -37,11 +38,13 @@ impl LoggedJob {
                     let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
                     return self.add_unplaced(who, raised, Exit::default(), at);
                 }
+                let mut topic = Topic::Exception;
                 let text = if *by_launcher {
                     return self.note_launcher_exception(text);
                 } else if *went_on {
                     went_on_after(&name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
+                    topic = Topic::Loss;
                     Loss::parse(text).note(&name(who), 1, place.as_ref(), text)
                 } else {
                     let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
@@ -49,10 +52,13 @@ impl LoggedJob {
                     let text = raised(&name(who), text, place.as_ref());
                     format!("{text}\n{advice}").trim_end().to_owned()
                 };
-                self.note(Topic::Exception, text);
+                self.note(topic, text);
             }
             Statement::Ended(how) | Statement::Failed(how) => self.add_unidentified_end(who, *how),
-            Statement::NodeFailed => self.lost_node(who.host.as_deref().unwrap_or_default(), at),
+            Statement::NodeFailed { by, next } => {
+                let node = who.host.clone().unwrap_or_default();
+                self.lost_node(NodeFailure { node, by, next }, at);
+            }
             Statement::KilledForMemory => {
                 let who = name(who);
                 let text = format!("the kernel killed {who} for lack of memory\n{LESS_MEMORY}");
@@ -115,37 +121,40 @@ impl LoggedJob {
     }
 
     /// Takes the failure of a node.
-    fn lost_node(&mut self, host: &str, at: Timestamp) {
-        let text = format!(
-            "the batch system lost node {host}\nFind out why that node failed (sinfo -R), and exclude it."
-        );
-        if !self.note(Topic::End, text) {
-            return;
+    fn lost_node(&mut self, failure: NodeFailure, at: Timestamp) {
+        let ranks = self.names.on_host(&failure.node);
+        if ranks.is_empty() {
+            let NodeFailure { node, by, next } = &failure;
+            self.note(Topic::Platform, format!("{by} reports the failure of node {node}\n{next}"));
         }
-        for rank in self.names.on_host(host) {
+        let failure = Arc::new(failure);
+        for rank in ranks {
             let known = self.ranks.entry(rank).or_default();
             known.ended.get_or_insert((at, ExitStatus::default()));
+            known.node_failure.get_or_insert_with(|| Arc::clone(&failure));
         }
     }
 
-    /// The rank that a fact states to have failed, and how.
-    pub(super) fn failed(&self, fact: &Fact) -> Option<(u32, (LineNumber, ExitStatus))> {
+    /// The failure that a fact states: of a rank, or of a process that is named otherwise.
+    fn failure(&self, fact: &Fact) -> Option<(Result<u32, Subject>, LineNumber, ExitStatus)> {
         let (Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how)) =
             fact.what
         else {
             return None;
         };
-        let rank = self.names.rank(&fact.who, Some(&fact.what))?;
+        let rank = self.names.rank(&fact.who, Some(&fact.what));
         let is_failure = !how.is_requested() && how.code != Some(0);
-        is_failure.then_some((rank, (fact.line, how)))
+        let who = rank.ok_or_else(|| fact.who.clone());
+        let is_named = who.as_ref().map_or_else(is_named, |_| true);
+        (is_failure && is_named).then_some((who, fact.line, how))
     }
 
-    /// Takes the only exception of a log without a label as that of the only rank that `failed` in the way
-    /// in which such an exception ends a process: C++ aborts, Python exits with status 1.
+    /// Takes the only exception of a log without a label as that of the only process that failed in the way
+    /// in which such an exception ends one: C++ aborts, Python exits with status 1.
     pub(super) fn assign_exception(
         &mut self,
         unknown: &mut Vec<(&Fact, Timestamp)>,
-        failed: &BTreeMap<u32, (LineNumber, ExitStatus)>,
+        facts: &Facts,
     ) {
         let raised = unknown.iter().enumerate().filter_map(|(index, (fact, _))| {
             let is_unlabeled = fact.who == Subject::default();
@@ -162,25 +171,43 @@ impl LoggedJob {
             return;
         };
         let end = if aborts { ExitStatus::of_status(-ABRT) } else { ExitStatus::of_status(1) };
-        let alike = failed.iter().filter(|(_, (_, how))| *how == end);
-        let [(&rank, &(line, _))] = alike.collect::<Vec<_>>()[..] else {
+        let failures = facts.facts.iter().filter_map(|fact| self.failure(fact));
+        let mut alike: Vec<_> = failures.filter(|(_, _, how)| *how == end).collect();
+        // One process may be stated to have failed by several lines; the last one counts.
+        alike.reverse();
+        let mut seen = Vec::new();
+        alike.retain(|(who, ..)| {
+            let is_new = !seen.contains(who);
+            seen.push(who.clone());
+            is_new
+        });
+        let [(who, line, _)] = &alike[..] else {
             return;
         };
         let (fact, at) = unknown[index];
-        let states_none = self.ranks.get(&rank).is_none_or(|it| it.raised.is_empty());
         let mut own = fact.clone();
-        if let Statement::Raised { uncaught, .. } = &mut own.what
-            && states_none
-            && fact.line.number < line.number
-        {
-            *uncaught = true;
-            unknown.remove(index);
-            self.add_to_rank(rank, GroupName::default(), &own, at);
+        let Statement::Raised { text, place, uncaught, .. } = &mut own.what else { return };
+        if fact.line.number >= line.number {
+            return;
         }
+        match who {
+            Ok(rank) if self.ranks.get(rank).is_none_or(|it| it.raised.is_empty()) => {
+                *uncaught = true;
+                self.add_to_rank(*rank, GroupName::default(), &own, at);
+            }
+            Err(who) if !transport::is_due_to_others(text) => {
+                let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
+                self.add_unplaced(who, raised, Exit::default(), at);
+            }
+            _ => return,
+        }
+        unknown.remove(index);
     }
 
     /// Takes an exception of a launcher.
     pub(super) fn note_launcher_exception(&mut self, text: &str) {
+        let is_loss = text.starts_with("Rendezvous") || transport::is_loss_of_peer(text);
+        let topic = if is_loss { Topic::Loss } else { Topic::Exception };
         let note = if text.starts_with("RendezvousTimeoutError") {
             format!(
                 "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
@@ -196,7 +223,7 @@ impl LoggedJob {
         } else {
             format!("a launcher raised {text}")
         };
-        self.note(Topic::Exception, note);
+        self.note(topic, note);
     }
 
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
@@ -295,9 +322,7 @@ impl LoggedJob {
             if is_raised || is_of_start || is_explained && how.is_requested() {
                 continue;
             }
-            let is_named =
-                who.label.worker.is_some() || who.label.local.is_some() || who.label.task.is_some();
-            if is_named && how.code != Some(0) && !how.is_terminated() && !how.for_memory {
+            if is_named(&who) && how.code != Some(0) && !how.is_terminated() && !how.for_memory {
                 self.add_unplaced(&who, None, how.exit(), self.ends);
             } else {
                 let advice = match how.signal {
@@ -327,6 +352,11 @@ impl LoggedJob {
         let text = format!("before the launcher restarted the ranks, {what}");
         self.note(Topic::Earlier, text);
     }
+}
+
+/// Whether the text names the process by more than its id.
+const fn is_named(who: &Subject) -> bool {
+    who.label.worker.is_some() || who.label.local.is_some() || who.label.task.is_some()
 }
 
 /// What the text calls the process.

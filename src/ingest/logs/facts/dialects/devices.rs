@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::ingest::logs::facts::{Facts, Statement, Subject};
+use crate::ingest::logs::facts::{Facts, Gpu, Statement, Subject};
 use crate::ingest::logs::lines::Line;
 use crate::ingest::logs::scan::{self, after, cut, small_after, split};
 
@@ -45,8 +45,17 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     }
     let pid = small_after(rest, "pid=").filter(|&pid| pid > 0);
-    let who = Subject { pid, host, ..line.label.into() };
+    let gpu = bus(device).map(|bus| Gpu { bus, file: Arc::clone(&facts.file) });
+    let who = Subject { pid, host, gpu, ..line.label.into() };
     facts.add(who, at, raised(&text));
+}
+
+/// The address "0000:9b:00" of the first function of a device, as NCCL writes it: domain, bus and device in one
+/// number.
+fn bus(device: &str) -> Option<u64> {
+    let digits: String = device.split(':').collect();
+    let is_address = digits.len() == 8 && device.matches(':').count() == 2;
+    u64::from_str_radix(&digits, 16).ok().filter(|_| is_address).map(|it| it << 4)
 }
 
 fn raised(text: &str) -> Statement {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::ingest::logs::facts::{Facts, Statement};
+use crate::ingest::logs::facts::{Facts, Statement, Subject};
 use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::cut;
+use crate::ingest::logs::scan::{after, cut, until};
 
 /// A kind of line: parts that it contains, who writes it, and what to do.
 struct Known {
@@ -61,12 +61,24 @@ static KNOWN: [Known; 8] = [
         next: "Request as much of that resource as the pod uses, so that it is placed on a node that has it.",
     },
 ];
+/// How an event of Kubernetes states that a node failed, and what precedes the name of the node.
+const NOT_READY: (&str, &str) = ("NodeNotReady", " node/");
+const FAILED_NODE: &str =
+    "Find out why that node failed (kubectl describe node), and exclude it (kubectl cordon).";
 /// Maximum length of a text.
 const MAX_TEXT: usize = 400;
 
 /// Reads one line.
 pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let text = line.text;
+    if text.contains(NOT_READY.0)
+        && let Some(node) = after(text, NOT_READY.1)
+    {
+        let host = Some(cut(until(node, &[' ']), 128).into());
+        let who = Subject { host, ..Subject::default() };
+        facts.add(who, at, Statement::NodeFailed { by: "Kubernetes", next: FAILED_NODE });
+        return;
+    }
     let mut known = KNOWN.iter();
     let Some(known) = known.find(|it| it.parts.iter().all(|part| text.contains(part))) else {
         return;
