@@ -91,6 +91,21 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
 }
 
+/// Whether a line states the reason of an error that a watchdog reports: its kind, or the last error.
+pub(super) fn is_reason(text: &str) -> bool {
+    const ERRORS: [&str; 8] = [
+        "ncclRemoteError: ",
+        "ncclSystemError: ",
+        "ncclInternalError: ",
+        "ncclUnhandledCudaError: ",
+        "ncclInvalidUsage: ",
+        "Last error:",
+        "socketProgress: ",
+        "NET/",
+    ];
+    ERRORS.iter().any(|it| text.starts_with(it))
+}
+
 /// What a warning states.
 fn warning_of(warning: &str, on: Arc<str>) -> Statement {
     let known = KNOWN.iter().find(|(part, _)| warning.contains(part));

@@ -120,6 +120,8 @@ struct Reader {
     speaker: Option<Label>,
     /// The rank whose output a launcher is repeating.
     section: Option<u32>,
+    /// The process whose error of NCCL is being read, the reason of which follows in lines without a label.
+    reporter: Option<Label>,
 }
 
 impl Reader {
@@ -138,6 +140,7 @@ impl Reader {
             lists: None,
             speaker: None,
             section: None,
+            reporter: None,
         }
     }
 
@@ -168,6 +171,13 @@ impl Reader {
                 || failed_call::begins(line.text)
                 || line.text.starts_with(STACKS);
             self.speaker = Some(line.label).filter(|_| begins);
+        }
+        if let Some(label) = self.reporter.filter(|_| line.label == Label::default())
+            && nccl::is_reason(line.text)
+        {
+            line.label = label;
+        } else {
+            self.reporter = Some(line.label).filter(|_| traceback::begins_error(line.text));
         }
         if dialects::begins_list(line.text) {
             self.lists = Some(line.label);

@@ -52,7 +52,8 @@ const WITHOUT_GRADIENT: &str = " which did not receive grad for rank ";
 const LOW_MEMORY: &str = "killed due to the node running low on memory";
 
 /// Exceptions that count without a traceback: no program prints them in the course of its work.
-const BARE: [&str; 6] = [
+const BARE: [&str; 7] = [
+    LOW_MEMORY,
     "ActorDiedError",
     "CUDA out of memory",
     "HIP out of memory",
@@ -457,6 +458,11 @@ fn spawned(text: &str) -> Option<u32> {
     let index = text.strip_prefix("-- Process ")?;
     let index = index.strip_suffix(" terminated with the following error:")?;
     scan::rank(index)
+}
+
+/// Whether a watchdog reports an error of NCCL in this line, the reason of which follows.
+pub(super) fn begins_error(text: &str) -> bool {
+    (text.contains(ASYNC) || text.contains(THROWN)) && text.contains("NCCL error: ")
 }
 
 /// Whether a line is the first of a logged message with a traceback: "Step failed: Traceback (…):".

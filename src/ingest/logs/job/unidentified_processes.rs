@@ -366,7 +366,8 @@ fn name(who: &Subject) -> String {
     if let Some(worker) = who.label.worker {
         let pid = worker.pid.or(who.pid);
         let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
-        return format!("worker {}{pid}", worker.name);
+        let address = worker.host.map_or(host, |it| format!(" on {it}"));
+        return format!("worker {}{pid}{address}", worker.name);
     }
     match (who.label.task, who.label.local, who.pid) {
         (Some(task), ..) => format!("task {task}{host}"),

@@ -17,7 +17,12 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 8] = [
+static KNOWN: [Known; 9] = [
+    Known {
+        parts: &["Got fatal signal from worker processes"],
+        by: "vLLM",
+        next: "Find the worker that ended: its exception is above this line, or its host ended it (dmesg).",
+    },
     Known {
         parts: &["mlx5_core", "Link down"],
         by: "the kernel",
