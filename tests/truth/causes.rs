@@ -6,9 +6,11 @@ use ddp_doctor_proto::report::{Confidence, Role};
 use crate::program::Case;
 use crate::recording;
 
-/// Prints a line for each faulty case whose finding has a cause, and how many causes are right.
+/// Prints a line for each faulty case that has a finding, how many of the causes that heads state are right, and how
+/// many findings have a cause.
 pub(crate) fn print(cases: &[Case]) {
     let (mut stated, mut right, mut wrong_supported) = (0, 0, 0);
+    let (mut findings, mut given_causes) = (0, 0);
     for case in cases.iter().filter(|it| !it.is_silent()) {
         if recording::staleness(case).is_some() {
             continue;
@@ -20,9 +22,8 @@ pub(crate) fn print(cases: &[Case]) {
         };
         let given = finding.cause.map(|cause| cause.kind.as_str());
         let expected = case.truth.cause.as_deref();
-        if given.is_none() && expected.is_none() {
-            continue;
-        }
+        findings += 1;
+        given_causes += u32::from(given.is_some());
         let is_right = expected.is_none_or(|expected| given == Some(expected));
         let supported = finding.cause.is_some_and(|it| it.confidence == Confidence::Supported);
         if expected.is_some() {
@@ -44,4 +45,5 @@ pub(crate) fn print(cases: &[Case]) {
         }
     }
     println!("{right} of {stated} causes are right; {wrong_supported} wrong ones are supported");
+    println!("{given_causes} of {findings} findings have a cause");
 }

@@ -307,6 +307,7 @@ impl Source {
                     found.push(self.guard(line.first, &test, GuardForm::Holds));
                 }
             }
+            Head::Other => found.extend(self.synchronization(header)),
             _ => {}
         }
     }

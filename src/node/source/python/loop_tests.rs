@@ -1,5 +1,8 @@
 //! Loops, what they run over, and how they end.
 
+use ddp_doctor_proto::GuardForm;
+
+use super::Source;
 use super::tests::{counts, guards};
 
 #[test]
@@ -70,4 +73,28 @@ for batch in loader:
 ";
     assert_eq!(guards(text), ["catches other 4 except RuntimeError:"]);
     assert_eq!(guards(&text.replace("continue", "raise")), [""; 0]);
+}
+
+#[test]
+fn test_of_no_sync_decides_on_backward() {
+    let named = "
+for batch in data:
+    boundary = tokens >= budget
+    context = nullcontext() if boundary else model.no_sync()
+    with context:
+        loss.backward()
+";
+    let direct = "
+for batch in data:
+    with model.no_sync() if tokens < budget else nullcontext():
+        loss.backward()
+";
+    for (source, at, line, test, form) in [
+        (named, 6, 4, "boundary", GuardForm::Holds),
+        (direct, 4, 3, "tokens < budget", GuardForm::Fails),
+    ] {
+        let guards = Source::parse(source).guards(at);
+        let first = guards.iter().find(|it| it.form != GuardForm::Computes).unwrap();
+        assert_eq!((first.line, first.test.as_str(), first.form), (line, test, form));
+    }
 }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{
-    assigns, changes, conditional_tests, header_test, is_comparison, parts, value_of,
+    assigns, changes, conditional_tests, header_test, is_comparison, parts, split_word, value_of,
 };
 use super::{Guard, Head, Source, subject};
 
@@ -94,6 +94,23 @@ impl Source {
         let scope = self.scope(at);
         let mut earlier = (0..at).rev().take(MAX_LINES_BEFORE);
         earlier.find(|&i| assigns(&self.lines[i].text, name) && self.scope(i) == scope)
+    }
+
+    /// The test that decides whether a `with` statement is one of `no_sync()`, in which backward makes no call.
+    pub(super) fn synchronization(&self, header: usize) -> Option<Guard> {
+        const NO_SYNC: &str = "no_sync(";
+        let context = self.lines[header].text.strip_prefix("with ")?.trim_end_matches(':').trim();
+        let is_name = context.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let at = if is_name { self.assignment(context, header)? } else { header };
+        let value = if is_name { value_of(&self.lines[at].text) } else { context };
+        let (then, rest) = split_word(value, "if")?;
+        let (test, other) = split_word(rest, "else")?;
+        let form = match (then.contains(NO_SYNC), other.contains(NO_SYNC)) {
+            (true, false) => GuardForm::Fails,
+            (false, true) => GuardForm::Holds,
+            _ => return None,
+        };
+        Some(self.guard(self.lines[at].first, test, form))
     }
 
     /// Whether a test decides that an input has ended: that a variable, which was taken from a queue or an iterator,
