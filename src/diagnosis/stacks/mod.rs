@@ -164,6 +164,12 @@ pub fn lines_of(stacks: &Stacks) -> Vec<&Where> {
     frames.unwrap_or_default().iter().filter(is_own).collect()
 }
 
+/// The frames of the user's program in one capture, innermost first.
+pub(crate) fn users_frames(stacks: &Stacks, trains: Option<u32>) -> impl Iterator<Item = &Where> {
+    let frames = program_thread(stacks, trains).into_iter().flat_map(|it| &it.python);
+    frames.filter(|frame| is_users(&frame.file))
+}
+
 /// The thread that runs the program: the one that trains, or else the main thread, if it runs Python.
 fn program_thread(stacks: &Stacks, trains: Option<u32>) -> Option<&ThreadStack> {
     let runs_python = |thread: &&ThreadStack| !thread.python.is_empty();

@@ -40,6 +40,7 @@ pub mod orphans;
 mod pause;
 pub mod rank;
 mod resend;
+mod stack_lines;
 pub mod started_ranks;
 
 pub use commands::{Command, Commander, Commands, Secured};

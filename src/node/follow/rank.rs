@@ -15,6 +15,7 @@ use crate::host::proc;
 use crate::host::proc::Watched;
 use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
+use crate::node::follow::stack_lines::StackLines;
 use crate::node::source::Sources;
 use crate::node::stacks::stack_sampler::StackRequest;
 use crate::node::upload::outbox::Outbox;
@@ -39,6 +40,7 @@ pub struct Rank {
     last_change: Option<v1::ProcessChanged>,
     /// The first and the latest captured stacks.
     stacks: Vec<v1::Stacks>,
+    stack_lines: StackLines,
     /// Whether the process was seen to end.
     observed_end: bool,
     /// Whether its end was reported.
@@ -92,6 +94,7 @@ impl Rank {
             },
             last_change: None,
             stacks: Vec::new(),
+            stack_lines: StackLines::default(),
             observed_end: false,
             ended: false,
             damage: None,
@@ -335,10 +338,12 @@ impl Rank {
         self.last_change = Some(change);
     }
 
-    /// Reports captured stacks.
+    /// Reports captured stacks, and requests the source around the lines in them.
     pub fn add_stacks(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
         /// Number of captures that are compared with each other.
         const KEPT: usize = 3;
+        let process = self.process();
+        self.reported.sites.extend(self.stack_lines.sites(process, &stacks));
         if self.stacks.len() == KEPT {
             self.stacks.remove(1);
         }
@@ -360,7 +365,9 @@ impl Rank {
             let Self { reader, reported, .. } = self;
             while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
         }
+        self.stack_lines = StackLines::default();
         for stacks in &self.stacks {
+            self.reported.sites.extend(self.stack_lines.sites(self.process, stacks));
             out.push_live(Kind::Stacks(stacks.clone()));
         }
     }

@@ -9,7 +9,7 @@ use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::evidence::event::Guard;
 use crate::model::{GroupId, Model, Process};
-use crate::stacks::is_users;
+use crate::stacks::{self, is_users};
 use crate::words;
 
 mod test;
@@ -60,13 +60,37 @@ impl RankGuard {
     }
 }
 
-/// A line, its caller, the caller of that, and so on.
+/// A line, its caller, the caller of that, and so on: as the stack shows them if the process is in its call there, or
+/// else those of the first call.
 pub(super) fn way_to<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = Arc<Where>> + use<'a> {
+    let on_stack = way_on_stack(process, place);
+    let first = on_stack.is_none().then(|| Arc::clone(place));
     let caller_of = |line: &Arc<Where>| process.sites.get(line)?.caller.clone();
-    std::iter::successors(Some(Arc::clone(place)), caller_of).take(1 + MAX_CALLERS)
+    let recorded = std::iter::successors(first, caller_of).take(1 + MAX_CALLERS);
+    on_stack.into_iter().flatten().chain(recorded)
+}
+
+/// The same if the process is in its latest call, at this line, and a stack was captured since.
+fn way_on_stack(process: &Process, place: &Arc<Where>) -> Option<Vec<Arc<Where>>> {
+    let latest = process.last_call.as_ref()?.place.as_ref()?;
+    if !latest.is_same_line(place) {
+        return None;
+    }
+    let look = process.stacks.last().filter(|it| it.at >= process.last_at)?;
+    let mut frames = stacks::users_frames(look, process.training_tid());
+    if !frames.next()?.is_same_line(place) {
+        return None;
+    }
+    let site_of = |frame: &Where| {
+        let mut known = process.sites.keys();
+        let known = known.find(|it| it.via.is_empty() && it.is_same_line(frame));
+        known.map_or_else(|| Arc::new(frame.clone()), Arc::clone)
+    };
+    let callers = frames.take(MAX_CALLERS).map(site_of);
+    Some(std::iter::once(Arc::clone(place)).chain(callers).collect())
 }
 
 /// Whether a process has made a call at a line, or by way of it.
@@ -147,19 +171,40 @@ pub fn parted(
     here: &[u32],
     elsewhere: &[u32],
 ) -> Option<RankGuard> {
+    let mut strangers = elsewhere.iter().filter_map(|&rank| model.member(group, rank));
+    let is_new_to_them = !strangers.any(|it| it.places.contains(place));
+    is_new_to_them.then(|| parted_now(model, (group, seq), place, here, elsewhere))?
+}
+
+/// The same even if `elsewhere` have been at the line, by way of another caller.
+pub fn parted_now(
+    model: &Model,
+    (group, seq): (GroupId, u64),
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<RankGuard> {
     let member = |&rank: &u32| model.member(group, rank);
     let process = here.first().and_then(member)?;
     let strangers = elsewhere.iter().filter_map(member);
-    if elsewhere.is_empty() || strangers.clone().any(|it| it.places.contains(place)) {
+    // They may have been there by way of another caller, which the test then has to keep away for certain.
+    let have_been_there = strangers.clone().any(|it| it.places.contains(place));
+    if elsewhere.is_empty() {
         return None;
     }
     around(process, place)
-        .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
+        .filter(|(line, guard)| {
+            guard.subject == GuardSubject::Rank && !(have_been_there && line.is_same_line(place))
+        })
         .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, line, guard, here)))
         .find(|(_, guard)| {
             let comes = |rank: u32| comes(guard, rank, model.world_size());
+            let stays_away = |rank: u32| match comes(rank) {
+                Some(comes) => !comes,
+                None => !have_been_there,
+            };
             here.iter().all(|&rank| comes(rank) != Some(false))
-                && elsewhere.iter().all(|&rank| comes(rank) != Some(true))
+                && elsewhere.iter().all(|&rank| stays_away(rank))
         })
         .map(|(line, guard)| RankGuard {
             place: Arc::clone(place),
