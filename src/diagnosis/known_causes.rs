@@ -5,7 +5,7 @@
 
 use ddp_doctor_proto::catalogue::{
     Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD112,
-    DD113, DD114, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD501, DD506,
+    DD113, DD114, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD402, DD501, DD506,
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
@@ -15,6 +15,7 @@ use crate::findings::memory::out_of_memory;
 use crate::findings::mismatch::totals;
 use crate::findings::startup::{interface_unusable, rendezvous_incomplete};
 use crate::situation::Situation;
+use crate::situation::contract::Breach;
 
 /// Findings that follow from another one.
 struct Link {
@@ -65,6 +66,8 @@ static LINKS: &[Link] = &[
         place: device_cycle,
         if_found: true,
     },
+    // A rank waits in another group after a backward in which DDP sent no gradients.
+    Link { effects: &[&DD111], causes: &[&DD402], place: breach_of_cycle, if_found: true },
     // A rank that is still joining the world cannot make the call.
     Link { effects: &[&DD101], causes: &[&DD301], place: unfinished_joining, if_found: false },
     // Ranks that have come, and do not reach each other.
@@ -145,6 +148,21 @@ fn created_differently(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPl
 fn device_cycle(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     let ranks = situation.device_cycle.as_ref()?.ranks();
     draft.root.iter().any(|rank| ranks.contains(rank)).then_some(KeyPlace::Ranks(ranks))
+}
+
+/// The breach of DDP's contract for which ranks of a cycle wait in its group.
+fn breach_of_cycle(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    let is_of_cycle = |rank: &u32| draft.root.contains(rank);
+    let keeps_waiting = |breach: &&Breach| {
+        let mut stalls = situation.stalls.iter().filter(|it| it.group == breach.group);
+        stalls.any(|stall| {
+            let mut missing = stall.missing.iter();
+            stall.waiting.iter().any(is_of_cycle)
+                && missing.any(|it| is_of_cycle(&it.rank) && breach.root.contains(&it.rank))
+        })
+    };
+    let breach = situation.breaches.iter().find(keeps_waiting)?;
+    Some(KeyPlace::Join(breach.group, u64::from(breach.model)))
 }
 
 /// The world that the only root cause rank is joining.

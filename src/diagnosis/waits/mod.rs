@@ -244,6 +244,12 @@ impl ProcessAt<'_> {
             && needs_unmatched(join, self.rank, joined)
     }
 
+    /// When a collective returned to the program, which may still have to wait for it.
+    fn returned_at(&self, call: &Call) -> Option<Timestamp> {
+        let Some(Target::Join(group, seq)) = self.process.target(call.id) else { return None };
+        self.model.group(group).join(seq)?.calls.get(&self.rank)?.returned
+    }
+
     /// The threads of a process that are blocked, or were when it ended.
     fn blocked_threads(&self, ended: Option<Timestamp>, missing: &mut Missing) -> Vec<Blocked> {
         let Self { model, now, process, rank } = *self;
@@ -262,8 +268,10 @@ impl ProcessAt<'_> {
                 Doing::Nothing => {
                     let last = thread.last_call.as_ref();
                     let silent = |call: &Call| {
+                        let is_last = call.at == thread.last_at
+                            || call.is_bucket() && self.returned_at(call) == Some(thread.last_at);
                         call.hidden
-                            && call.at == thread.last_at
+                            && is_last
                             && now.since(thread.last_at) >= model.timing.hidden_wait
                     };
                     match held.or(last.filter(|call| silent(call))) {
