@@ -98,6 +98,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     draft.why.extend(cycle::further_on(situation, waits));
     draft.why.extend(waits.iter().filter_map(|wait| senders(situation, wait)));
+    draft.why.extend(numbers_of_messages(waits));
     draft.why.extend(because);
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
@@ -219,13 +220,31 @@ fn order(waits: &[Blocked]) -> &'static str {
     if waits.iter().any(|wait| wait.message.is_none()) {
         "Make the calls of the message on both sides before the collective, or on both after it: a rank that \
          waits in one cannot make the other."
-    } else if waits.iter().all(|wait| is(wait, Side::Receive) && is_later(wait)) {
-        "Compare this round of messages with the earlier ones, which met: one of these ranks has left out a \
-         send, or receives before it sends."
+    } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
+        "Compare how many messages each of these ranks sends with how many its peer receives, and what that number \
+         comes from: a count that each rank computes, or one that it received. Either one of these ranks has left out a \
+         send, or its peer receives one too many."
     } else {
         "Check what decides which of these ranks sends first and which receives first: within this group, each \
          has to wait for a peer that takes the other side first."
     }
+}
+
+/// How many messages the ranks of a cycle of receives have sent to each other, if any were.
+fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
+    let is_of_receives = waits.iter().all(|wait| is(wait, Side::Receive) && !wait.needs_any());
+    if !is_of_receives || !waits.iter().any(is_later) {
+        return None;
+    }
+    let sent = waits.iter().map(|wait| {
+        let lone = wait.message.as_ref()?;
+        let count = lone.nth.saturating_sub(1);
+        let plural = if count == 1 { "" } else { "s" };
+        let peer = lone.peer?;
+        Some(format!("rank {peer} has sent {count} message{plural} to rank {}", wait.rank))
+    });
+    let sent: Option<Vec<String>> = sent.collect();
+    Some(format!("{}: each waits for one more.", words::begin(words::joined(sent?, ", "))))
 }
 
 /// A sentence on the ranks from which a receive takes a message, if they have sent different numbers.

@@ -36,6 +36,26 @@ impl Sides<'_> {
                 return None;
             }
             let (line, over, is_only) = loop_left(first, other, after, within)?;
+            // Without a call in the loop just before, it has not entered the loop this time.
+            let is_in_loop = |it: &Arc<Where>| {
+                let around = guards::all_around(first, it).chain(guards::all_around(other, it));
+                let mut loops = around.filter(|(_, guard)| is_same_test(guard, over));
+                loops.any(|(at, _)| at.file == line.file)
+            };
+            if !self.preceding_line(first).is_some_and(is_in_loop) {
+                return None;
+            }
+            // A loop around it may have been left instead, before a new pass of this one.
+            let ends = |process, at| {
+                let all = guards::all_around(process, at);
+                all.filter(|(_, it)| matches!(it.form, GuardForm::Ends | GuardForm::Leaves))
+            };
+            let is_shared = |at: &Where, end: &Guard| {
+                ends(first, after).any(|(line, it)| line.file == at.file && is_same_test(it, end))
+            };
+            if ends(other, within).any(|(at, end)| !is_shared(&at, end)) {
+                return None;
+            }
             let because = format!(
                 "{} made the call at {} {} before going on, {} {}. {}",
                 words::begin(ranks(short)),
@@ -168,13 +188,13 @@ impl Sides<'_> {
 
     /// The line that a process had reached when the ranks diverged. Where calls return at once, it may have
     /// made more calls since.
-    fn line_at(&self, process: &Process) -> Option<Arc<Where>> {
+    pub(super) fn line_at(&self, process: &Process) -> Option<Arc<Where>> {
         let call = self.diverged().and_then(|join| join.calls.get(&process.rank?));
         call.and_then(|it| it.call.place.clone()).or_else(|| last_line(process).cloned())
     }
 
     /// Number of calls that a process had made at a line when the ranks diverged.
-    fn calls_at(&self, process: &Process, line: &Where) -> u64 {
+    pub(super) fn calls_at(&self, process: &Process, line: &Where) -> u64 {
         let all = process.places.calls(line);
         let (Some((group, seq)), Some(rank)) = (self.place, process.rank) else { return all };
         let diverging = self.diverged().and_then(|join| join.calls.get(&rank));
@@ -209,14 +229,28 @@ impl Sides<'_> {
 
     /// Whether the latest two calls of a process were made at this line, when the ranks diverged.
     fn repeats(&self, process: &Process, line: &Arc<Where>) -> bool {
+        self.latest_lines(process).take(2).all(|it| it == line)
+    }
+
+    /// The line of the call of a process before the one at which the ranks diverged.
+    fn preceding_line<'a>(&self, process: &'a Process) -> Option<&'a Arc<Where>> {
+        self.latest_lines(process).nth(1)
+    }
+
+    /// The lines of the calls of a process when the ranks diverged, the latest first.
+    fn latest_lines<'a>(&self, process: &'a Process) -> impl Iterator<Item = &'a Arc<Where>> {
         let lines = process.recent_lines.iter().rev().map(|(_, it)| it);
         let later = self.place.zip(process.rank).map_or(0, |((group, seq), rank)| {
             let joins = self.situation.model.group(group).joins.range(seq + 1..);
             joins.filter(|(_, join)| join.calls.contains_key(&rank)).count()
         });
-        let mut latest = lines.skip(later).take(2);
-        latest.all(|it| it == line)
+        lines.skip(later)
     }
+}
+
+/// Whether both are about one statement of a file.
+pub(super) fn is_same_test(a: &Guard, b: &Guard) -> bool {
+    (a.line, a.form) == (b.line, b.form)
 }
 
 /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
@@ -261,7 +295,7 @@ fn loop_left<'a>(
     within: &Arc<Where>,
 ) -> Option<(Arc<Where>, &'a Guard, bool)> {
     let is_same = |a: &(Arc<Where>, &Guard), b: &(Arc<Where>, &Guard)| {
-        a.0.file == b.0.file && a.1.line == b.1.line && a.1.form == b.1.form
+        a.0.file == b.0.file && is_same_test(a.1, b.1)
     };
     let around: Vec<(Arc<Where>, &Guard)> = guards::all_around(short, after).collect();
     let mut found: Vec<(Arc<Where>, &'a Guard)> = Vec::new();

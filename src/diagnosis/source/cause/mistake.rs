@@ -62,6 +62,24 @@ impl Mistake {
         Self::new(short, clause)
     }
 
+    /// A test decides on a line that `past` have passed over and `inside` have reached.
+    pub(super) fn passed_over(past: &[u32], inside: &[u32], line: &Where, guard: &Guard) -> Self {
+        let at = words::source_line(line);
+        let test = cut(&guard.test, MAX_TEST_CHARS);
+        let number = guard.line;
+        match guard.form {
+            GuardForm::Holds | GuardForm::Fails => {
+                let word = if guard.form == GuardForm::Holds { "if" } else { "unless" };
+                let reach = Ranks(inside).with("reaches", "reach");
+                Self::new(inside, format!("only {reach} {at} (`{word} {test}`, line {number})"))
+            }
+            _ => Self::new(
+                past,
+                format!("{} skipped {at} (`if {test}`, line {number})", Ranks(past)),
+            ),
+        }
+    }
+
     /// A rank raised an exception.
     pub(crate) fn raised(rank: u32, exception: &Exception) -> Self {
         let text = words::short(&exception.text);

@@ -23,6 +23,7 @@ use crate::words::{self, Ranks};
 
 mod loops;
 mod mistake;
+mod passed_over;
 
 pub(crate) use loops::order_of_loop;
 pub use mistake::Mistake;
@@ -156,6 +157,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.rank_conditional())
             .or_else(|| self.ignored_call())
             .or_else(|| self.shorter_loop())
+            .or_else(|| self.passed_over())
             .or_else(|| self.tests())
             .or_else(|| self.left())
             .or_else(|| self.other_tests())
@@ -272,7 +274,7 @@ impl<'a> Sides<'a> {
         let parted = |here: &[&Process], elsewhere: &[&Process]| {
             let place = join.calls.get(&here.first()?.rank?)?.call.place.clone()?;
             let (here, elsewhere) = (numbers(here), numbers(elsewhere));
-            guards::parted(self.situation.model, (group, seq), &place, &here, &elsewhere)
+            guards::parted_now(self.situation.model, (group, seq), &place, &here, &elsewhere)
         };
         let parting = parted(&self.odd, &self.others)
             .or_else(|| parted(&self.others, &self.odd))

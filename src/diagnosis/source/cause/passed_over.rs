@@ -1,0 +1,103 @@
+//! A cause of which the number of calls is the evidence, and the source the reason: one side went on after fewer calls at
+//! a line, and one test alone decides on that line.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::GuardForm;
+use ddp_doctor_proto::report::Where;
+
+use crate::evidence::event::Guard;
+use crate::model::Process;
+use crate::source::guards;
+use crate::words::{self, Ranks};
+
+use super::loops::is_same_test;
+use super::{CauseHypothesis, Mistake, Sides, line_is_guarded, meaning, numbers, supported};
+
+impl Sides<'_> {
+    /// One side has passed over a call that the other side is in, and made the next one instead.
+    pub(super) fn passed_over(&self) -> Option<CauseHypothesis> {
+        if self.all_left() {
+            return None;
+        }
+        let over = |past: &[&Process], in_it: &[&Process]| {
+            let (first, other) = (*past.first()?, *in_it.first()?);
+            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
+            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
+            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
+            if after.is_same_line(within) || fewer >= more || !has_gone_on {
+                return None;
+            }
+            if !are_in_one_loop(first, after, other, within) {
+                return None;
+            }
+            let (line, guard) = self.only_test(other, within)?;
+            let kind = meaning(guard, false)?;
+            let because = format!(
+                "{}. {}",
+                counted(&numbers(past), &numbers(in_it), within, [fewer, more]),
+                line_is_guarded(&(Arc::clone(&line), guard)),
+            );
+            let mistake = Mistake::passed_over(&numbers(past), &numbers(in_it), &line, guard);
+            let reading = supported(kind, Some(because)).with_mistake(mistake);
+            Some(reading.of_test(guard))
+        };
+        over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
+    }
+
+    /// The test that decides on the line of `process`, if it is the only one that does not decide on the other side's
+    /// line as well.
+    fn only_test<'a>(
+        &'a self,
+        process: &Process,
+        within: &Arc<Where>,
+    ) -> Option<(Arc<Where>, &'a Guard)> {
+        use GuardForm::{Fails, Handles, Holds, Leaves, Returns, Skips};
+        let is_around = |found: &(Arc<Where>, &Guard)| {
+            let mut around = guards::around(process, within);
+            around.any(|(line, guard)| line == found.0 && guard == found.1)
+        };
+        let mut tests = self.missed();
+        tests.retain(is_around);
+        let (line, first) = tests.first().cloned()?;
+        let is_it = |(at, guard): &(Arc<Where>, &Guard)| *at == line && guard.line == first.line;
+        let decides = matches!(first.form, Fails | Handles | Holds | Leaves | Returns | Skips);
+        (decides && first.form != Handles && tests.iter().all(is_it)).then_some((line, first))
+    }
+}
+
+/// How often both sides made the call at a line.
+fn counted(past: &[u32], in_it: &[u32], line: &Where, [fewer, more]: [u64; 2]) -> String {
+    let line = words::line(line);
+    if fewer == 0 {
+        let has = words::begin(Ranks(past).with("has not made", "have not made"));
+        return format!("{has} the call at {line}");
+    }
+    format!(
+        "{} made the call at {line} {} before {} next call, {} {}",
+        words::begin(Ranks(past)),
+        words::times(fewer),
+        words::number(past, "its", "their"),
+        Ranks(in_it),
+        words::times(more),
+    )
+}
+
+/// Whether the loops around the line `within` of one process are also around the line `after` of another one, so that
+/// none of them can have ended earlier.
+fn are_in_one_loop(
+    past: &Process,
+    after: &Arc<Where>,
+    in_it: &Process,
+    within: &Arc<Where>,
+) -> bool {
+    let loops = |process, line| {
+        use GuardForm::{Bounds, Ends, Iterates, Repeats};
+        let all = guards::all_around(process, line);
+        all.filter(|(_, it)| matches!(it.form, Bounds | Ends | Iterates | Repeats))
+    };
+    loops(in_it, within).all(|(at, over)| {
+        let mut others = loops(past, after);
+        others.any(|(line, it)| line.file == at.file && is_same_test(it, over))
+    })
+}
