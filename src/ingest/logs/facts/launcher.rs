@@ -409,7 +409,8 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     }
     if let Some(pid) = small_after(line.text, "Worker PID: ") {
-        let host = after(line.text, "ip=").map(|it| until(it, &[')', ',']));
+        let host = ["ip=", "Worker IP address: "].iter().find_map(|it| after(line.text, it));
+        let host = host.map(|it| until(it, &[')', ',', ' ']));
         ray_worker("", pid, host, None, at, facts);
         return;
     }

@@ -119,7 +119,9 @@ impl LoggedJob {
                 let same = lost
                     .entry((Loss::parse(&raised.text), at))
                     .or_insert_with(|| (Vec::new(), raised.clone()));
-                same.0.push(number);
+                if same.0.last() != Some(&number) {
+                    same.0.push(number);
+                }
                 let left = Event::Exception {
                     process: process(number),
                     kind: ExceptionKind::LeftCollective,
