@@ -25,8 +25,15 @@ pub fn users_frame(frames: &[Where]) -> Option<&Where> {
 
 /// Whether a file belongs to the user's program, or to a package that it uses.
 pub fn is_users(file: &str) -> bool {
-    /// Folders of PyTorch, including those of a source tree.
-    const TORCH: [&str; 7] = [
+    !(file.starts_with("<frozen ")
+        || is_of_python(file)
+        || is_of_capture(file)
+        || is_of_pytorch(file))
+}
+
+/// Whether it is a file of PyTorch, which may also be in a source tree or in a folder of `PYTHONPATH`.
+pub(crate) fn is_of_pytorch(file: &str) -> bool {
+    const FOLDERS: [&str; 7] = [
         "-packages/torch/",
         "/torch/_",
         "/torch/autograd/",
@@ -35,10 +42,7 @@ pub fn is_users(file: &str) -> bool {
         "/torch/optim/",
         "/torch/utils/",
     ];
-    !(file.starts_with("<frozen ")
-        || is_of_python(file)
-        || is_of_capture(file)
-        || TORCH.iter().any(|folder| file.contains(folder)))
+    FOLDERS.iter().any(|folder| file.contains(folder))
 }
 
 /// Whether it is a file of the Python package. A user's folder may have the same name.

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Where;
 
 use crate::evidence::event::ThreadStack;
-use crate::evidence::place::is_of_capture;
+use crate::evidence::place::{is_of_capture, is_of_pytorch};
 
 /// Modules of the standard library that wait for their callers. The position within them is
 /// irrelevant: they poll.
@@ -111,6 +111,7 @@ pub(crate) fn is_users(file: &str) -> bool {
         || package(file).is_some()
         || file.contains("/torchinductor_")
         || is_of_capture(file)
+        || is_of_pytorch(file)
         || in_stdlib(file).is_some())
 }
 
@@ -154,6 +155,7 @@ mod tests {
             "/usr/lib/python3.11/queue.py",
             "/opt/conda/lib/python3.13t/threading.py",
             "/venv/lib/python3.11/site-packages/requests/api.py",
+            "/opt/site/torch/distributed/distributed_c10d.py",
             "<frozen importlib._bootstrap>",
             "<string>",
             "/tmp/torchinductor_me/ab/cab.py",
