@@ -18,6 +18,7 @@ class AArch64(TestCase):
         with zipfile.ZipFile(wheel("aarch64")) as archive:
             archive.extractall(self.scratch)
         self.package = self.scratch / "ddp_doctor"
+        (self.package / "bin/ddp-doctor").chmod(0o755)
 
     def emulated(self, program, *words):
         command = [self.emulator, "-L", self.root, program, *words]

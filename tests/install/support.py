@@ -89,7 +89,7 @@ def environment(**changes):
 def run(command, **options):
     options.setdefault("env", environment())
     return subprocess.run(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, **options
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=SECONDS, **options
     )
 
 
@@ -182,9 +182,10 @@ class TestCase(unittest.TestCase):
             sleeper.stdout.close()
 
     def folder(self):
-        folder = tempfile.TemporaryDirectory(prefix="ddp-doctor-install-")
-        self.addCleanup(folder.cleanup)
-        return pathlib.Path(folder.name)
+        folder = tempfile.mkdtemp(prefix="ddp-doctor-install-")
+        # A process that was ended may still remove its own files.
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return pathlib.Path(folder)
 
     def each_system(self):
         for release in SYSTEMS:
