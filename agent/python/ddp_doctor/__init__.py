@@ -6,7 +6,7 @@ imports neither PyTorch nor any other expensive module.
 
 import os as _os  # already imported by the interpreter; other imports would slow down every start
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["enable", "phase", "step"]
 
 
