@@ -23,7 +23,7 @@ pub(crate) fn print(cases: &[Case]) {
         let given = finding.cause.map(|cause| cause.kind.as_str());
         let expected = case.truth.cause.as_deref();
         findings += 1;
-        given_causes += u32::from(given.is_some());
+        given_causes += u32::from(given.is_some_and(|it| it != "unknown"));
         let is_right = expected.is_none_or(|expected| given == Some(expected));
         let supported = finding.cause.is_some_and(|it| it.confidence == Confidence::Supported);
         if expected.is_some() {
