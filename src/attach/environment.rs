@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::diagnosis::evidence::settings;
 use crate::host::proc;
 use crate::node::stacks::elf::Image;
@@ -54,7 +56,7 @@ const USED: [&str; 29] = [
 ];
 
 /// The variables of a process that say something about its job.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Environment(BTreeMap<String, String>);
 
 /// Whether the diagnosis of a job uses a variable. The others are not read.

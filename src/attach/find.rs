@@ -4,13 +4,17 @@
 //! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use super::environment::Environment;
+use super::outside::{self, Question};
 use crate::diagnosis::model::MAX_WORLD;
 use crate::host::proc;
 use crate::host::proc::Stat;
 use crate::host::sys;
 
+/// Time limit for the processes of other users.
+const MAX_SEARCH: Duration = Duration::from_secs(2);
 /// Prefixes of the names of libraries that a rank has loaded.
 const LIBRARIES: [&str; 3] = ["libtorch_cpu.", "libtorch.so", "libnccl.so"];
 /// Variables with the rank, the number of ranks, the rank on the host and the number of ranks there, by launcher.
@@ -103,11 +107,9 @@ fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
     let all = proc::all().unwrap_or_default();
     let stats: HashMap<u32, Stat> =
         all.iter().filter_map(|&pid| Some((pid, Stat::read(pid).ok()?))).collect();
-    let ranks =
-        all.into_iter().filter(|&pid| may_be_read(pid) && may_be_wanted(pid)).filter_map(|pid| {
-            let stat = stats.get(&pid)?;
-            proc::maps_library(pid, &LIBRARIES).then(|| rank_of(pid, stat))?
-        });
+    let all = all.into_iter().filter(|&pid| may_be_read(pid) && may_be_wanted(pid));
+    let ranks = environments(&all.collect::<Vec<u32>>());
+    let ranks = ranks.into_iter().filter_map(|(pid, it)| rank_of(pid, stats.get(&pid)?, it));
     let ranks: BTreeMap<u32, RankProcess> = ranks.map(|it| (it.pid, it)).collect();
     let is_helper = |it: &RankProcess| {
         let mut above = ancestors(it.pid, &stats).filter_map(|pid| ranks.get(&pid));
@@ -122,6 +124,25 @@ fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
     found
 }
 
+/// The environments of those processes that may be ranks.
+fn environments(pids: &[u32]) -> Vec<(u32, Environment)> {
+    let (own, others): (Vec<u32>, Vec<u32>) = pids.iter().partition(|&&pid| proc::is_own(pid));
+    let own = own.into_iter().filter_map(|pid| Some((pid, environment_of_rank(pid)?)));
+    let mut found: Vec<(u32, Environment)> = own.collect();
+    let questions: Vec<(u32, Question)> = others.iter().map(|&pid| (pid, Question::Rank)).collect();
+    let answers = others.into_iter().zip(outside::ask(&questions, MAX_SEARCH));
+    found.extend(answers.filter_map(|(pid, answer)| {
+        let environment: Option<Environment> = serde_json::from_slice(&answer?).ok()?;
+        Some((pid, environment?))
+    }));
+    found
+}
+
+/// The environment of a process that may be a rank, by the libraries that it has loaded.
+pub(super) fn environment_of_rank(pid: u32) -> Option<Environment> {
+    proc::maps_library(pid, &LIBRARIES).then(|| Environment::read(pid))
+}
+
 /// Whether this user may read a process: root reads those of all users.
 fn may_be_read(pid: u32) -> bool {
     pid != std::process::id() && (sys::user_id() == 0 || proc::is_own(pid))
@@ -133,8 +154,7 @@ fn ancestors(pid: u32, stats: &HashMap<u32, Stat>) -> impl Iterator<Item = u32> 
     std::iter::successors(parent(&pid), parent).take(64)
 }
 
-fn rank_of(pid: u32, stat: &Stat) -> Option<RankProcess> {
-    let environment = Environment::read(pid);
+fn rank_of(pid: u32, stat: &Stat, environment: Environment) -> Option<RankProcess> {
     let [rank, size, local, local_size] =
         LAUNCHERS.into_iter().find(|[rank, ..]| environment.number(rank).is_some())?;
     Some(RankProcess {
@@ -252,7 +272,9 @@ mod tests {
         let size = u32::MAX.to_string();
         for (rank, known) in [("3", Some(None)), ("4294967295", None)] {
             let variables = [("RANK", rank), ("WORLD_SIZE", size.as_str())];
-            let found = with_program(&variables, |pid| rank_of(pid, &Stat::read(pid).unwrap()));
+            let found = with_program(&variables, |pid| {
+                rank_of(pid, &Stat::read(pid).unwrap(), Environment::read(pid))
+            });
             assert_eq!(found.map(|it| it.world_size), known);
         }
     }

@@ -11,6 +11,7 @@ use v1::event::Kind;
 
 use super::counts::{self, Placed};
 use super::find::{RankProcess, RankedJob};
+use super::outside;
 use super::position::{self, Position, StackCall};
 use super::ras::Answer;
 use super::sample::StackRound;
@@ -164,7 +165,7 @@ impl Evidence<'_> {
             host: sys::host_name(),
             boot_id: proc::boot_id(),
             tool_version: VERSION.into(),
-            command: first.map(|it| proc::arguments(it.pid)).unwrap_or_default(),
+            command: first.map(|it| outside::arguments(it.pid)).unwrap_or_default(),
             stall_after_s: self.stall_after_s,
             time_scale: Some(self.time_scale.factor()),
             meeting: meeting.map(|(address, port)| format!("{address}:{port}")).unwrap_or_default(),

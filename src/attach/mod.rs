@@ -4,7 +4,8 @@
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
 //! would have done. The report is made from that journal as from every other one ([`crate::postmortem`]), so that
-//! `analyze` gives the same report later, and one report for several hosts. `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
+//! `analyze` gives the same report later, and one report for several hosts. `outside` reads processes of other users, and
+//! `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
 //!
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported*
@@ -35,6 +36,8 @@ pub mod find;
 pub mod messages;
 #[cfg(test)]
 mod nccl_tests;
+pub mod outside;
+pub mod outside_answers;
 pub mod position;
 pub mod ras;
 pub mod rounds;

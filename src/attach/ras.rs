@@ -13,6 +13,7 @@ use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
+use super::outside::{self, Question};
 use crate::host::proc;
 use crate::host::sys;
 use crate::node::stacks::maps;
@@ -84,6 +85,14 @@ pub fn may_be_asked(version: Option<Version>) -> Result<(), String> {
         return Err(format!("a query can crash NCCL {major}.{minor}.{patch}"));
     }
     Ok(())
+}
+
+/// The version of NCCL in a process, which may be of another user.
+pub(super) fn version_of(pid: u32) -> Option<Version> {
+    if outside::is_of_another_user(pid) {
+        return outside::ask_one::<Option<Version>>(pid, Question::NcclVersion, MAX_ANSWER)?;
+    }
+    version_in(pid)
 }
 
 /// The version of NCCL in a process: from the name of its file, or from the Python package that contains it.

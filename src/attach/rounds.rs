@@ -91,7 +91,7 @@ impl Rounds {
         if stacks.iter().any(position::is_initializing) {
             return refused("a query while communicators are created can crash NCCL");
         }
-        let versions = self.job.ranks.iter().map(|it| ras::version_in(it.pid));
+        let versions = self.job.ranks.iter().map(|it| ras::version_of(it.pid));
         if let Some(why) = versions.filter_map(|it| ras::may_be_asked(it).err()).next() {
             return refused(&why);
         }

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
+use prost::Message;
 
 use super::find::RankProcess;
+use super::outside::{self, Question};
 use super::sleep::ProcessorClocks;
 use crate::host::sys;
 use crate::node::stacks::{self, native::FunctionCache};
@@ -21,26 +23,58 @@ pub type StackRound = Vec<v1::Stacks>;
 /// Captures the stacks of all ranks at once. No rank is stopped. `cache` caches the functions of files.
 #[must_use]
 pub fn capture_round(ranks: &[RankProcess], cache: &Arc<FunctionCache>) -> StackRound {
+    if ranks.iter().any(|it| outside::is_of_another_user(it.pid)) {
+        let processes: Vec<(u32, u64)> = ranks.iter().map(|it| (it.pid, it.start_ticks)).collect();
+        return of_others(&processes);
+    }
     thread::scope(|scope| {
-        let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(|| capture(it, cache))).collect();
+        let capture = |it: &RankProcess| capture_own(it.pid, it.start_ticks, Arc::clone(cache));
+        let captures: Vec<_> = ranks.iter().map(|it| scope.spawn(move || capture(it))).collect();
         captures.into_iter().map(|it| it.join().unwrap_or_default()).collect()
     })
 }
 
-fn capture(rank: &RankProcess, cache: &Arc<FunctionCache>) -> v1::Stacks {
-    let (pid, start_ticks, cache) = (rank.pid, rank.start_ticks, Arc::clone(cache));
-    let captured = sys::within(MAX_CAPTURE, move || {
-        let mut stacks = stacks::capture(pid, start_ticks, &cache);
-        let mut clocks = ProcessorClocks::default();
-        for thread in stacks.threads.iter_mut().filter(|thread| thread.state != "R") {
-            let asleep = clocks.asleep(pid, thread.tid);
-            thread.asleep_ns = asleep.and_then(|it| u64::try_from(it.as_nanos()).ok());
-        }
-        stacks
-    });
-    captured.unwrap_or_else(|| v1::Stacks {
+/// Captures the stacks of one process.
+#[must_use]
+pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks {
+    if outside::is_of_another_user(pid) {
+        return of_others(&[(pid, start_ticks)]).pop().unwrap_or_default();
+    }
+    stacks::capture(pid, start_ticks, cache)
+}
+
+/// The stacks of processes of other users, with these start times.
+fn of_others(processes: &[(u32, u64)]) -> StackRound {
+    let questions: Vec<(u32, Question)> = processes
+        .iter()
+        .map(|&(pid, start_ticks)| (pid, Question::Stacks { start_ticks }))
+        .collect();
+    let answers = outside::ask(&questions, MAX_CAPTURE);
+    let stacks = answers.into_iter().map(|it| v1::Stacks::decode(&it?[..]).ok());
+    stacks.map(|it| it.unwrap_or_else(late)).collect()
+}
+
+/// The stacks of a process, and how long its threads have been asleep.
+pub(super) fn stacks_of(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks {
+    let mut stacks = stacks::capture(pid, start_ticks, cache);
+    let mut clocks = ProcessorClocks::default();
+    for thread in stacks.threads.iter_mut().filter(|thread| thread.state != "R") {
+        let asleep = clocks.asleep(pid, thread.tid);
+        thread.asleep_ns = asleep.and_then(|it| u64::try_from(it.as_nanos()).ok());
+    }
+    stacks
+}
+
+fn capture_own(pid: u32, start_ticks: u64, cache: Arc<FunctionCache>) -> v1::Stacks {
+    let captured = sys::within(MAX_CAPTURE, move || stacks_of(pid, start_ticks, &cache));
+    captured.unwrap_or_else(late)
+}
+
+/// The result for a process that could not be read in time.
+fn late() -> v1::Stacks {
+    v1::Stacks {
         unix_ns: Timestamp::now().0,
         trouble: format!("its memory could not be read within {} s", MAX_CAPTURE.as_secs()),
         ..v1::Stacks::default()
-    })
+    }
 }

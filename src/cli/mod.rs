@@ -77,6 +77,9 @@ enum Command {
     /// Follow the ranks of one launch on behalf of a coordinator
     #[command(hide = true)]
     Reporter(jobs::Reporter),
+    /// Answer questions about processes of other users
+    #[command(hide = true)]
+    ReadProcesses(view::ReadProcesses),
 }
 
 /// Runs the program with the arguments of this process.
@@ -111,6 +114,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Manual(manual) => manual.run(),
         Command::DemoRank(rank) => rank.run(),
         Command::Reporter(reporter) => reporter.run(),
+        Command::ReadProcesses(read) => read.run(),
     };
     result.unwrap_or_else(|error| {
         // A closed pipe means that the reader is satisfied.

@@ -283,14 +283,19 @@ fn zero_separated(pid: u32, file: &str) -> Vec<String> {
 /// Whether a process belongs to the user of this one.
 #[must_use]
 pub fn is_own(pid: u32) -> bool {
-    owner(pid) == Some(sys::user_id())
+    use std::os::unix::fs::MetadataExt;
+    // Of root as well, if the kernel protects it (proc(5)), whatever its user.
+    let shown = fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid());
+    let own = Some(sys::user_id());
+    shown == own && owner(pid) == own
 }
 
-/// The user that a process belongs to; root for one that the kernel protects (proc(5)). `None`: it has ended.
+/// The user that started a process. `None`: it has ended.
 #[must_use]
 pub fn owner(pid: u32) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(format!("/proc/{pid}")).ok().map(|it| it.uid())
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether this process may read what the kernel shows only to the owner of a process.

@@ -17,7 +17,7 @@
 mod box_directory;
 mod hostile_peers;
 mod nccl_libraries;
-mod other_users;
+pub(crate) mod other_users;
 mod planted_code;
 mod planted_files;
 mod planted_for_ranks;

@@ -29,13 +29,13 @@ use crate::support::report::is_healthy;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Another user, with a directory and a copy of the program.
-pub(super) struct OtherUser {
+pub(crate) struct OtherUser {
     dir: TempDir,
 }
 
 impl OtherUser {
     /// Returns `None`, and prints the reason, if this process cannot become another user.
-    pub(super) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("ddp-doctor");
         copy_program(&copy);
@@ -53,7 +53,7 @@ impl OtherUser {
         self.dir.path().join("ddp-doctor")
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
 
@@ -140,7 +140,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-pub(super) fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let all = [output.stdout.as_slice(), &output.stderr].concat();
     String::from_utf8_lossy(&all).into_owned()
 }

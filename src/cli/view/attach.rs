@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::{Effect, Timestamp};
 use super::attach_follow::Follow;
 use crate::attach::find::{self, RankedJob};
 use crate::attach::rounds::Rounds;
-use crate::attach::{self, Attached, Options};
+use crate::attach::{self, Attached, Options, outside, outside_answers};
 use crate::cli::exit_status::FailOn;
 use crate::cli::files::{Format, print_remarks, status};
 use crate::cli::options::{Access, Global};
@@ -85,7 +85,9 @@ impl Attach {
         if is_further_task(|name| env::var(name).ok()) {
             return Ok(0);
         }
-        let mut jobs = self.jobs()?;
+        let jobs = self.jobs();
+        print_silent(global)?;
+        let mut jobs = jobs?;
         if self.follow {
             let job = jobs.swap_remove(0);
             let report = self.following(global).run(job)?;
@@ -191,6 +193,31 @@ impl Attach {
         }
         Ok(jobs)
     }
+}
+
+/// Answer the questions of an `attach` of root about processes of other users
+#[derive(Debug, Args)]
+pub(in super::super) struct ReadProcesses {}
+
+impl ReadProcesses {
+    #[expect(clippy::unused_self, reason = "all commands are run in this way")]
+    pub(in super::super) fn run(self) -> anyhow::Result<u8> {
+        outside_answers::serve(io::stdin().lock(), io::stdout())?;
+        Ok(0)
+    }
+}
+
+/// What the user should know about processes that could not be read.
+fn print_silent(global: &Global) -> io::Result<()> {
+    let silent = outside::silent();
+    let Some(first) = silent.first() else { return Ok(()) };
+    let count = silent.len();
+    let (verb, processes) = if count == 1 { ("is", "process") } else { ("are", "processes") };
+    let line = format!(
+        "{count} {processes} of other users did not let {} be read in time and {verb} left out, such as process {first}",
+        if count == 1 { "itself" } else { "themselves" },
+    );
+    print_lines(&[line], global)
 }
 
 /// Prints where the ranks are of jobs in which nothing blocks.

@@ -10,6 +10,7 @@ use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{self, Live, Orphans};
+use crate::attach::sample;
 use crate::cli::exit_status::INSUFFICIENT;
 use crate::cli::options::{Access, Global, Sources};
 use crate::cli::output::output;
@@ -18,8 +19,8 @@ use crate::evidence::stacks::decode;
 use crate::host::proc;
 use crate::host::sys;
 use crate::node::follow::orphans::Orphan;
+use crate::node::source;
 use crate::node::stacks::native::FunctionCache;
-use crate::node::{source, stacks};
 use crate::report::{dump, json};
 use crate::source_files::SourceFolders;
 use crate::transport::{self, document};
@@ -120,7 +121,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::read(pid) else {
         bail!("there is no process {pid}");
     };
-    let stacks = stacks::capture(pid, stat.start_ticks, &FunctionCache::default());
+    let stacks = sample::capture(pid, stat.start_ticks, &FunctionCache::default());
     let has_frames = stacks.threads.iter().any(|it| !it.python.is_empty() || !it.native.is_empty());
     if stacks.threads.is_empty() || (!has_frames && !stacks.trouble.is_empty()) {
         bail!("process {pid}: {}", stacks.trouble);
@@ -132,7 +133,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
 fn of_orphans(ranks: &[Orphan]) -> Dump {
     let known = FunctionCache::default();
     let take = |it: &Orphan| {
-        let stacks = stacks::capture(it.pid, it.start_ticks, &known);
+        let stacks = sample::capture(it.pid, it.start_ticks, &known);
         (Some(it.rank), it.pid, decode(&stacks))
     };
     dump::of_processes(&sys::host_name(), ranks.iter().map(take).collect())

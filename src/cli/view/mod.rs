@@ -13,7 +13,7 @@ mod status;
 mod target;
 mod watch;
 
-pub(super) use attach::Attach;
+pub(super) use attach::{Attach, ReadProcesses};
 pub(super) use dump::ShowStacks;
 pub(super) use status::ShowStatus;
 pub(super) use target::newest_run;

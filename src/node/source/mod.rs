@@ -33,7 +33,11 @@ const MAX_LAST_READ: Duration = Duration::from_millis(200);
 /// it chooses what its command line shows.
 #[must_use]
 pub fn sources_of(pid: u32) -> SourceFolders {
-    let Some(root) = ProcessRoot::open(pid).filter(|_| proc::is_own(pid)) else {
+    // The root directory of a process of another user may be one that keeps others waiting.
+    if !proc::is_own(pid) {
+        return SourceFolders::of_program(&[]);
+    }
+    let Some(root) = ProcessRoot::open(pid) else {
         return SourceFolders::of_program(&folders_of(pid));
     };
     match fs::read_link(format!("/proc/{pid}/cwd")) {
@@ -46,7 +50,7 @@ pub fn sources_of(pid: u32) -> SourceFolders {
 /// that started it. None for a process of another user, and for one whose paths name other files than here.
 #[must_use]
 pub fn folders_of(pid: u32) -> Vec<PathBuf> {
-    if ProcessRoot::open(pid).is_some() {
+    if !proc::is_own(pid) || ProcessRoot::open(pid).is_some() {
         return Vec::new();
     }
     let mut folders = Vec::new();

@@ -1,0 +1,204 @@
+//! Reads processes of other users, in a child process.
+//!
+//! The user of a process decides how long its memory, its maps and its arguments keep a reader waiting: for ever, if a page
+//! is in a FUSE file, or if a thread keeps the memory map locked. Not even SIGKILL ends a process with such a thread. So
+//! this process reads none of these of another user. A child process, this program by a hidden command, reads them, with a
+//! thread for each question, and is left behind when this process ends.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::proc;
+
+/// Name of the hidden command.
+pub const COMMAND: &str = "read-processes";
+/// Maximum number of questions about processes of one user that wait for their answers.
+const MAX_WAITING: usize = 64;
+/// Time limit for the arguments of a process.
+const MAX_ARGUMENTS: Duration = Duration::from_secs(1);
+/// Maximum length of an answer, in bytes.
+const MAX_ANSWER: u32 = 64 << 20;
+
+/// What is asked about a process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// Its environment, if it may be a rank: an optional [`super::environment::Environment`] as JSON.
+    Rank,
+    /// Its stacks: a message `Stacks`.
+    Stacks {
+        /// Its start time.
+        start_ticks: u64,
+    },
+    /// The version of NCCL in it: an optional [`super::ras::Version`] as JSON.
+    NcclVersion,
+    /// Its arguments: a list as JSON.
+    Arguments,
+}
+
+/// A question to the child process, one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    pub(super) id: u32,
+    pub(super) pid: u32,
+    pub(super) question: Question,
+}
+
+/// The child process, and the processes that did not answer.
+static READER: Mutex<Reader> = Mutex::new(Reader { started: None, next: 0, silent: Vec::new() });
+
+#[derive(Debug)]
+struct Reader {
+    started: Option<Started>,
+    next: u32,
+    silent: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    requests: ChildStdin,
+    answers: Receiver<(u32, Vec<u8>)>,
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It is not waited for: one of its threads may never end.
+        self.child.kill().ok();
+    }
+}
+
+/// Whether a process belongs to another user, so that only the child process may read it.
+#[must_use]
+pub fn is_of_another_user(pid: u32) -> bool {
+    proc::owner(pid).is_some() && !proc::is_own(pid)
+}
+
+/// The processes of other users that did not answer in time.
+#[must_use]
+pub fn silent() -> Vec<u32> {
+    READER.lock().unwrap_or_else(PoisonError::into_inner).silent.clone()
+}
+
+/// Asks about processes, all at once; `None` for each that does not answer in time, and for later questions about it.
+#[must_use]
+pub fn ask(questions: &[(u32, Question)], limit: Duration) -> Vec<Option<Vec<u8>>> {
+    let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
+    reader.ask(questions, limit)
+}
+
+/// Asks about one process; the answer is JSON.
+#[must_use]
+pub fn ask_one<T: for<'a> Deserialize<'a>>(
+    pid: u32,
+    question: Question,
+    limit: Duration,
+) -> Option<T> {
+    serde_json::from_slice(&ask(&[(pid, question)], limit).pop()??).ok()
+}
+
+/// The arguments of a process, which may be of another user.
+#[must_use]
+pub fn arguments(pid: u32) -> Vec<String> {
+    if is_of_another_user(pid) {
+        return ask_one(pid, Question::Arguments, MAX_ARGUMENTS).unwrap_or_default();
+    }
+    proc::arguments(pid)
+}
+
+impl Reader {
+    fn ask(&mut self, questions: &[(u32, Question)], limit: Duration) -> Vec<Option<Vec<u8>>> {
+        let mut answers = vec![None; questions.len()];
+        let deadline = Instant::now() + limit;
+        let mut waiting: HashMap<u32, Vec<usize>> = HashMap::new();
+        let is_silent = |pid: &u32| self.silent.contains(pid);
+        for (index, (pid, _)) in questions.iter().enumerate().filter(|(_, it)| !is_silent(&it.0)) {
+            waiting.entry(proc::owner(*pid).unwrap_or(0)).or_default().push(index);
+        }
+        if waiting.is_empty() {
+            return answers;
+        }
+        if self.started.is_none() {
+            self.started = Started::new().ok();
+        }
+        let Some(started) = &mut self.started else { return answers };
+        let first = self.next;
+        self.next = self.next.wrapping_add(u32::try_from(questions.len()).unwrap_or(0));
+        // The last of a list is asked next: the processes that were named first.
+        waiting.values_mut().for_each(|it| it.reverse());
+        let mut asked: HashMap<usize, u32> = HashMap::new();
+        let users: Vec<u32> = waiting.keys().copied().collect();
+        let mut next: Vec<u32> =
+            users.iter().flat_map(|user| std::iter::repeat_n(*user, MAX_WAITING)).collect();
+        loop {
+            for user in next.drain(..) {
+                let Some(index) = waiting.get_mut(&user).and_then(Vec::pop) else { continue };
+                let (pid, question) = questions[index];
+                let id = first.wrapping_add(u32::try_from(index).unwrap_or(0));
+                if started.send(&Request { id, pid, question }).is_ok() {
+                    asked.insert(index, user);
+                }
+            }
+            if asked.is_empty() {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((id, answer)) = started.answers.recv_timeout(left) else { break };
+            let index = id.wrapping_sub(first) as usize;
+            // A late answer to an earlier question is in no list.
+            if let Some(user) = asked.remove(&index) {
+                answers[index] = Some(answer);
+                next.push(user);
+            }
+        }
+        let unanswered = asked.keys().chain(waiting.values().flatten());
+        self.silent.extend(unanswered.map(|index| questions[*index].0));
+        answers
+    }
+}
+
+impl Started {
+    fn new() -> io::Result<Self> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn()?;
+        let (requests, output) = (child.stdin.take(), child.stdout.take());
+        let (Some(requests), Some(mut output)) = (requests, output) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let (answered, answers) = channel();
+        thread::Builder::new().name("ddp-answers".into()).spawn(move || {
+            while let Ok(answer) = receive(&mut output) {
+                if answered.send(answer).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { child, requests, answers })
+    }
+
+    fn send(&mut self, request: &Request) -> io::Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.requests.write_all(&line)
+    }
+}
+
+/// Reads the id and the bytes of an answer.
+fn receive(from: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
+    let mut head = [[0; 4]; 2];
+    from.read_exact(head.as_flattened_mut())?;
+    let [id, length] = head.map(u32::from_le_bytes);
+    if length > MAX_ANSWER {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut answer = vec![0; length as usize];
+    from.read_exact(&mut answer)?;
+    Ok((id, answer))
+}
