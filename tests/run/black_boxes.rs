@@ -109,9 +109,10 @@ fn box_of_a_newer_package_is_reported_and_not_read() {
     let version = (header::VERSION * WORD) as u64;
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&9_u64.to_le_bytes(), version).unwrap();
+    // A box that cannot be opened is reported after two seconds: it might be under construction.
     let job = r#"name=$$.$(cut -d' ' -f22 "/proc/$$/stat").c10d.box
         umask 077; cp "$1" "$DDP_DOCTOR_BOX_DIR/part" && mv "$DDP_DOCTOR_BOX_DIR/part" "$DDP_DOCTOR_BOX_DIR/$name"
-        sleep 2; echo trained; exit 7"#;
+        sleep 4; echo trained; exit 7"#;
     let report = dir.path().join("report.json");
     let output = program(dir.path())
         .args(["run", "--stall-after", "0.5", "--on-hang", "kill", "--report"])
