@@ -42,7 +42,7 @@ pub enum OriginKind {
     Cycle(usize),
     /// It stopped reporting, and may have arrived.
     Silent,
-    /// A breach of DDP's contract keeps it away, by its index in [`Situation::breaches`].
+    /// A breach of DDP's contract keeps it away, by its index in [`Situation::breaches`](crate::situation::Situation::breaches).
     Breach(usize),
     /// It waits inside a collective that every member has entered.
     Inside(GroupId, u64),
