@@ -52,7 +52,8 @@ impl StallOrigin {
 }
 
 impl Stalls<'_> {
-    /// Replaces origins that follow from a breach of DDP's contract by that breach.
+    /// Replaces origins that follow from a breach of DDP's contract by that breach. A call that DDP did not make is then
+    /// not an omission of the program.
     pub(super) fn trace_back_to(&mut self, breaches: &[Breach]) {
         let breach_of = |group: GroupId, origin: &StallOrigin, since: Timestamp| {
             let mut breaches = breaches.iter();
@@ -69,6 +70,12 @@ impl Stalls<'_> {
                 divergence.origin = breach;
             }
         }
+        let stalls = &self.stalls;
+        self.omissions.retain(|omission| {
+            let mut here =
+                stalls.iter().filter(|it| (it.group, it.seq) == (omission.group, omission.seq));
+            !here.any(|it| matches!(it.origin.why, OriginKind::Breach(_)))
+        });
     }
 }
 

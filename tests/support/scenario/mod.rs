@@ -26,7 +26,7 @@
 //! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just spent this time on waiting for a batch, on garbage collection, or on waiting for DDP's buckets |
 //! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N faults=N on=PROCESSORS` | how its host scheduled the process over the second before: thousandths of the time, major page faults per second; `cpu`, `memory`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` issued there was never waited for |
-//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: for the labeled call, otherwise for the last one |
+//! | `returns [LABEL]`, `wait LABEL`, `done [LABEL]` | a call that is `unreturned` returns; a wait begins, or ends: for the labeled call, otherwise for the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to create a group, and returns from it; `lazy`: creation does not wait for other ranks |
 //! | `destroys [GROUP]` | leaves it |

@@ -5,7 +5,6 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::message;
-use crate::situation::contract::Breach;
 use crate::situation::{LeftOut, Omission, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;
 use crate::words::{self, Ranks};
@@ -18,11 +17,6 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> Option<Draft> {
     let rank = left_out.rank;
-    // DDP left out the call, since the rank broke its contract: another finding.
-    let is_breach = |it: &Breach| it.group == omission.group && it.root.contains(&rank);
-    if situation.breaches.iter().any(is_breach) {
-        return None;
-    }
     let here = |stall: &&Stall| (stall.group, stall.seq) == (omission.group, omission.seq);
     let stall = situation.stalls.iter().find(|it| here(it) && it.message.is_none())?;
     let join = situation.join(omission.group, omission.seq)?;

@@ -23,6 +23,10 @@ impl Writer<'_> {
                 let (_, call) = self.issued(rank, args.first())?;
                 Event::Completed { process, call, at }
             }
+            "returns" => {
+                let (thread, call) = self.issued(rank, args.first())?;
+                Event::Returned { process, thread, call, followed: false, at }
+            }
             "wait" => {
                 let (thread, call) = self.issued(rank, args.first())?;
                 Event::WaitBegin { process, thread, call: Some(call), place: None, at }
