@@ -135,20 +135,23 @@ impl<'a> Joiner<'a> {
         if self.place.is_loopback() { format!("{place} on {}", self.process.host) } else { place }
     }
 
-    /// The fact that it began to join, for certificates.
-    pub fn fact(&self) -> Fact {
-        Fact::Joins(JoinFact {
-            rank: self.rank,
-            host: self.process.host.to_string(),
-            pid: self.process.pid,
-            world_size: self.init.world_size,
-            address: self.place.address.to_string(),
-            port: self.place.port,
-            backend: Some(self.init.backend.to_string()).filter(|backend| !backend.is_empty()),
-            launcher: self.init.launcher,
-            nth: self.init.nth,
-            since: self.init.call.at,
-            until: self.process.end.map(|end| end.at),
+    /// The fact that it began to join, for certificates; `None`: text does not state its process id (0), so that it may
+    /// be the same process as another.
+    pub fn fact(&self) -> Option<Fact> {
+        (self.process.pid > 0).then(|| {
+            Fact::Joins(JoinFact {
+                rank: self.rank,
+                host: self.process.host.to_string(),
+                pid: self.process.pid,
+                world_size: self.init.world_size,
+                address: self.place.address.to_string(),
+                port: self.place.port,
+                backend: Some(self.init.backend.to_string()).filter(|backend| !backend.is_empty()),
+                launcher: self.init.launcher,
+                nth: self.init.nth,
+                since: self.init.call.at,
+                until: self.process.end.map(|end| end.at),
+            })
         })
     }
 

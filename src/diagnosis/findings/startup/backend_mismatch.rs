@@ -39,5 +39,5 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         "Name one backend for all ranks. Find out why these ranks chose another one: they may not \
          see a GPU.",
     );
-    Some(draft.proved_by(Some(contradiction(&apart))))
+    Some(draft.proved_by(contradiction(&apart)))
 }

@@ -81,7 +81,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
          processes.",
     );
     draft.advise("If one of them is left over from an earlier start, end it, or use another port.");
-    Some(draft.proved_by(Some(contradiction(&first))))
+    Some(draft.proved_by(contradiction(&first)))
 }
 
 /// "process 1001 on node-a and process 1002 on node-b".

@@ -80,9 +80,10 @@ pub(crate) fn each<K>(
     words::joined(classes.iter().map(clause), ", ")
 }
 
-/// The proof that two joiners contradict each other.
-pub(crate) fn contradiction([one, other]: &[Joiner<'_>; 2]) -> Certificate {
-    Certificate { kind: CertificateKind::Contradiction, facts: vec![one.fact(), other.fact()] }
+/// The proof that two joiners contradict each other; `None` if they may be one process.
+pub(crate) fn contradiction([one, other]: &[Joiner<'_>; 2]) -> Option<Certificate> {
+    let facts = vec![one.fact()?, other.fact()?];
+    Some(Certificate { kind: CertificateKind::Contradiction, facts })
 }
 
 /// The earliest two joiners of different classes that were joining at the same time.

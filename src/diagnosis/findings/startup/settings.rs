@@ -223,7 +223,7 @@ pub(crate) fn contradiction(
     name: &str,
     said: [(&Process, Option<&str>); 2],
 ) -> Option<Certificate> {
-    let joins = said.map(|(process, _)| Some(Joiner::new(process)?.fact()));
+    let joins = said.map(|(process, _)| Joiner::new(process)?.fact());
     let has = said.map(|(process, value)| {
         Some(Fact::Setting(SettingFact {
             rank: process.rank?,

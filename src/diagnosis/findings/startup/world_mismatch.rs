@@ -37,7 +37,7 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
          out what changes it on these ranks.",
     );
-    Some(draft.proved_by(Some(contradiction(&apart))))
+    Some(draft.proved_by(contradiction(&apart)))
 }
 
 /// Ranks that are each rank of one world once, but use different addresses.
@@ -88,7 +88,7 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
         "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
          ranks."
     });
-    Some(draft.proved_by(one_launcher.as_ref().map(contradiction)))
+    Some(draft.proved_by(one_launcher.as_ref().and_then(contradiction)))
 }
 
 /// Whether three or more ranks use one address, and each of them a port of its own.
