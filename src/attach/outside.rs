@@ -5,7 +5,7 @@
 //! this process reads none of these of another user. A child process, this program by a hidden command, reads them, with a
 //! thread for each question, and is left behind when this process ends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -50,14 +50,23 @@ pub(super) struct Request {
     pub(super) question: Question,
 }
 
-/// The child process, and the processes that did not answer.
-static READER: Mutex<Reader> = Mutex::new(Reader { started: None, next: 0, silent: Vec::new() });
+/// The child process, and what it was asked.
+static READER: Mutex<Reader> = Mutex::new(Reader {
+    started: None,
+    next: 0,
+    unanswered: BTreeMap::new(),
+    silent: BTreeSet::new(),
+});
 
 #[derive(Debug)]
 struct Reader {
     started: Option<Started>,
     next: u32,
-    silent: Vec<u32>,
+    /// Questions that were not answered in time, by their ids, and the processes that they are about. Each occupies a
+    /// thread of the child process until it is answered.
+    unanswered: BTreeMap<u32, u32>,
+    /// Processes that were left out at least once.
+    silent: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -83,10 +92,12 @@ pub fn is_of_another_user(pid: u32) -> bool {
 /// The processes of other users that did not answer in time.
 #[must_use]
 pub fn silent() -> Vec<u32> {
-    READER.lock().unwrap_or_else(PoisonError::into_inner).silent.clone()
+    let reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
+    reader.silent.iter().copied().collect()
 }
 
-/// Asks about processes, all at once; `None` for each that does not answer in time, and for later questions about it.
+/// Asks about processes, all at once; `None` for each that does not answer in time, or has not answered an earlier
+/// question yet.
 #[must_use]
 pub fn ask(questions: &[(u32, Question)], limit: Duration) -> Vec<Option<Vec<u8>>> {
     let mut reader = READER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,8 +128,16 @@ impl Reader {
         let mut answers = vec![None; questions.len()];
         let deadline = Instant::now() + limit;
         let mut waiting: HashMap<u32, Vec<usize>> = HashMap::new();
-        let is_silent = |pid: &u32| self.silent.contains(pid);
-        for (index, (pid, _)) in questions.iter().enumerate().filter(|(_, it)| !is_silent(&it.0)) {
+        if let Some(started) = &self.started {
+            // Late answers: these processes may be asked again.
+            for (id, _) in started.answers.try_iter() {
+                self.unanswered.remove(&id);
+            }
+        }
+        let busy: BTreeSet<u32> = self.unanswered.values().copied().collect();
+        for (index, (pid, _)) in
+            questions.iter().enumerate().filter(|(_, it)| !busy.contains(&it.0))
+        {
             waiting.entry(proc::owner(*pid).unwrap_or(0)).or_default().push(index);
         }
         if waiting.is_empty() {
@@ -151,14 +170,22 @@ impl Reader {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok((id, answer)) = started.answers.recv_timeout(left) else { break };
             let index = id.wrapping_sub(first) as usize;
-            // A late answer to an earlier question is in no list.
-            if let Some(user) = asked.remove(&index) {
-                answers[index] = Some(answer);
-                next.push(user);
+            match asked.remove(&index) {
+                Some(user) => {
+                    answers[index] = Some(answer);
+                    next.push(user);
+                }
+                None => {
+                    self.unanswered.remove(&id);
+                }
             }
         }
-        let unanswered = asked.keys().chain(waiting.values().flatten());
-        self.silent.extend(unanswered.map(|index| questions[*index].0));
+        self.unanswered.extend(asked.keys().map(|index| {
+            let id = first.wrapping_add(u32::try_from(*index).unwrap_or(0));
+            (id, questions[*index].0)
+        }));
+        let left_out = asked.keys().chain(waiting.values().flatten());
+        self.silent.extend(left_out.map(|index| questions[*index].0));
         answers
     }
 }
@@ -201,4 +228,47 @@ fn receive(from: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
     let mut answer = vec![0; length as usize];
     from.read_exact(&mut answer)?;
     Ok((id, answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::Sender;
+
+    use super::*;
+
+    /// A reader whose child process is this channel, and what it is asked.
+    fn reader() -> (Reader, Sender<(u32, Vec<u8>)>) {
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let (answered, answers) = channel();
+        let started = Started { requests: child.stdin.take().unwrap(), child, answers };
+        let (unanswered, silent) = (BTreeMap::new(), BTreeSet::new());
+        (Reader { started: Some(started), next: 0, unanswered, silent }, answered)
+    }
+
+    #[test]
+    fn process_is_asked_again_once_it_has_answered() {
+        let (mut reader, answered) = reader();
+        let mut ask = |limit| reader.ask(&[(7, Question::Arguments)], Duration::from_millis(limit));
+        assert_eq!(ask(1), [None]);
+        // While an answer is awaited, there is no second question, whose answer would be this one.
+        answered.send((1, b"second".to_vec())).unwrap();
+        assert_eq!(ask(1), [None]);
+        answered.send((0, b"first".to_vec())).unwrap();
+        answered.send((9, b"of none".to_vec())).unwrap();
+        assert_eq!(ask(1), [None], "it is asked, and does not answer");
+        assert_eq!(reader.silent, BTreeSet::from([7]));
+        assert_eq!(reader.unanswered, BTreeMap::from([(1, 7)]));
+        let last = reader.next;
+        answered.send((1, Vec::new())).unwrap();
+        // What arrives before the question is a late answer to none.
+        thread::spawn(move || {
+            while answered.send((last, b"answer".to_vec())).is_ok() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let answers = reader.ask(&[(7, Question::Arguments)], Duration::from_secs(60));
+        assert_eq!(answers, [Some(b"answer".to_vec())]);
+        assert!(reader.unanswered.is_empty());
+    }
 }
