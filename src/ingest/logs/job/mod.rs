@@ -4,7 +4,7 @@
 //! `rank`, `joins` and `stack_place` hold what is stated about a rank, and `unidentified_processes` takes the facts
 //! about other processes. `losses` and `consequences` then separate failures from what they brought about.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +121,8 @@ pub(super) struct LoggedJob {
     pub(super) last_fact: Timestamp,
     /// Ends of processes that the text does not identify.
     unidentified_ends: Vec<(Subject, ExitStatus)>,
+    /// Names of such processes that raised an exception.
+    unidentified_raised: BTreeSet<String>,
     /// Collectives that watchdogs of known ranks gave up.
     timed_out: HashSet<(Op, u64)>,
     /// Number of exceptions that parents quoted.
@@ -157,6 +159,7 @@ impl LoggedJob {
             finished: None,
             last_fact: Timestamp::default(),
             unidentified_ends: Vec::new(),
+            unidentified_raised: BTreeSet::new(),
             timed_out: HashSet::new(),
             quotes: 0,
             network: Vec::new(),

@@ -18,9 +18,9 @@ use crate::ingest::logs::facts::{
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
-/// What to do if a host has too little memory.
 /// What to do if a process has too little memory.
 const LESS_MEMORY_OF_DEVICE: &str = "Make the process need less memory, or give it more.";
+/// What to do if a host has too little memory.
 const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
@@ -37,6 +37,9 @@ impl LoggedJob {
                 if has_ended && who.label.worker.is_some() && !transport::is_due_to_others(text) {
                     let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
                     return self.add_unplaced(who, raised, Exit::default(), at);
+                }
+                if !*went_on && is_named(who) && self.unidentified_raised.len() < MAX_ENDS {
+                    self.unidentified_raised.insert(name(who));
                 }
                 let mut topic = Topic::Exception;
                 let text = if *by_launcher {
@@ -317,7 +320,9 @@ impl LoggedJob {
         // Ranks end when the world did not form in time.
         let has_no_world = self.joins.counted.is_some() || !self.joins.waiting.is_empty();
         for (who, how) in ends {
-            let is_raised = is_one && ends_so(how);
+            // Its own exception states why it ended.
+            let has_own = self.unidentified_raised.contains(&name(&who));
+            let is_raised = (is_one || has_own) && ends_so(how);
             let is_of_start = has_no_world && ends_so(how);
             if is_raised || is_of_start || is_explained && how.is_requested() {
                 continue;

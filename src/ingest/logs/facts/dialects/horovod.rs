@@ -1,4 +1,4 @@
-//! Horovod: its check for stalled tensors, which the coordinator prints: rank 0.
+//! Horovod: its checks for stalled tensors, which the coordinator prints (rank 0), and for requests that differ.
 
 use std::sync::Arc;
 
@@ -24,6 +24,11 @@ const MIN_WAIT_MS: u64 = 1000;
 /// What to do if a report lists the ranks that are ready.
 const NEXT: &str =
     "Look at the ranks of the world that the report does not list as ready (py-spy dump).";
+/// What Horovod says of requests that do not fit together; it names neither rank.
+const MISMATCHED: [&str; 3] = ["Mismatched ", ": One rank ", ", but another rank "];
+/// What to do about them.
+const NEXT_FOR_MISMATCHES: &str =
+    "Print the shape and the dtype of what each rank passes to this call, with its rank.";
 /// The rank that reports.
 const COORDINATOR: u32 = 0;
 /// Maximum number of ranks of a list.
@@ -46,6 +51,12 @@ impl Stalled {
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let text = line.text;
+        if text.starts_with(MISMATCHED[0]) && MISMATCHED.iter().all(|it| text.contains(it)) {
+            let next = NEXT_FOR_MISMATCHES;
+            let what =
+                Statement::Reported { by: "Horovod", on: Arc::default(), text: text.into(), next };
+            facts.add(line.label.into(), at, what);
+        }
         if let Some(seconds) = after(text, STALLED).and_then(number) {
             *self = Self { waited_ms: Some(seconds.saturating_mul(1000)), is_list: false };
         }
