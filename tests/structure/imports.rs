@@ -140,8 +140,8 @@ fn no_finding_uses_another() {
     let rows = table.lines().filter_map(|line| line.trim().strip_prefix("row(&catalogue::"));
     let detectors: BTreeSet<Module> = rows
         .map(|row| {
-            // The function is the last thing in a row: `Stalls(hang::missing_rank::draft)),`.
-            let rule = row.rsplit([' ', '(']).next().unwrap().trim_end_matches([')', ',']);
+            // The function, or the sentences, are the last thing in a row: `Stalls(hang::missing_rank::draft)),`.
+            let rule = row.rsplit([' ', '(', '&']).next().unwrap().trim_end_matches([')', ',']);
             let mut path: Module = rule.split("::").map(str::to_owned).collect();
             path.pop();
             path

@@ -15,7 +15,7 @@ use crate::evidence::align::Mismatch;
 use crate::evidence::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
-use crate::situation::{Breach, Nature, Situation, Stall, StallOrigin};
+use crate::situation::{Breach, Situation, Stall, StallOrigin};
 
 pub mod advice;
 pub(crate) mod ddp;
@@ -36,9 +36,10 @@ pub use draft::{Draft, Key, KeyPlace, Precedence, ProcessFact, ReportPolicy};
 pub use view::describe;
 
 use mismatch::divergence::DivergedJoin;
+use mismatch::signature::{self, Sentences};
 
 use ReportPolicy::{Always, LeavesOpen, OnlyAsCause};
-use RuleInput::{Any, Breaches, Calls, Job, Processes, Stalls, Worlds};
+use RuleInput::{Any, Breaches, Calls, Differ, Job, Processes, Stalls, Worlds};
 
 /// A rule that finds one kind of finding. A code has one or several rules.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub enum RuleInput {
     Stalls(fn(&Situation<'_>, &StallOrigin, &[&Stall]) -> Option<Draft>),
     /// Calls that meet and have this as their first difference.
     Calls(Mismatch, fn(&Situation<'_>, &'static Code, DivergedJoin<'_>) -> Option<Draft>),
+    /// The same, where the rule has nothing of its own but its sentences.
+    Differ(Mismatch, &'static Sentences),
     /// Each world that is forming, or failed to form.
     Worlds(fn(&Situation<'_>, &Forming<'_>) -> Option<Draft>),
     /// Breaches of DDP's contract that are of the rule's code. The function completes a draft that
@@ -80,11 +83,11 @@ impl Rule {
         let model = situation.model;
         let mut drafts: Vec<Draft> = match self.input {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
-            Calls(first, draft) => mismatch::divergence::origins(situation)
-                .filter(|DivergedJoin { divergence: it, .. }| {
-                    matches!(it.nature, Nature::Mismatch) && it.mismatch == first
-                })
+            Calls(first, draft) => mismatch::divergence::first_differ(situation, first)
                 .filter_map(|met| draft(situation, self.code, met))
+                .collect(),
+            Differ(first, about) => mismatch::divergence::first_differ(situation, first)
+                .map(|met| signature::draft(situation, self.code, met, about))
                 .collect(),
             Worlds(draft) => {
                 by_place(model).iter().filter_map(|world| draft(situation, world)).collect()
@@ -116,11 +119,11 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD101, Precedence::Time, Always, Stalls(hang::missing_rank::draft)),
     row(&catalogue::DD101, Precedence::Cycle, Always, Any(hang::omitted_call::detect)),
     row(&catalogue::DD102, Precedence::Left, Always, Stalls(hang::early_exit::draft)),
-    row(&catalogue::DD103, Precedence::Wire, Always, Calls(Mismatch::Op, mismatch::op_mismatch::draft)),
-    row(&catalogue::DD104, Precedence::Wire, Always, Calls(Mismatch::Size, mismatch::shape_mismatch::draft)),
+    row(&catalogue::DD103, Precedence::Wire, Always, Differ(Mismatch::Op, &mismatch::op_mismatch::SENTENCES)),
+    row(&catalogue::DD104, Precedence::Wire, Always, Differ(Mismatch::Size, &mismatch::shape_mismatch::SENTENCES)),
     row(&catalogue::DD105, Precedence::Wire, Always, Calls(Mismatch::DType, mismatch::dtype_mismatch::draft)),
     row(&catalogue::DD106, Precedence::Wire, Always, Calls(Mismatch::ReduceOp, mismatch::reduce_op_mismatch::draft)),
-    row(&catalogue::DD107, Precedence::Wire, Always, Calls(Mismatch::Root, mismatch::root_mismatch::draft)),
+    row(&catalogue::DD107, Precedence::Wire, Always, Differ(Mismatch::Root, &mismatch::root_mismatch::SENTENCES)),
     row(&catalogue::DD108, Precedence::Wire, Always, Calls(Mismatch::Splits, mismatch::split_mismatch::draft)),
     row(&catalogue::DD108, Precedence::Wire, Always, Any(mismatch::totals::detect)),
     row(&catalogue::DD109, Precedence::Wire, Always, Any(mismatch::call_order::detect)),

@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
 use crate::model::{GroupId, Join, Wait};
-use crate::situation::{Divergence, OriginKind, Situation, Stall, StallOrigin};
+use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};
 use crate::words::{Ranks, begin, joined};
 
@@ -39,6 +39,16 @@ pub(crate) fn origins<'a>(situation: &'a Situation<'_>) -> impl Iterator<Item = 
     let origins = divergences.filter(|it| matches!(it.origin.why, OriginKind::Diverged(..)));
     origins.filter_map(|it| {
         Some(DivergedJoin { divergence: it, join: situation.join(it.group, it.seq)? })
+    })
+}
+
+/// Those that have this as the first difference of their calls.
+pub(crate) fn first_differ<'a>(
+    situation: &'a Situation<'_>,
+    first: Mismatch,
+) -> impl Iterator<Item = DivergedJoin<'a>> {
+    origins(situation).filter(move |DivergedJoin { divergence: it, .. }| {
+        matches!(it.nature, Nature::Mismatch) && it.mismatch == first
     })
 }
 

@@ -13,15 +13,16 @@ use crate::source::cause::Mistake;
 use crate::words::{self, Ranks};
 
 /// The sentences about one kind of mismatch.
-pub(crate) struct Sentences {
+#[derive(Debug)]
+pub struct Sentences {
     /// What ranks disagree on, before the number of the call: "the tensor sizes of ".
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// Why such calls cannot match.
-    pub(crate) why: fn(&Join) -> &'static str,
+    pub why: fn(&Join) -> &'static str,
     /// What to look at, for calls at one line.
-    pub(crate) next: &'static str,
+    pub next: &'static str,
     /// The value in which calls of one operation differ: "size 740".
-    pub(crate) value: fn(&Call) -> Option<String>,
+    pub value: fn(&Call) -> Option<String>,
 }
 
 /// A draft about calls whose first difference is the mismatch of the code.

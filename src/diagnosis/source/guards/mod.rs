@@ -42,12 +42,12 @@ impl RankGuard {
         const MANY: u32 = 64;
         let in_large_world = || {
             let mut guard = self.guard.clone();
-            if comes(&guard, 0, Some(MANY)).is_none() {
+            if reaches(&guard, 0, Some(MANY)).is_none() {
                 guard.test = test::of_rank(&guard.test).map_or(guard.test, Into::into);
             }
-            let of = |reaches: bool| {
-                let comes = |rank: &u32| comes(&guard, *rank, Some(MANY)) == Some(reaches);
-                (0..MANY).filter(comes).count()
+            let of = |is_inside: bool| {
+                let is_reached = |rank: &u32| reaches(&guard, *rank, Some(MANY)) == Some(is_inside);
+                (0..MANY).filter(is_reached).count()
             };
             of(true).cmp(&of(false))
         };
@@ -198,12 +198,12 @@ pub fn parted_now(
         })
         .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, line, guard, here)))
         .find(|(_, guard)| {
-            let comes = |rank: u32| comes(guard, rank, model.world_size());
-            let stays_away = |rank: u32| match comes(rank) {
-                Some(comes) => !comes,
+            let reaches = |rank: u32| reaches(guard, rank, model.world_size());
+            let stays_away = |rank: u32| match reaches(rank) {
+                Some(reaches) => !reaches,
                 None => !have_been_there,
             };
-            here.iter().all(|&rank| comes(rank) != Some(false))
+            here.iter().all(|&rank| reaches(rank) != Some(false))
                 && elsewhere.iter().all(|&rank| stays_away(rank))
         })
         .map(|(line, guard)| RankGuard {
@@ -240,7 +240,7 @@ fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) ->
 pub fn has_counterpart(process: &Process, line: &Where, here: &[u32]) -> bool {
     let keeps_away = |guard: &Guard| {
         guard.subject == GuardSubject::Rank
-            && here.iter().all(|&rank| comes(guard, rank, None) == Some(false))
+            && here.iter().all(|&rank| reaches(guard, rank, None) == Some(false))
     };
     let mut calls = process.places.iter().flat_map(|it| way_to(process, it));
     calls.any(|it| {
@@ -250,7 +250,7 @@ pub fn has_counterpart(process: &Process, line: &Where, here: &[u32]) -> bool {
 }
 
 /// Whether a rank of this world reaches the line according to the test; `None`: unknown.
-fn comes(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
+fn reaches(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
     let holds = test::holds(&guard.test, rank, world)?;
     match guard.form {
         GuardForm::Holds => Some(holds),
