@@ -30,9 +30,9 @@ def main():
     if not arguments.built and (os.geteuid() != 0 or not shutil.which("debootstrap")):
         sys.exit("the test of installations needs root and debootstrap")
     with tempfile.TemporaryDirectory(prefix="ddp-doctor-install-") as scratch:
-        modules = ["here", "systems", "container", "published", "static", "aarch64"]
+        modules = ["symbols", "here", "systems", "container", "published", "static", "aarch64"]
         if arguments.built:
-            modules = ["here", "systems"]
+            modules = ["symbols", "here", "systems"]
             support.build_wheel(arguments.built.resolve(), pathlib.Path(scratch))
         names = arguments.tests or modules
         unittest.main(module=None, argv=["install", "--verbose", *names])
