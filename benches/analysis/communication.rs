@@ -13,9 +13,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ddp_doctor::diagnosis::delays::{communication, lateness};
 use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor::diagnosis::model::Model;
-use ddp_doctor::diagnosis::speed::{communication, lateness};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 

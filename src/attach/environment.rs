@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnosis::evidence::settings;
+use crate::diagnosis::input::settings;
 use crate::host::proc;
-use crate::node::stacks::elf::Image;
-use crate::node::stacks::maps::{self, Loaded};
-use crate::node::stacks::memory::{Fault, Memory, Pages, ProcessMemory, at};
+use crate::node::stack_reader::elf::Image;
+use crate::node::stack_reader::maps::{self, Loaded};
+use crate::node::stack_reader::memory::{Fault, Memory, Pages, ProcessMemory, at};
 
 /// Maximum number of variables that are looked at.
 const MAX_VARIABLES: u64 = 4096;

@@ -16,15 +16,15 @@ use super::position::{self, Position, StackCall};
 use super::ras::Answer;
 use super::sample::StackRound;
 use crate::diagnosis::event::Stacks;
-use crate::diagnosis::evidence::backends::Backend;
-use crate::diagnosis::evidence::{place, settings};
+use crate::diagnosis::input::backends::Backend;
+use crate::diagnosis::input::{place, settings};
 use crate::diagnosis::model::STACK_LAYER;
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::stacks::decode;
 use crate::host::proc;
 use crate::host::proc::Stat;
 use crate::host::sys;
-use crate::node::source::{self, Sources};
+use crate::node::source_reader::{self, Sources};
 use crate::source_files::SourceFolders;
 
 /// Name of the group of all ranks in PyTorch.
@@ -426,7 +426,7 @@ impl Records {
             ..self.record(RecordKind::Issued)
         };
         let mut out: Vec<Kind> = Vec::new();
-        read_guards(&mut sites, source::sources_of(self.pid));
+        read_guards(&mut sites, source_reader::sources_of(self.pid));
         out.extend(sites.into_iter().map(Kind::SiteDefined));
         out.push(Kind::ThreadDefined(v1::ThreadDefined {
             process: self.process,

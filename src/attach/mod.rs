@@ -9,7 +9,7 @@
 //!
 //! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported*
-//! ([`crate::diagnosis::evidence::provenance::Provenance::Attached`]).
+//! ([`crate::diagnosis::input::provenance::Provenance::Attached`]).
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
 use crate::node::launch::rundir::RunDir;
-use crate::node::source;
+use crate::node::source_reader;
 use crate::source_files::SourceFolders;
 
 pub mod connection;
@@ -92,13 +92,13 @@ impl Attached {
     #[must_use]
     pub fn source_folders(&self) -> Vec<PathBuf> {
         let first = self.job.ranks.first();
-        first.map(|it| source::folders_of(it.pid)).unwrap_or_default()
+        first.map(|it| source_reader::folders_of(it.pid)).unwrap_or_default()
     }
 
     /// Where the sources of the program are read while it runs.
     #[must_use]
     pub fn sources(&self) -> SourceFolders {
-        self.job.ranks.first().map(|it| source::sources_of(it.pid)).unwrap_or_default()
+        self.job.ranks.first().map(|it| source_reader::sources_of(it.pid)).unwrap_or_default()
     }
 
     /// Ranks of the job that are on other hosts, as far as its launcher states it.

@@ -9,7 +9,7 @@ use prost::Message;
 use super::outside::{Question, Request};
 use super::{find, ras, sample};
 use crate::host::proc;
-use crate::node::stacks::native::FunctionCache;
+use crate::node::stack_reader::native::FunctionCache;
 
 /// Answers questions until the input ends.
 ///

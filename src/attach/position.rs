@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, v1};
 
 use crate::diagnosis::event::{Stacks, ThreadStack};
-use crate::diagnosis::evidence::place;
+use crate::diagnosis::input::place;
 use crate::diagnosis::stacks;
 
 /// Files of PyTorch whose functions issue collectives.

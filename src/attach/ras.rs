@@ -16,7 +16,7 @@ use super::environment::Environment;
 use super::outside::{self, Question};
 use crate::host::proc;
 use crate::host::sys;
-use crate::node::stacks::maps;
+use crate::node::stack_reader::maps;
 
 mod listener;
 

@@ -13,10 +13,10 @@ use super::ras::{self, Answer};
 use super::sample::{self, StackRound};
 use super::{Attached, Options};
 use crate::diagnosis::event::Stacks;
-use crate::diagnosis::evidence::backends::Backend;
+use crate::diagnosis::input::backends::Backend;
 use crate::evidence::stacks::decode;
 use crate::host::proc;
-use crate::node::stacks::native::FunctionCache;
+use crate::node::stack_reader::native::FunctionCache;
 
 /// Time between captures: some more than the engine needs between two that it compares.
 const APART: Duration = Duration::from_millis(1600);

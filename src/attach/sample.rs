@@ -12,7 +12,7 @@ use super::find::RankProcess;
 use super::outside::{self, Question};
 use super::sleep::ProcessorClocks;
 use crate::host::sys;
-use crate::node::stacks::{self, native::FunctionCache};
+use crate::node::stack_reader::{self, native::FunctionCache};
 
 /// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
 const MAX_CAPTURE: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
     if outside::is_of_another_user(pid) {
         return of_others(&[(pid, start_ticks)]).pop().unwrap_or_default();
     }
-    stacks::capture(pid, start_ticks, cache)
+    stack_reader::capture(pid, start_ticks, cache)
 }
 
 /// The stacks of processes of other users, with these start times.
@@ -56,7 +56,7 @@ fn of_others(processes: &[(u32, u64)]) -> StackRound {
 
 /// The stacks of a process, and how long its threads have been asleep.
 pub(super) fn stacks_of(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks {
-    let mut stacks = stacks::capture(pid, start_ticks, cache);
+    let mut stacks = stack_reader::capture(pid, start_ticks, cache);
     let mut clocks = ProcessorClocks::default();
     for thread in stacks.threads.iter_mut().filter(|thread| thread.state != "R") {
         let asleep = clocks.asleep(pid, thread.tid);

@@ -68,7 +68,7 @@ mod tests {
         let thread = thread.spawn(move || wait.recv()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         let pid = std::process::id();
-        let tasks = crate::node::stacks::tasks::list(pid).unwrap().0;
+        let tasks = crate::node::stack_reader::tasks::list(pid).unwrap().0;
         let task = tasks.iter().find(|it| it.name == "asleep").unwrap();
         let asleep = ProcessorClocks::default().asleep(pid, task.tid).unwrap();
         assert!(

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Facts, Interface};
-use crate::diagnosis::evidence::backends::{self, InterfaceVariable};
+use crate::diagnosis::input::backends::{self, InterfaceVariable};
 
 /// Names of interfaces that NCCL prefers.
 const PREFERRED: &str = "ib";

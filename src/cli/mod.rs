@@ -1,8 +1,8 @@
 //! The command line: parses arguments, runs a command and returns its exit status.
 //!
 //! `arguments` parses, with the `options` that commands share. The commands: `jobs` starts jobs or receives their
-//! evidence, `view` shows a job, `files` diagnoses what a job left behind, `explain` prints the text on a finding, and `shell`
-//! what shells and `man` show.
+//! evidence, `view` shows a job, `evidence_files` diagnoses what a job left behind, `explain` prints the text on a
+//! finding, and `shell` what shells and `man` show.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,9 +16,9 @@ use options::Global;
 use crate::report::text::plain;
 
 mod arguments;
+mod evidence_files;
 mod exit_status;
 mod explain;
-mod files;
 mod jobs;
 
 mod options;
@@ -60,9 +60,9 @@ enum Command {
     /// Print the current stack of every rank of a running job
     Dump(view::ShowStacks),
     /// Diagnose a job from the files it left behind
-    Analyze(files::Analyze),
+    Analyze(evidence_files::Analyze),
     /// Write the timeline of a job for other tools
-    Export(files::Export),
+    Export(evidence_files::Export),
     /// Explain a finding: meaning, example, causes and fixes
     Explain(explain::Explain),
     /// Run a small job with a planted fault and diagnose it

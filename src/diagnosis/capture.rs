@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::ProcessId;
+use crate::input::event::ProcessId;
 use crate::model::{Doing, Model, Process};
 use crate::situation::Situation;
 use crate::timing::Timing;
@@ -142,7 +142,7 @@ mod tests {
     use ddp_doctor_proto::report::Where;
 
     use super::*;
-    use crate::evidence::event::{CallId, GroupInfo, Stacks, ThreadId};
+    use crate::input::event::{CallId, GroupInfo, Stacks, ThreadId};
     use crate::testing::{call, group};
     use crate::{Config, Engine, Event};
 
@@ -344,7 +344,7 @@ mod tests {
                 process: ProcessId(2),
                 state: ddp_doctor_proto::ProcessState::Dead,
                 exit: ddp_doctor_proto::report::Exit::default(),
-                oom_kills: crate::evidence::event::OomKills::default(),
+                oom_kills: crate::input::event::OomKills::default(),
                 at: seconds(1.5),
             },
         );

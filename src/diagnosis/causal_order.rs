@@ -17,7 +17,7 @@ use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::common_root;
 use crate::findings::draft::{Draft, Key, Precedence, ProcessFact, ReportPolicy};
-use crate::findings::evidence::evidence_incomplete;
+use crate::findings::gaps::evidence_incomplete;
 use crate::known_causes;
 use crate::model::{Attempt, World, libc_signal};
 use crate::restarts;

@@ -24,9 +24,10 @@ use ddp_doctor_proto::report::{
 pub mod capture;
 pub mod causal_order;
 mod common_root;
+pub mod delays;
 mod episodes;
-pub mod evidence;
 pub mod findings;
+pub mod input;
 mod known_causes;
 pub mod model;
 pub mod proof;
@@ -34,7 +35,6 @@ mod restarts;
 mod retained;
 pub mod situation;
 pub mod source;
-pub mod speed;
 pub mod stacks;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -43,14 +43,14 @@ pub mod trends;
 pub mod waits;
 pub mod words;
 
-pub use evidence::event::{self, Event};
+pub use input::event::{self, Event};
 
 use capture::CaptureRequests;
 use episodes::Episodes;
 use event::{Call, ProcessId};
-use evidence::provenance::Provenance;
-use evidence::roster::Roster;
 use findings::{Draft, Key, Rule};
+use input::provenance::Provenance;
+use input::roster::Roster;
 use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
 use retained::Retained;
 use situation::{LostTime, Situation};
@@ -110,9 +110,9 @@ pub struct Engine {
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
     /// Cached analysis of stragglers.
-    late: speed::lateness::Review,
+    late: delays::lateness::Review,
     /// Cached analysis of the duration of collectives.
-    communication: speed::communication::Review,
+    communication: delays::communication::Review,
     /// Withdrawn findings, one of which may be the reason for ending the job.
     retained: Retained,
     /// Stack captures requested so far, and those to request next.
@@ -142,8 +142,8 @@ impl Engine {
             current: 0,
             ranks: Vec::new(),
             timeout: None,
-            late: speed::lateness::Review::default(),
-            communication: speed::communication::Review::default(),
+            late: delays::lateness::Review::default(),
+            communication: delays::communication::Review::default(),
             retained: Retained::default(),
             asked: CaptureRequests::default(),
             wanted: Vec::new(),

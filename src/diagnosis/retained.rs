@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::report::{Finding, Severity};
 
-use crate::evidence::event::KillReason;
+use crate::input::event::KillReason;
 
 /// Maximum number of withdrawn findings that may still turn out to be the reason for ending the job.
 const MAX_WITHDRAWN: usize = 8;

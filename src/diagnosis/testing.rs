@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, CallId, GroupInfo, ThreadId};
+use crate::input::event::{Call, CallId, GroupInfo, ThreadId};
 
 /// A call of the default group of two ranks, of which only the operation is known.
 pub(crate) fn call(op: Op) -> Call {

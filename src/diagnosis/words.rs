@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
 
-use crate::evidence::allocation::UNITS;
-use crate::evidence::event::{Call, GroupInfo};
+use crate::input::allocation::UNITS;
+use crate::input::event::{Call, GroupInfo};
 use crate::model::Place;
 
 /// What to do if a process was killed by SIGKILL.

@@ -18,13 +18,13 @@ use v1::event::Kind;
 
 use super::limits::Limits;
 pub use super::memory::Memory;
-use super::process::Process;
 use super::stacks;
 use super::values::{name, text};
 use crate::diagnosis::event::{
     Event, GroupInfo, KillReason, OomKills, ProcessId, SchedulingSample, StartedRank, ThreadId,
 };
 use crate::diagnosis::model::MAX_WORLD;
+use crate::evidence::process_decoder::Process;
 
 /// Time after which an event no longer waits for further messages (an `all_to_all` for its splits): a node
 /// reads its black boxes every 50 ms, and may find a call before its splits.

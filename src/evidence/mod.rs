@@ -10,7 +10,7 @@ pub mod journal;
 mod limits;
 pub mod members;
 mod memory;
-mod process;
+mod process_decoder;
 pub mod settings;
 pub mod stacks;
 pub(crate) mod values;

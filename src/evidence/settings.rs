@@ -5,7 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::Config;
-use crate::diagnosis::evidence::provenance::Provenance;
+use crate::diagnosis::input::provenance::Provenance;
 use crate::diagnosis::timing::{TimeScale, Timing};
 
 /// Factor of all durations; 1 if it is absent or out of range.

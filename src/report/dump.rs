@@ -10,7 +10,8 @@ use ddp_doctor_proto::words::of_group;
 use super::markdown::escaped;
 use super::text::{Style, duration, ended, plain, short_path};
 use crate::diagnosis::event::{Stacks, ThreadStack};
-use crate::diagnosis::{evidence::place, words};
+use crate::diagnosis::input::place;
+use crate::diagnosis::words;
 use crate::source_files::{SourceFolders, SourceLines};
 
 /// Maximum length of a native function's name shown, in characters.

@@ -1,5 +1,6 @@
 //! A folder is one subject and a file one part of it: few source files stand side by side, and none is long.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,4 +61,26 @@ fn folders_have_few_source_files_and_none_is_long() {
     counts.retain(|(_, files)| *files > MAX_SOURCE_FILES);
     assert_eq!(counts, [], "group the files by subject");
     assert!(long.is_empty(), "divide these files by subject: {long:?}");
+}
+
+/// Adds the folders of source files below a folder by their names.
+fn name_folders(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let place = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            found.entry(name).or_default().push(place);
+            name_folders(&path, found);
+        }
+    }
+}
+
+#[test]
+fn no_two_folders_of_the_program_have_one_name() {
+    let mut folders = BTreeMap::new();
+    name_folders(&root().join("src"), &mut folders);
+    assert!(folders.len() > 60, "{folders:?}");
+    folders.retain(|name, places| name != "tests" && places.len() > 1);
+    assert!(folders.is_empty(), "the name of a folder tells it from all others: {folders:?}");
 }

@@ -29,14 +29,14 @@ fn engine_uses_no_io_clock_or_thread() {
     }
 }
 
-/// What differs between backends is in the table `evidence/backends.rs`; "nccl" is also the name of a layer.
+/// What differs between backends is in the table `input/backends.rs`; "nccl" is also the name of a layer.
 #[test]
 fn only_the_table_of_backends_knows_them_by_name() {
     let names = ["gloo", "mpi", "ucc", "xccl", "hccl", "rccl", "fake"];
     let quoted = names.map(|name| format!("\"{name}\""));
     let by_device = ["\"cpu:", "\"cuda:", "contains(\"nccl", "contains(\"gloo"].map(str::to_owned);
     for file in files_below("src", "rs") {
-        let is_table = file.ends_with("src/diagnosis/evidence/backends.rs");
+        let is_table = file.ends_with("src/diagnosis/input/backends.rs");
         let text = fs::read_to_string(&file).unwrap();
         // Tests and texts of logs name backends as users do.
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use ddp_doctor::evidence::journal::{Reader, Writer};
-use ddp_doctor::node::source::Source;
+use ddp_doctor::node::source_reader::Source;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
 use crate::program::Case;

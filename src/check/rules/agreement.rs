@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Line, list};
 use crate::check::facts::Facts;
 use crate::check::survey::Survey;
-use crate::diagnosis::evidence::settings::{meaning, must_agree};
+use crate::diagnosis::input::settings::{meaning, must_agree};
 
 const VERSIONS: &str = "versions";
 const SETTINGS: &str = "settings";

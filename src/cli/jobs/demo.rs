@@ -15,7 +15,7 @@ use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::nccl;
 use crate::node::sample::environment;
-use crate::node::stacks::stack_sampler::When;
+use crate::node::stack_reader::stack_sampler::When;
 use crate::node::timing::Timing;
 use crate::node::upload::journal::DEFAULT_LIMIT;
 use crate::transport::Credentials;

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::node::stacks::stack_sampler::When;
+use crate::node::stack_reader::stack_sampler::When;
 
 /// When to capture stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

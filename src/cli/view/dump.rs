@@ -19,8 +19,8 @@ use crate::evidence::stacks::decode;
 use crate::host::proc;
 use crate::host::sys;
 use crate::node::follow::orphans::Orphan;
-use crate::node::source;
-use crate::node::stacks::native::FunctionCache;
+use crate::node::source_reader;
+use crate::node::stack_reader::native::FunctionCache;
 use crate::report::{dump, json};
 use crate::source_files::SourceFolders;
 use crate::transport::{self, document};
@@ -113,7 +113,7 @@ impl ShowStacks {
             let run_dir = target::run_dir(self.target.as_deref());
             return self.sources.of_paths(run_dir.as_slice());
         };
-        source::sources_of(pid).and_given(&self.sources.folders)
+        source_reader::sources_of(pid).and_given(&self.sources.folders)
     }
 }
 

@@ -9,7 +9,7 @@ use ddp_doctor_proto::viewer::Update;
 
 use super::connection::{next, runtime, watch};
 use super::target::{self, Live, Target};
-use crate::cli::files::nothing_in;
+use crate::cli::evidence_files::nothing_in;
 use crate::postmortem::{self, Progress};
 use crate::report::text::plain;
 use crate::transport::Credentials;

@@ -8,7 +8,7 @@ use ddp_doctor_proto::viewer::Update;
 
 use super::connection::{next, runtime, watch};
 use super::target::{self, Live, Target};
-use crate::cli::files::{nothing_in, print_remarks};
+use crate::cli::evidence_files::{nothing_in, print_remarks};
 use crate::postmortem;
 
 /// Time limit for a coordinator's first update.

@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::target::{self, Target};
 use super::{connection, feed, state};
-use crate::cli::files::{nothing_in, print_remarks, with_progress};
+use crate::cli::evidence_files::{nothing_in, print_remarks, with_progress};
 use crate::cli::options::{self, Access, Global};
 use crate::cli::output::output;
 use crate::postmortem;

@@ -10,9 +10,9 @@ use ddp_doctor_proto::report::{
     Severity, Timestamp, Where,
 };
 
-use crate::evidence::align::OddOnes;
-use crate::evidence::event::ProcessId;
 use crate::findings::advice;
+use crate::input::align::OddOnes;
+use crate::input::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
 use crate::source::cause::{CauseHypothesis, Mistake};

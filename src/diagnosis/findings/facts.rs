@@ -2,10 +2,10 @@
 
 use ddp_doctor_proto::report::{CallSignature, Fact, SplitFact};
 
-use crate::evidence::align;
-use crate::evidence::backends::{Backend, Matching};
-use crate::evidence::event::Call;
-use crate::evidence::splits::Misfit;
+use crate::input::align;
+use crate::input::backends::{Backend, Matching};
+use crate::input::event::Call;
+use crate::input::splits::Misfit;
 use crate::model::{Exception, Join};
 
 /// Signature of a call, for a certificate.

@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 
 use ddp_doctor_proto::report::{CallState, MAX_HEADLINE_CHARS, RankCall, Where};
 
-use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
+use crate::input::event::Call;
 use crate::model::Join;
 use crate::situation::Situation;
 use crate::source::cause::Mistake;

@@ -11,8 +11,8 @@ use ddp_doctor_proto::report::{
     Blame, CertificateKind, Confidence, Finding, Group, Role, Timestamp,
 };
 
-use crate::evidence::align::Mismatch;
-use crate::evidence::provenance::Dumps;
+use crate::input::align::Mismatch;
+use crate::input::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::startup::{Forming, by_place};
 use crate::situation::{Breach, Situation, Stall, StallOrigin};
@@ -20,13 +20,13 @@ use crate::situation::{Breach, Situation, Stall, StallOrigin};
 pub mod advice;
 pub(crate) mod ddp;
 pub(crate) mod draft;
-pub(crate) mod evidence;
 pub(crate) mod facts;
+pub(crate) mod gaps;
 pub(crate) mod hang;
 mod headline;
 pub(crate) mod memory;
 pub(crate) mod mismatch;
-pub(crate) mod process;
+pub(crate) mod process_end;
 pub(crate) mod speed;
 pub(crate) mod stalls;
 pub mod startup;
@@ -141,13 +141,13 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD116, Precedence::Time, Always, Any(hang::stuck_inside::detect)),
     row(&catalogue::DD116, Precedence::Hint, Always, Job(hang::stuck_message::detect)),
     row(&catalogue::DD117, Precedence::Wire, Always, Any(hang::rank_conditional_call::detect)),
-    row(&catalogue::DD201, Precedence::Died, Always, Processes(process::rank_died::draft)),
-    row(&catalogue::DD201, Precedence::Died, Always, Any(process::unplaced_failure::ends)),
-    row(&catalogue::DD202, Precedence::Exception, Always, Any(process::rank_exception::detect)),
-    row(&catalogue::DD202, Precedence::Exception, Always, Any(process::unplaced_failure::exceptions)),
-    row(&catalogue::DD203, Precedence::Stopped, Always, Any(process::rank_stopped::detect)),
+    row(&catalogue::DD201, Precedence::Died, Always, Processes(process_end::rank_died::draft)),
+    row(&catalogue::DD201, Precedence::Died, Always, Any(process_end::unplaced_failure::ends)),
+    row(&catalogue::DD202, Precedence::Exception, Always, Any(process_end::rank_exception::detect)),
+    row(&catalogue::DD202, Precedence::Exception, Always, Any(process_end::unplaced_failure::exceptions)),
+    row(&catalogue::DD203, Precedence::Stopped, Always, Any(process_end::rank_stopped::detect)),
     row(&catalogue::DD204, Precedence::Time, Always, Stalls(hang::stuck_outside::draft)),
-    row(&catalogue::DD205, Precedence::Wire, Always, Any(process::stuck_in_teardown::detect)),
+    row(&catalogue::DD205, Precedence::Wire, Always, Any(process_end::stuck_in_teardown::detect)),
     row(&catalogue::DD206, Precedence::Time, Always, Stalls(hang::long_phase::draft)),
     row(&catalogue::DD301, Precedence::Creation, Always, Worlds(startup::rendezvous_incomplete::draft)),
     row(&catalogue::DD302, Precedence::Start, Always, Any(startup::duplicate_rank::detect)),
@@ -179,16 +179,16 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(evidence::evidence_incomplete::notes_about_ranks)),
-    row(&catalogue::DD901, Precedence::Evidence, Always, Any(evidence::evidence_incomplete::other_notes)),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(evidence::evidence_incomplete::notes_of_logs)),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unseen_ranks)),
-    row(&catalogue::DD901, Precedence::Evidence, Always, Job(evidence::evidence_incomplete::nothing_seen)),
-    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(evidence::evidence_incomplete::unwatched_ends)),
-    row(&catalogue::DD901, Precedence::Hint, LeavesOpen, Job(evidence::unexplained_wait::detect)),
-    row(&catalogue::DD902, Precedence::Evidence, Always, Job(evidence::records_lost::draft)),
-    row(&catalogue::DD903, Precedence::Evidence, Always, Job(evidence::clock_skew::detect)),
-    row(&catalogue::DD904, Precedence::Evidence, Always, Any(evidence::agent_silent::detect)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_about_ranks)),
+    row(&catalogue::DD901, Precedence::Evidence, Always, Any(gaps::evidence_incomplete::other_notes)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_of_logs)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(gaps::evidence_incomplete::unseen_ranks)),
+    row(&catalogue::DD901, Precedence::Evidence, Always, Job(gaps::evidence_incomplete::nothing_seen)),
+    row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(gaps::evidence_incomplete::unwatched_ends)),
+    row(&catalogue::DD901, Precedence::Hint, LeavesOpen, Job(gaps::unexplained_wait::detect)),
+    row(&catalogue::DD902, Precedence::Evidence, Always, Job(gaps::records_lost::draft)),
+    row(&catalogue::DD903, Precedence::Evidence, Always, Job(gaps::clock_skew::detect)),
+    row(&catalogue::DD904, Precedence::Evidence, Always, Any(gaps::agent_silent::detect)),
 ];
 
 /// All drafts of these rules in a situation. The rules of a code are side by side; a finding that several of them

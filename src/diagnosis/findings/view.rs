@@ -3,8 +3,8 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
-use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
+use crate::input::event::Call;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::stacks;

@@ -6,7 +6,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Where;
 
 use super::*;
-use crate::evidence::event::{Call, CallId, Event, MemorySample, SchedulingSample, ThreadId};
+use crate::input::event::{Call, CallId, Event, MemorySample, SchedulingSample, ThreadId};
 use crate::testing;
 
 /// Ranks of the simulated job.

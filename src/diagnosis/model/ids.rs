@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::GroupRef;
 
-use crate::evidence::event::{CallId, GroupInfo};
+use crate::input::event::{CallId, GroupInfo};
 
 /// A set of processes that can meet in groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{GroupInfo, KillReason, ProcessId, StartedRank, UnplacedFailure};
+use crate::input::event::{GroupInfo, KillReason, ProcessId, StartedRank, UnplacedFailure};
 use crate::timing::Timing;
 
 mod apply;
 mod arrivals;
-mod ddp;
+mod ddp_models;
 mod gaps;
 mod group;
 pub mod history;
@@ -22,7 +22,7 @@ mod process;
 mod worlds;
 
 pub use arrivals::{Arrival, Arrivals, CompletedCall, PackedArrivals};
-pub use ddp::{
+pub use ddp_models::{
     Accumulation, Comparison, Diverged, Parameter, ParameterCount, ReducerReport, Replica,
     ReplicaValues, Replicas, is_apart, parse,
 };

@@ -4,7 +4,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::evidence::event::{CallId, Event, MemorySample, OomKills, ThreadId};
+use crate::input::event::{CallId, Event, MemorySample, OomKills, ThreadId};
 use crate::testing;
 
 #[test]

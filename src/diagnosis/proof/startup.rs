@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ddp_doctor_proto::report::{JoinFact, SettingFact, Timestamp};
 
-use crate::evidence::backends::{Backend, InterfaceVariable};
+use crate::input::backends::{Backend, InterfaceVariable};
 use crate::proof::{Rejection, differ, ensure};
 
 /// Two processes that expect each other, with contradicting descriptions of the world.

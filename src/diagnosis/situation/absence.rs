@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
-use crate::evidence::event::ThreadId;
+use crate::input::event::ThreadId;
 use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
 use crate::situation::OpenCalls;
 use crate::situation::inside::Inside;

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::align::{OddOnes, by_likeness, odd_ones};
+use crate::input::align::{OddOnes, by_likeness, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::align::Mismatch;
+use crate::input::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Moment;
 use crate::situation::absence::OriginKind;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait};
 use crate::situation::Moment;
 use crate::waits::device::{self, Progress};

@@ -10,9 +10,9 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::Config;
+use crate::delays::communication;
+use crate::delays::lateness::Straggler;
 use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model};
-use crate::speed::communication;
-use crate::speed::lateness::Straggler;
 use crate::trends::growth::{self, Grower};
 use crate::waits::Waits;
 use crate::waits::device;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ExceptionKind, Op};
 
-use crate::evidence::backends::Completion;
-use crate::evidence::event::Call;
-use crate::evidence::transport::is_timeout;
+use crate::input::backends::Completion;
+use crate::input::event::Call;
+use crate::input::transport::is_timeout;
 use crate::model::{
     Ending, Exception, Group, GroupId, Join, JoinedCall, Process, Side, UnmatchedMessage, Wait,
     libc_signal,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::Guard;
+use crate::input::event::Guard;
 use crate::model::parse;
 use crate::situation::Situation;
 use crate::situation::contract::{self, Breach};

@@ -2,8 +2,8 @@
 
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::ThreadStack;
-use crate::evidence::place::{is_of_capture, is_of_pytorch};
+use crate::input::event::ThreadStack;
+use crate::input::place::{is_of_capture, is_of_pytorch};
 
 /// Modules of the standard library that wait for their callers. The position within them is
 /// irrelevant: they poll.

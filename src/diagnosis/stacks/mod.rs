@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{BlockedOn, Timestamp, Where};
 
-use crate::evidence::event::{Stacks, ThreadStack};
+use crate::input::event::{Stacks, ThreadStack};
 use crate::model::{Model, Process};
 use crate::timing::Timing;
 

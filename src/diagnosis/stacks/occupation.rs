@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::evidence::event::{ChildProcess, Stacks, ThreadStack};
-use crate::evidence::place::is_of_capture;
+use crate::input::event::{ChildProcess, Stacks, ThreadStack};
+use crate::input::place::is_of_capture;
 use crate::stacks::code::Frames;
 use crate::stacks::sort::{self, What};
 use crate::stacks::{IDLE, moves, thread_in};

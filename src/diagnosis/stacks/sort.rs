@@ -3,7 +3,7 @@
 
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::{Stacks, ThreadStack};
+use crate::input::event::{Stacks, ThreadStack};
 use crate::stacks::code::{Frames, is_stdlib};
 
 /// What a process does or waits for outside collectives.

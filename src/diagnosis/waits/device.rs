@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::event::{Call, Stacks};
+use crate::input::event::{Call, Stacks};
 use crate::model::{Group, JoinedCall, Model, Process, Side};
 use crate::stacks::{self, IDLE, What, is_in_driver};
 use crate::timing::Timing;
@@ -145,7 +145,7 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
 mod tests {
     use ddp_doctor_proto::report::Where;
 
-    use crate::evidence::event::ThreadStack;
+    use crate::input::event::ThreadStack;
     use std::time::Duration;
 
     use super::*;

@@ -8,7 +8,7 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::CallId;
+use crate::input::event::CallId;
 use crate::model::Side;
 use crate::stacks;
 use crate::waits::device;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::{Arrival, CompletedCall, Group, GroupId, JoinedCall, Model, Wait};
 use crate::waits::Blocked;
 

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Side, Target, UnmatchedMessage};
 use crate::waits::{Blocked, ProcessAt};
 

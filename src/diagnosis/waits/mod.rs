@@ -9,7 +9,7 @@
 //! which shows in the stacks (`devices.rs`).
 //!
 //! Whether a sender must wait depends on the backend and on message sizes
-//! ([`crate::evidence::backends`]). A wait for a send counts as blocked at once if the backend's
+//! ([`crate::input::backends`]). A wait for a send counts as blocked at once if the backend's
 //! sends wait, otherwise after some time; it is not *certain* and proves nothing. The same holds
 //! for a receive from any source, and for messages between ranks with lost records.
 //!
@@ -35,9 +35,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::Signature;
-use crate::evidence::backends::Connects;
-use crate::evidence::event::{Call, ThreadId};
+use crate::input::align::Signature;
+use crate::input::backends::Connects;
+use crate::input::event::{Call, ThreadId};
 use crate::model::{
     Doing, Ending, Group, GroupId, Join, JoinedCall, Model, Process, Side, Target, Thread,
     UnmatchedMessage, Wait,

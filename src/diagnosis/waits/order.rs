@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::align::{Mismatch, compare};
-use crate::evidence::event::{Call, ThreadId};
+use crate::input::align::{Mismatch, compare};
+use crate::input::event::{Call, ThreadId};
 use crate::model::history::WINDOW;
 use crate::model::{Group, Join, MAX_JOINS_AFTER};
 

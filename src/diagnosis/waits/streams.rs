@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::{GroupId, Model, Target};
 use crate::waits::Blocked;
 

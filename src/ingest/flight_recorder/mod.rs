@@ -21,19 +21,19 @@ use crate::ingest::{Observer, Progress, Remark};
 mod calls;
 mod document;
 mod dump;
-mod files;
-mod jobs;
+mod dump_files;
+mod dumped_jobs;
 mod preparation;
 mod replay;
 mod report;
-mod waits;
+mod wait_graph;
 
-pub use jobs::DumpedJob;
+pub use dumped_jobs::DumpedJob;
 
 /// Whether a file that begins with these bytes, decompressed, may contain dumps.
 #[must_use]
 pub fn is_candidate(head: &[u8]) -> bool {
-    files::is_candidate(head)
+    dump_files::is_candidate(head)
 }
 
 /// The contents of files.
@@ -50,13 +50,13 @@ pub struct Evidence {
 /// The beginning of the name of a dump, up to its rank; `None`: the name has no rank.
 #[must_use]
 pub fn series(path: &Path) -> Option<String> {
-    jobs::series(path)
+    dumped_jobs::series(path)
 }
 
 /// Reads dumps and the logs in their archives, and groups dumps into jobs.
 #[must_use]
 pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> Evidence {
-    let mut contents = files::read_all(paths, progress);
+    let mut contents = dump_files::read_all(paths, progress);
     let mut evidence = Evidence::default();
     for it in &mut contents {
         let logs = std::mem::take(&mut it.logs);
@@ -66,7 +66,7 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
             evidence.logs_with_dumps.push(logs);
         }
     }
-    evidence.jobs = jobs::assemble(contents, remarks);
+    evidence.jobs = dumped_jobs::assemble(contents, remarks);
     evidence
 }
 

@@ -11,7 +11,7 @@ use super::Log;
 use super::events;
 use super::job::{LoggedJob, Topic};
 use crate::diagnosis::event::Event;
-use crate::diagnosis::evidence::transport;
+use crate::diagnosis::input::transport;
 
 /// Statements of the logs of one job.
 pub struct Statements {

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Where;
 use super::Waiter;
 use crate::host::proc;
 use crate::host::proc::Stat;
-use crate::node::stacks::python_frames;
+use crate::node::stack_reader::python_frames;
 
 /// Maximum number of data-loader workers whose stacks are read.
 const MAX_WORKERS: usize = 32;
@@ -71,7 +71,7 @@ pub(super) fn data_loader_worker(waiter: &Waiter<'_>) -> Option<(u32, String)> {
 fn place_in_sample(frames: &[Where]) -> Option<&Where> {
     let fetch = frames.iter().position(|frame| frame.file.ends_with(FETCH))?;
     let mut below = frames[..fetch].iter();
-    let is_users = |frame: &&Where| crate::diagnosis::evidence::place::is_users(&frame.file);
+    let is_users = |frame: &&Where| crate::diagnosis::input::place::is_users(&frame.file);
     below.find(is_users).or(frames[..fetch].last())
 }
 

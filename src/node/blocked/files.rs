@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::host::sys;
-use crate::node::source;
+use crate::node::source_reader;
 
 /// Time limit for the file system of a source file.
 const MAX_READ: Duration = Duration::from_millis(500);
@@ -78,7 +78,7 @@ pub(super) fn source_line(pid: u32, file: &str, line: u32) -> Option<String> {
 }
 
 fn read_line(pid: u32, path: &Path, line: u32) -> Option<String> {
-    let text = source::sources_of(pid).read(path.to_str()?)?;
+    let text = source_reader::sources_of(pid).read(path.to_str()?)?;
     let line = text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?)?.trim();
     let code = line.split(" # ").next().unwrap_or(line).trim();
     (!code.is_empty()).then(|| code.chars().take(MAX_LINE).collect())

@@ -7,7 +7,7 @@
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
-use crate::node::stacks::memory::Memory;
+use crate::node::stack_reader::memory::Memory;
 pub use mutex::owner as mutex_owner;
 use syscall::{Argument, Syscall};
 

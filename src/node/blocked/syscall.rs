@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::node::stacks::memory::{Memory, Pages};
+use crate::node::stack_reader::memory::{Memory, Pages};
 
 /// Maximum number of descriptors that are read of a call of `poll`.
 const MAX_DESCRIPTORS: u64 = 16;

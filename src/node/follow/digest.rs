@@ -18,7 +18,7 @@ use ddp_doctor_proto::{DType, Op, ParameterFact, RecordKind, ReduceOp, Spending,
 use v1::event::Kind;
 
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
-use crate::diagnosis::evidence::align::{EMPTY_HASH, Signature, mix};
+use crate::diagnosis::input::align::{EMPTY_HASH, Signature, mix};
 use crate::evidence::digest::EVERY;
 use crate::evidence::values::number;
 

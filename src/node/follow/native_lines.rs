@@ -21,8 +21,8 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
 use crate::host::input_files;
-use crate::node::stacks::maps::{self, FileId, Loaded};
-use crate::node::stacks::native::readable;
+use crate::node::stack_reader::maps::{self, FileId, Loaded};
+use crate::node::stack_reader::native::readable;
 
 /// Maximum size of a section that is read, in bytes.
 const MAX_SECTION_BYTES: u64 = 512 << 20;

@@ -16,8 +16,8 @@ use crate::host::proc::Watched;
 use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
 use crate::node::follow::stack_lines::StackLines;
-use crate::node::source::Sources;
-use crate::node::stacks::stack_sampler::StackRequest;
+use crate::node::source_reader::Sources;
+use crate::node::stack_reader::stack_sampler::StackRequest;
 use crate::node::upload::outbox::Outbox;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the

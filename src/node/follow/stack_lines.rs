@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use ddp_doctor_proto::v1;
 
-use crate::diagnosis::evidence::place;
+use crate::diagnosis::input::place;
 
 /// Maximum number of such lines per process. Their sites count down from the largest number.
 const MAX_LINES: usize = 1024;

@@ -14,7 +14,7 @@ use v1::event::Kind;
 
 use crate::host::proc::Watched;
 use crate::node::launch::descendants::ToBeRank;
-use crate::node::stacks::stack_sampler::{StackRequest, StackSampler};
+use crate::node::stack_reader::stack_sampler::{StackRequest, StackSampler};
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;
 

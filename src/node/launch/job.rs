@@ -41,7 +41,7 @@ use crate::node::launch::shell_status;
 use crate::node::launch::start_failure;
 use crate::node::live::{Live, ReportFile, Verbosity};
 use crate::node::sample::environment::{self, Environment};
-use crate::node::stacks::stack_sampler::When;
+use crate::node::stack_reader::stack_sampler::When;
 use crate::node::timing::Timing;
 use crate::report::text::Style;
 use crate::source_files::SourceFolders;

@@ -26,7 +26,7 @@ use crate::node::launch::descendants::Descendants;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::screen::{self, Message, Screen};
 use crate::node::live::Live;
-use crate::node::stacks::stack_sampler::{StackSampler, When};
+use crate::node::stack_reader::stack_sampler::{StackSampler, When};
 use crate::node::timing::Timing;
 use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
 use crate::node::upload::journal::Journal;

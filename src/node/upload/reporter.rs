@@ -33,8 +33,8 @@ use crate::node::launch::Launch;
 use crate::node::launch::meeting::Meeting;
 use crate::node::launch::rundir::RunDir;
 use crate::node::live::{Live, ReportFile, Verbosity};
-use crate::node::source;
-use crate::node::stacks::stack_sampler::{StackSampler, When};
+use crate::node::source_reader;
+use crate::node::stack_reader::stack_sampler::{StackSampler, When};
 use crate::node::timing::Timing;
 use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
 use crate::node::upload::journal::Journal;
@@ -208,7 +208,7 @@ fn follow(
     let run_dir = run_dir.map(|it| it.dir);
     BoxDir::sweep(shared_memory);
     let hello = hello(options, identity, started);
-    let sources = source::folders_of(identity.pid);
+    let sources = source_reader::folders_of(identity.pid);
     let journal = run_dir.as_ref().and_then(|dir| {
         if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator), &sources) {
             log.print(&format!("run.json cannot be written: {error}"));

@@ -4,11 +4,11 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Parameter, RankCall};
 
-use crate::evidence::align::OddOnes;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts;
 use crate::findings::mismatch::divergence;
 use crate::findings::view::{last_call, rank_calls};
+use crate::input::align::OddOnes;
 use crate::model::{Exception, ParameterCount, Process, ReducerReport};
 use crate::situation::contract::{self, Breach, Kind};
 use crate::situation::{Divergence, OriginKind, Situation, Stall, StallOrigin};

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Parameter, ReplicaFact};
 
-use crate::evidence::align::{OddOnes, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, with_place};
+use crate::input::align::{OddOnes, odd_ones};
 use crate::model::{Comparison, Diverged, Group, is_apart};
 use crate::situation::Situation;
 use crate::words::{Ranks, joined};

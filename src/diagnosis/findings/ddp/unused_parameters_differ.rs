@@ -2,9 +2,9 @@
 
 use ddp_doctor_proto::report::CauseKind;
 
-use crate::evidence::align::by_likeness;
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
+use crate::input::align::by_likeness;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
 use crate::source::cause;

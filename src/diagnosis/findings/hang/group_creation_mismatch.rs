@@ -11,11 +11,11 @@ use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
 };
 
-use crate::evidence::align::odd_ones;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
+use crate::input::align::odd_ones;
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, GroupRef, Severity};
 
-use crate::evidence::align::by_likeness;
-use crate::evidence::event::GroupInfo;
-use crate::evidence::provenance::Dumps;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
+use crate::input::align::by_likeness;
+use crate::input::event::GroupInfo;
+use crate::input::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};

@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, Where};
 
-use crate::evidence::align::by_likeness;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
+use crate::input::align::by_likeness;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
 use crate::waits::Blocked;

@@ -5,11 +5,11 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
 };
 
-use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::issued;
 use crate::findings::stalls::{cycle, idle, message, termination};
 use crate::findings::view::{last_call_of, made_call, waiting_call};
+use crate::input::event::Call;
 use crate::model::{Clash, Ending, Group, GroupId, Side, UnmatchedMessage};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::waits::Blocked;

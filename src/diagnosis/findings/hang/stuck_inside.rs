@@ -4,13 +4,13 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::backends::{Backend, Completion};
-use crate::evidence::event::{Call, WaitsFor};
-use crate::evidence::provenance::DumpedCollective;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OTHER_LINES;
 use crate::findings::stalls::dumped;
 use crate::findings::view::rank_calls;
+use crate::input::backends::{Backend, Completion};
+use crate::input::event::{Call, WaitsFor};
+use crate::input::provenance::DumpedCollective;
 use crate::model::{Ending, Join, Process};
 use crate::situation::{DeviceCycle, Inside, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;

@@ -14,11 +14,11 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::backends::{Backend, Completion};
-use crate::evidence::event::ThreadId;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OWN_GROUPS;
 use crate::findings::view::no_call;
+use crate::input::backends::{Backend, Completion};
+use crate::input::event::ThreadId;
 use crate::model::{Crossing, Group, Process, Unawaited};
 use crate::situation::Situation;
 use crate::source::cause;

@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
-use crate::evidence::allocation;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, too};
 use crate::findings::view::last_call;
+use crate::input::allocation;
 use crate::model::{Device, Process};
 use crate::situation::Situation;
 use crate::words;

@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{Confidence, Effect, Fact, Severity, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace, ProcessFact};
 use crate::findings::memory::growers;
-use crate::findings::process::death;
+use crate::findings::process_end::death;
 use crate::model::{Ending, Process, RoomKind, libc_signal};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Filling, Grower, GrowsIn};

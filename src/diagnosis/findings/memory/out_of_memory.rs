@@ -7,11 +7,11 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use crate::evidence::allocation::{self, Failed};
 use crate::findings::draft::{Draft, Key, KeyPlace, Precedence, ReportPolicy};
 use crate::findings::memory::{FRAGMENTATION_REMEDY, growers};
-use crate::findings::process::death;
-use crate::findings::process::exception::{self, Ended};
+use crate::findings::process_end::death;
+use crate::findings::process_end::exception::{self, Ended};
+use crate::input::allocation::{self, Failed};
 use crate::model::{Device, Ending, Exception, Gauge, Process, libc_signal};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};

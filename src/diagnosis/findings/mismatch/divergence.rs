@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, Timestamp};
 
-use crate::evidence::align::{Mismatch, compare};
-use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::rank_calls;
+use crate::input::align::{Mismatch, compare};
+use crate::input::event::Call;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};

@@ -4,9 +4,9 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, CauseKind};
 
-use crate::evidence::align::{OddOnes, odd_ones};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::describe;
+use crate::input::align::{OddOnes, odd_ones};
 use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
 use crate::source::cause::{self, CauseHypothesis, Mistake};

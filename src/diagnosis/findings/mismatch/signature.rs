@@ -2,11 +2,11 @@
 
 use ddp_doctor_proto::catalogue::Code;
 
-use crate::evidence::align::{self, Mismatch};
-use crate::evidence::event::Call;
 use crate::findings::advice;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{DivergedJoin, OTHER_LINES, parted, reading, sides};
+use crate::input::align::{self, Mismatch};
+use crate::input::event::Call;
 use crate::model::Join;
 use crate::situation::Situation;
 use crate::source::cause::Mistake;

@@ -2,9 +2,9 @@
 
 use ddp_doctor_proto::catalogue::Code;
 
-use crate::evidence::splits::Misfit;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{DivergedJoin, parted, reading};
+use crate::input::splits::Misfit;
 use crate::model::Join;
 use crate::situation::Situation;
 use crate::words::{self, begin};

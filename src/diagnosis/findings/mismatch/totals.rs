@@ -4,11 +4,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use crate::evidence::align::{Mismatch, OddOnes, odd_ones};
-use crate::evidence::provenance::DumpedCollective;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::{DivergedJoin, OTHER_LINES, reading};
 use crate::findings::view::rank_calls;
+use crate::input::align::{Mismatch, OddOnes, odd_ones};
+use crate::input::provenance::DumpedCollective;
 use crate::model::{Group, GroupId};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};

@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, RankCall};
 
+use crate::delays::communication::Slow;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::speed::coarse::{about, about_so_long, percent};
 use crate::findings::view::no_call;
 use crate::situation::Situation;
-use crate::speed::communication::Slow;
 use crate::words;
 
 /// DD604: collectives that have become slow.

@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
+use crate::delays::lateness::Straggler;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::speed::coarse::{about, about_so_long, percent};
 use crate::findings::view::{no_call, with_place};
 use crate::situation::Situation;
-use crate::speed::lateness::Straggler;
 use crate::words::{self, Ranks};
 
 /// A draft about ranks that are late for this reason. `place`: where they lose time, if known.

@@ -2,11 +2,11 @@
 
 use ddp_doctor_proto::catalogue;
 
+use crate::delays::lateness::Why;
 use crate::findings::draft::Draft;
 use crate::findings::speed::coarse::percent;
 use crate::findings::speed::straggler::{self, Reason};
 use crate::situation::Situation;
-use crate::speed::lateness::Why;
 use crate::words::{self, Ranks, number};
 
 /// DD601: late ranks that wait for nothing.

@@ -2,12 +2,12 @@
 
 use ddp_doctor_proto::catalogue;
 
+use crate::delays::lateness::{Host, Why};
 use crate::findings::draft::Draft;
 use crate::findings::speed::coarse::percent;
 use crate::findings::speed::straggler::{self, Reason};
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::speed::lateness::{Host, Why};
 use crate::words::{self, Ranks, number};
 
 /// DD603: late ranks that their host or interpreter delays.

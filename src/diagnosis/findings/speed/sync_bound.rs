@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
+use crate::delays::communication::Small;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::speed::coarse::{about, percent};
 use crate::findings::view::no_call;
 use crate::situation::Situation;
-use crate::speed::communication::Small;
 use crate::words;
 
 /// DD605: small calls that could be combined.

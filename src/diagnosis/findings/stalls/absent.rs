@@ -3,10 +3,10 @@
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
-use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::message;
 use crate::findings::stalls::timeout::limit;
+use crate::input::event::Call;
 use crate::model::Process;
 use crate::situation::{Situation, Stall};
 use crate::stacks;

@@ -7,10 +7,10 @@ use ddp_doctor_proto::report::{
     CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp,
 };
 
-use crate::evidence::provenance::Dumps;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{blocked_call, line_since};
+use crate::input::provenance::Dumps;
 use crate::model::GroupId;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};

@@ -4,8 +4,8 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use crate::evidence::provenance::Dumps;
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::input::provenance::Dumps;
 use crate::situation::Situation;
 use crate::words::{self, Ranks, number};
 

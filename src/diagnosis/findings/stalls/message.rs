@@ -4,10 +4,10 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
 
-use crate::evidence::event::Call;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{creates, signature};
 use crate::findings::view::{last_call, rank_calls, waiting_call};
+use crate::input::event::Call;
 use crate::model::{GroupId, Side, UnmatchedMessage};
 use crate::situation::{Situation, Stall};
 use crate::source::cause::{self, CauseHypothesis};

@@ -2,9 +2,9 @@
 
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact};
 
-use crate::evidence::event::Call;
 use crate::findings::facts::{creates, issued};
 use crate::findings::stalls::message;
+use crate::input::event::Call;
 use crate::model::Side;
 use crate::situation::{Situation, Stall};
 

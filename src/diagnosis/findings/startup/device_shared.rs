@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use crate::evidence::settings::{GPU, GPU_NUMBER, LOCAL_RANK};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::settings::{self, Peers};
 use crate::findings::startup::skew;
+use crate::input::settings::{GPU, GPU_NUMBER, LOCAL_RANK};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Ranks, begin};

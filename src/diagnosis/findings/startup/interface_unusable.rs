@@ -7,10 +7,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Fact};
 
-use crate::evidence::backends::{Backend, Connects};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::startup::interfaces::{self, Interface, Unusable};
 use crate::findings::startup::joining::describe_joiners;
+use crate::input::backends::{Backend, Connects};
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks, worlds};

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use crate::evidence::backends::InterfaceVariable;
+use crate::input::backends::InterfaceVariable;
 
 /// An interface as seen by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, RankCall, Timestamp};
 
-use crate::evidence::align::odd_ones;
-use crate::evidence::event::Call;
 use crate::findings::draft::Draft;
 use crate::findings::view::{describe, waiting_until};
+use crate::input::align::odd_ones;
+use crate::input::event::Call;
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, ranks};
 use crate::words::{self, Ranks};

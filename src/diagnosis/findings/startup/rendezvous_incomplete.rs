@@ -6,12 +6,12 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
-use crate::evidence::event::StartedRank;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::idle;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::startup::skew;
 use crate::findings::view::no_call;
+use crate::input::event::StartedRank;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};

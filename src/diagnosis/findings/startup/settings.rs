@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, SettingFact, Timestamp};
 
-use crate::evidence::backends::{self, Backend, NCCL};
-use crate::evidence::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
+use crate::input::backends::{self, Backend, NCCL};
+use crate::input::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
 use crate::situation::startup::Joiner;
 

@@ -3,11 +3,11 @@
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp};
 
-use crate::evidence::settings::meaning;
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::findings::startup::joining::blame;
 use crate::findings::startup::settings::{self, Peers, Side, Skew};
 use crate::findings::view::{describe, no_call, waiting_until};
+use crate::input::settings::meaning;
 use crate::model::Process;
 use crate::situation::Situation;
 use crate::words::{Ranks, joined};

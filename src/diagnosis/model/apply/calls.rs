@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, CallId, Event, ProcessId, ThreadId};
+use crate::input::event::{Call, CallId, Event, ProcessId, ThreadId};
 use crate::model::ids::{GroupId, Target};
 use crate::model::process::{Doing, Thread};
 use crate::model::{Model, NCCL, Wait};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::evidence::event::{Call, Event, GroupInfo, ProcessId};
+use crate::input::event::{Call, Event, GroupInfo, ProcessId};
 use crate::model::Model;
 use crate::model::group::{CreationRequest, Group, MeetingPoint, Member};
 use crate::model::ids::{GroupId, GroupKey, Target, World};

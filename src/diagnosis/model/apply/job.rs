@@ -1,6 +1,6 @@
 //! Events about the job and its nodes.
 
-use crate::evidence::event::Event;
+use crate::input::event::Event;
 use crate::model::{Clock, Model, Note};
 
 /// Maximum number of processes kept that have not joined a process group.

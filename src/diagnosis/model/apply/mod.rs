@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Event, ProcessId};
+use crate::input::event::{Event, ProcessId};
 use crate::model::Model;
 use crate::model::process::Process;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Event, ProcessId, Stacks, ThreadId};
+use crate::input::event::{Event, ProcessId, Stacks, ThreadId};
 use crate::model::ids::World;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 use crate::model::{Model, Wait};

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::{ParameterFact, Spending};
 
-use crate::evidence::event::Event;
+use crate::input::event::Event;
 use crate::model::Model;
 use crate::model::ids::Target;
 use crate::model::process::{InputEnd, Spent};

@@ -2,7 +2,7 @@
 //! until when it waited.
 //!
 //! Nothing is concluded here. Late ranks and their share in waits are determined in
-//! [`crate::speed::lateness`].
+//! [`crate::delays::lateness`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::event::{Call, CallId};
+use crate::input::event::{Call, CallId};
 use crate::model::group::MatchedSide;
 use crate::model::ids::{GroupId, Post, Target};
 use crate::model::maps::{ByNumber, NumberHasher};

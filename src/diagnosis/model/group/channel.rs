@@ -14,8 +14,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::backends::{Backend, Completion, Matching};
-use crate::evidence::event::{Call, CallId};
+use crate::input::backends::{Backend, Completion, Matching};
+use crate::input::event::{Call, CallId};
 use crate::model::ids::{Post, Side};
 use crate::model::{JoinedCall, Wait, keep_latest};
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::evidence::event::{Call, GroupInfo, ProcessId};
+use crate::input::event::{Call, GroupInfo, ProcessId};
 use crate::model::ids::World;
 
 /// Maximum number of incomplete meetings kept.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::event::ThreadId;
+use crate::input::event::ThreadId;
 use crate::model::{Join, keep_latest};
 
 /// Number of crossings kept.

@@ -6,9 +6,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::align::{self, MAX_SIGNATURES, Mismatch, OddOnes, Signature};
-use crate::evidence::event::Call;
-use crate::evidence::splits::{self, Misfit};
+use crate::input::align::{self, MAX_SIGNATURES, Mismatch, OddOnes, Signature};
+use crate::input::event::Call;
+use crate::input::splits::{self, Misfit};
 use crate::model::history::Position;
 use crate::model::maps::ByRank;
 

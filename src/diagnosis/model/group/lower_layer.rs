@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::evidence::backends::Completion;
-use crate::evidence::event::{Call, LowerCall};
+use crate::input::backends::Completion;
+use crate::input::event::{Call, LowerCall};
 use crate::model::group::Group;
 use crate::model::{Join, JoinedCall, Wait};
 

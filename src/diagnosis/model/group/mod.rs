@@ -8,10 +8,10 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use crate::evidence::backends::{Backend, Completion};
-use crate::evidence::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
+use crate::input::backends::{Backend, Completion};
+use crate::input::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
 use crate::model::arrivals::CompletedCall;
-use crate::model::ddp::Replicas;
+use crate::model::ddp_models::Replicas;
 use crate::model::history::{History, Turns};
 use crate::model::ids::{GroupId, World};
 use crate::model::keep_latest;

@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::align;
-use crate::evidence::event::Call;
+use crate::input::align;
+use crate::input::event::Call;
 use crate::model::{Join, JoinedCall, keep_latest};
 
 mod lines;

@@ -3,8 +3,8 @@
 use ddp_doctor_proto::{ExceptionKind, Op};
 
 use super::*;
-use crate::evidence::event::Forward;
-use crate::evidence::event::{CallId, Event, ProcessId, ThreadId};
+use crate::input::event::Forward;
+use crate::input::event::{CallId, Event, ProcessId, ThreadId};
 use crate::model::Model;
 use crate::testing;
 
@@ -26,7 +26,7 @@ impl Chance {
 /// Ranks that issue calls in one group.
 struct Job {
     model: Model,
-    group: Arc<crate::evidence::event::GroupInfo>,
+    group: Arc<crate::input::event::GroupInfo>,
     steps: Vec<u64>,
     seqs: Vec<u64>,
     batches: Vec<Option<u64>>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::evidence::event::{Forward, ThreadId};
+use crate::input::event::{Forward, ThreadId};
 
 /// Maximum number of lines whose forwards are counted, per rank.
 const KEPT: usize = 128;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-use crate::evidence::event::ProcessId;
+use crate::input::event::ProcessId;
 use crate::model::maps::ByNumber;
 use crate::model::process::Process;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::{Call, CallId};
+use crate::input::event::{Call, CallId};
 use crate::model::{Averaged, Buckets};
 
 /// DDP's buckets that a thread has issued, and its earlier waits for buckets.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
-use crate::evidence::event::{Call, CallId, GroupInfo, Guard, StalledTransfer, ThreadId, Transfer};
+use crate::input::event::{Call, CallId, GroupInfo, Guard, StalledTransfer, ThreadId, Transfer};
 use crate::model::ids::Target;
 use crate::model::worlds::Init;
 use crate::model::{Averaged, keep_latest};

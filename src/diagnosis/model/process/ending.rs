@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
 
-use crate::evidence::event::{Call, CallId, OomKills, ThreadId};
-use crate::evidence::transport::is_from_transport;
+use crate::input::event::{Call, CallId, OomKills, ThreadId};
+use crate::input::transport::is_from_transport;
 
 use super::{Process, libc_signal};
 

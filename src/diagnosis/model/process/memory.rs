@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::MemorySample;
+use crate::input::event::MemorySample;
 use crate::model::process::{MAX_SHARED_SAMPLES, Series};
 
 /// Maximum number of devices per process.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
-use crate::evidence::event::{
+use crate::input::event::{
     Call, CallId, GroupInfo, Guard, NodeFailure, ProcessId, Stacks, StalledTransfer, ThreadId,
     Transfer,
 };
-use crate::evidence::settings;
-use crate::model::ddp::{Accumulation, Models};
+use crate::input::settings;
+use crate::model::ddp_models::{Accumulation, Models};
 use crate::model::history::Turns;
 use crate::model::ids::{GroupId, Target, World};
 use crate::model::worlds::Init;

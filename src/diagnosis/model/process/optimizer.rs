@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::evidence::event::Forward;
+use crate::input::event::Forward;
 
 /// Number of optimizer steps whose beginning is kept.
 const KEPT: usize = 64;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::event::{SchedulingSample, ThreadId};
+use crate::input::event::{SchedulingSample, ThreadId};
 use crate::model::keep_latest;
 
 /// Maximum number of steps kept per process.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::CallId;
+use crate::input::event::CallId;
 use crate::model::maps::ByNumber;
 
 use super::MAX_PLACES;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::ids::Target;
 use crate::model::process::buckets::BucketWaits;
 use crate::timing::Timing;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::event::Call;
+use crate::input::event::Call;
 use crate::model::{MAX_WORLD, NCCL};
 
 /// One initialization of the world by one process, as recorded before it began.

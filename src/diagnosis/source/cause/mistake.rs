@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::{Call, Guard};
+use crate::input::event::{Call, Guard};
 use crate::model::{Exception, GroupId};
 use crate::situation::Situation;
 use crate::source::guards::{self, RankGuard};

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
 
-use crate::evidence::align::Mismatch;
-use crate::evidence::event::Guard;
-use crate::evidence::transport;
+use crate::input::align::Mismatch;
+use crate::input::event::Guard;
+use crate::input::transport;
 use crate::model::{Exception, GroupId, Process};
 use crate::situation::Situation;
 use crate::source::guards;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::Where;
 
-use crate::evidence::event::Guard;
+use crate::input::event::Guard;
 use crate::model::Process;
 use crate::source::guards;
 use crate::words::{self, Ranks};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
-use crate::evidence::event::Guard;
+use crate::input::event::Guard;
 use crate::model::{GroupId, Model, Process};
 use crate::stacks::{self, is_users};
 use crate::words;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, Kind, NamedGroup, Status};
-use crate::ingest::flight_recorder::jobs::DumpedJob;
+use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Index of a group in [`Groups::all`].
 pub(in super::super) type GroupAt = usize;

@@ -12,7 +12,7 @@ use ddp_doctor_proto::Op;
 use super::groups::{GroupAt, Groups};
 use super::units::Calls;
 use crate::diagnosis::event::Call;
-use crate::ingest::flight_recorder::jobs::DumpedJob;
+use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
 
 /// The messages of a job that can be counted.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The frames of an entry: the user's line, and whether the call is a message of a batch.
 
-use crate::diagnosis::evidence::place::is_users;
+use crate::diagnosis::input::place::is_users;
 use crate::ingest::flight_recorder::document::Node;
 
 /// Maximum number of frames examined per entry.

@@ -3,7 +3,7 @@
 
 use crate::ingest::flight_recorder::calls::{GroupAt, Groups};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
-use crate::ingest::flight_recorder::jobs::DumpedJob;
+use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Number of calls of all ranks that are kept in any case: the latest ones of each.
 const KEPT: usize = 1 << 16;
@@ -131,9 +131,9 @@ mod tests {
     use crate::diagnosis::Engine;
     use crate::ingest::Observer;
     use crate::ingest::flight_recorder::dump::Room;
-    use crate::ingest::flight_recorder::files::{Contents, Found, parse};
+    use crate::ingest::flight_recorder::dump_files::{Contents, Found, parse};
     use crate::ingest::flight_recorder::replay::Replay;
-    use crate::ingest::flight_recorder::{jobs, report};
+    use crate::ingest::flight_recorder::{dumped_jobs, report};
 
     /// An observer that takes no notice.
     struct Silent;
@@ -184,7 +184,7 @@ mod tests {
             let path = format!("trace_rank_{rank}").into();
             contents.dumps.push(Found { path, dump });
         }
-        jobs::assemble(vec![contents], &mut Vec::new()).remove(0)
+        dumped_jobs::assemble(vec![contents], &mut Vec::new()).remove(0)
     }
 
     /// The report, and the number of calls that the engine gets.

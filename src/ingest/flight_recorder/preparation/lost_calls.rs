@@ -8,7 +8,7 @@ use ddp_doctor_proto::{DType, Op};
 
 use crate::ingest::flight_recorder::calls::{Calls, GroupAt, Groups, Unit};
 use crate::ingest::flight_recorder::dump::{Dump, Entry, Kind, is_on_host};
-use crate::ingest::flight_recorder::jobs::DumpedJob;
+use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
 
 /// A call that a ring has lost.
 struct Lost {

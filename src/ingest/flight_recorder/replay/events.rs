@@ -11,7 +11,7 @@ use super::Replay;
 use crate::diagnosis::event::{
     Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
 };
-use crate::diagnosis::evidence::provenance::Provenance;
+use crate::diagnosis::input::provenance::Provenance;
 use crate::diagnosis::model::TEXT_LAYER;
 use crate::diagnosis::{Config, Engine};
 use crate::ingest::flight_recorder::calls::{Placed, Progress};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::calls::{Calls, Groups, Messages, Unit};
 use super::dump::{Dump, Entry};
-use super::jobs::DumpedJob;
-use super::waits::Waits;
 use crate::diagnosis::timing::Timing;
+use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::ingest::flight_recorder::wait_graph::Waits;
 
 mod calls;
 mod events;

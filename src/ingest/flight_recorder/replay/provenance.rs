@@ -7,8 +7,8 @@ use ddp_doctor_proto::report::Where;
 
 use super::{Replay, WaitDuration};
 use crate::diagnosis::event::{CallId, GroupInfo};
-use crate::diagnosis::evidence::align::{OddOnes, odd_ones};
-use crate::diagnosis::evidence::provenance::{
+use crate::diagnosis::input::align::{OddOnes, odd_ones};
+use crate::diagnosis::input::provenance::{
     CreatedGroup, DumpedCollective, Dumps, RankDump, StuckMessage,
 };
 use crate::ingest::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Progress, Unit};

@@ -10,7 +10,7 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use super::{places, unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
-use crate::diagnosis::evidence::align::compare;
+use crate::diagnosis::input::align::compare;
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::facts::GroupName;
 use crate::ingest::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective};

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
 
 use crate::diagnosis::event::{Event, OomKills, ProcessId};
-use crate::diagnosis::evidence::request;
+use crate::diagnosis::input::request;
 use crate::diagnosis::model::libc_signal::{HUP, TERM};
 use crate::ingest::logs::facts::ExitStatus;
 use crate::ingest::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::{unnamed_group, were};
 use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
-use crate::diagnosis::evidence::backends::{GLOO, NCCL};
+use crate::diagnosis::input::backends::{GLOO, NCCL};
 use crate::diagnosis::words::Ranks;
 use crate::ingest::logs::job::{Barrier, LAUNCH, LoggedJob, Topic, Wait};
 use crate::ingest::process;

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::{Facts, GroupName, Statement, Subject};
-use crate::diagnosis::evidence::backends;
+use crate::diagnosis::input::backends;
 use crate::diagnosis::model::MAX_WORLD;
 use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 use crate::ingest::logs::lines::{Label, Line, bracketed_rank};

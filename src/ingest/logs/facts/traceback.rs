@@ -252,7 +252,7 @@ impl Traceback {
     /// Begins the exception that was raised while this one was handled, or because of it: `is_cause`.
     fn begin_next(&mut self, is_cause: bool) {
         let is_cause =
-            is_cause || crate::diagnosis::evidence::allocation::failed(&self.text).is_some();
+            is_cause || crate::diagnosis::input::allocation::failed(&self.text).is_some();
         let before = (std::mem::take(&mut self.text), std::mem::take(&mut self.frames));
         self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
         let kept = self.cause.as_ref().map(|(_, frames)| frames);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::diagnosis::evidence::transport::is_due_to_others;
+use crate::diagnosis::input::transport::is_due_to_others;
 use crate::ingest::logs::Log;
 use crate::ingest::logs::facts::{Fact, Facts, Statement};
 

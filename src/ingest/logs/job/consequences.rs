@@ -12,7 +12,7 @@ use super::losses::Loss;
 use super::rank::{Raised, Rank};
 use super::{LoggedJob, Topic, joins};
 use crate::diagnosis::event::Event;
-use crate::diagnosis::evidence::transport;
+use crate::diagnosis::input::transport;
 use crate::diagnosis::model::libc_signal::{ABRT, TERM};
 use crate::diagnosis::words::{self, Ranks};
 use crate::ingest::logs::facts::{ExitStatus, Facts, GroupName};

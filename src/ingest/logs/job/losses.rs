@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Where;
 
 use super::rank::{CHECKPOINT, MISMATCH};
-use crate::diagnosis::evidence::transport;
+use crate::diagnosis::input::transport;
 use crate::diagnosis::words;
 use crate::ingest::logs::scan::after;
 

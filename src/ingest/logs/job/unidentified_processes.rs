@@ -9,7 +9,7 @@ use super::losses::Loss;
 use super::rank::went_on_after;
 use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
 use crate::diagnosis::event::{Event, NodeFailure, UnplacedFailure};
-use crate::diagnosis::evidence::{allocation, known_errors, transport};
+use crate::diagnosis::input::{allocation, known_errors, transport};
 use crate::diagnosis::model::libc_signal::{ABRT, KILL};
 use crate::diagnosis::words;
 use crate::ingest::logs::facts::{

@@ -1,0 +1,113 @@
+//! Duration of collectives themselves: from the arrival of all ranks until they continue.
+//!
+//! Late ranks are the subject of [`crate::delays::lateness`]; here a call begins when its last rank has
+//! arrived, so that no wait for a peer counts. This requires recorded waits that block their
+//! threads: those for collectives on Gloo, and for DDP's buckets of one backward pass together, but
+//! not those on a device.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::delays;
+use crate::delays::clocks::Clocks;
+use crate::model::{CompletedCall, Model};
+
+mod slow;
+mod small;
+mod times;
+
+pub use slow::{Slow, slow};
+pub use small::{Bucketed, Small, small};
+pub use times::Times;
+
+/// Findings about the duration of collectives.
+#[derive(Clone, Debug, Default)]
+pub struct CommunicationFindings {
+    /// A collective that has become slow.
+    pub slow: Option<Slow>,
+    /// Small collectives that take much of the time.
+    pub small: Vec<Small>,
+}
+
+/// Durations of collectives, evaluated from time to time.
+#[derive(Debug, Default)]
+pub struct Review {
+    times: Times,
+    found: delays::Review<CommunicationFindings>,
+}
+
+impl Review {
+    /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
+    pub fn look(&mut self, model: &mut Model, now: Timestamp) -> &CommunicationFindings {
+        self.times.update(model);
+        let patience = [250, 1000, 3000].map(Duration::from_millis);
+        self.found.look(model, now, patience, || CommunicationFindings {
+            slow: slow(model, &self.times),
+            small: small(model, &self.times),
+        })
+    }
+}
+
+/// The duration of one collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CollectiveTime {
+    /// When the first rank arrived …
+    first: Timestamp,
+    /// … and the last one.
+    last: Timestamp,
+    /// When the first rank continued.
+    end: Timestamp,
+    /// Mean time that ranks were kept after the last arrival …
+    mean: Duration,
+    /// … and the minimum of all ranks.
+    least: Duration,
+}
+
+/// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
+/// recorded.
+fn collective_time(
+    model: &Model,
+    clocks: &Clocks<'_>,
+    encounter: &CompletedCall,
+) -> Option<CollectiveTime> {
+    let group = model.group(encounter.group);
+    let is_seen =
+        encounter.direction() == Direction::Symmetric && group.holds_threads(encounter.call.op);
+    if !is_seen {
+        return None;
+    }
+    let last = encounter.last()?;
+    let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
+    for came in encounter.came.iter() {
+        let begins = match came.is_async {
+            _ if came.hidden => came.waits.filter(|_| encounter.buckets().is_some())?,
+            true => came.waits?,
+            false => came.at,
+        };
+        let until = came.until?;
+        // The clock of a rank may be behind: then part of its wait would count as duration.
+        let all_had_come = last.at.plus(clocks.apart(came.rank, last.rank));
+        let kept = until.since(begins.max(all_had_come));
+        sum += kept;
+        if kept < least {
+            (least, end) = (kept, until);
+        }
+    }
+    Some(CollectiveTime {
+        first: encounter.first_at()?,
+        last: last.at,
+        end,
+        mean: sum / u32::try_from(encounter.came.len()).ok()?,
+        least,
+    })
+}
+
+/// The value below which this part of the values is.
+fn quantile<T: Ord + Copy>(values: impl Iterator<Item = T>, part: f64) -> Option<T> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable();
+    let at = (values.len() as f64 * part) as usize;
+    values.get(at.min(values.len().checked_sub(1)?)).copied()
+}

@@ -1,0 +1,192 @@
+//! A process that an exception ended, or made leave the path of the others.
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::catalogue::{self, Code};
+use ddp_doctor_proto::report::{Confidence, Effect, Where};
+
+use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
+use crate::findings::facts;
+use crate::findings::process_end::death::{self, holds_up, is_process};
+use crate::findings::stalls::message;
+use crate::findings::startup::nccl_refusal;
+use crate::findings::view::{last_call, rank_calls, with_place};
+use crate::input::{allocation, known_errors, request};
+use crate::model::{Exception, GroupId, Join, Process};
+use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
+use crate::source::cause::Mistake;
+use crate::words;
+
+/// Key of the finding about a process that this exception ended.
+pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
+    let about = match allocation::failed(&exception.text) {
+        Some(_) => &catalogue::DD501,
+        None => &catalogue::DD202,
+    };
+    Key { code: about.code, place: KeyPlace::Process(rank, pid) }
+}
+
+/// A process that an exception ended or diverted.
+pub(crate) struct Ended<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) rank: u32,
+    pub(crate) exception: &'a Exception,
+    /// Its call during the exception caused a divergence.
+    diverted: bool,
+    /// Group and sequence number at which the ranks diverged, or else of the first stall.
+    place: Option<(GroupId, u64)>,
+    /// The stalls that it caused.
+    stalls: Vec<&'a Stall>,
+}
+
+/// All processes that an exception ended or diverted.
+pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
+    situation
+        .model
+        .processes
+        .values()
+        .filter_map(|process| {
+            let rank = process.rank?;
+            let named = |it: &StallOrigin| it.why == OriginKind::Raised && it.ranks.contains(&rank);
+            let stalls: Vec<&Stall> = situation
+                .stalls
+                .iter()
+                .filter(|stall| named(&stall.origin))
+                .filter(|stall| is_process(situation, stall, process))
+                .collect();
+            let diverted = situation.divergences.iter().find(|divergence| {
+                named(&divergence.origin)
+                    && situation
+                        .model
+                        .member(divergence.group, rank)
+                        .is_some_and(|member| member.id == process.id)
+            });
+            let diverged_at = diverted.map(|divergence| (divergence.group, divergence.seq));
+            let stalled_at = stalls.first().map(|stall| (stall.group, stall.seq));
+            let place = diverged_at.or(stalled_at);
+            let exception = decisive(situation, process, place)?;
+            Some(Ended { process, rank, exception, diverted: diverted.is_some(), place, stalls })
+        })
+        .collect()
+}
+
+/// The exception that explains the end or the calls of a rank: one that was in flight at a call
+/// which its peers did not make, or else an uncaught one. Requests to end the job do not count.
+fn decisive<'a>(
+    situation: &Situation<'_>,
+    process: &'a Process,
+    place: Option<(GroupId, u64)>,
+) -> Option<&'a Exception> {
+    let in_flight = place.and_then(|(group, seq)| {
+        let join = situation.join(group, seq)?;
+        process.in_flight_at(&join.calls.get(&process.rank?)?.call)
+    });
+    in_flight
+        .or_else(|| {
+            let exception = process.uncaught()?;
+            situation.model.is_before_shutdown(exception.at).then_some(exception)
+        })
+        .filter(|exception| request::signal_of(&exception.text).is_none())
+}
+
+/// The finding about the process, with this code.
+pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
+    let &Ended { process, rank, exception, ref stalls, .. } = ended;
+    let from_communication = process.is_from_communication(exception);
+    let mut draft = raised(code, process, rank, exception, from_communication);
+    draft.follows = nccl_refusal::cause(situation, process, exception);
+    draft.set_victims(Stall::victims(stalls));
+    if process.end.is_some_and(|end| holds_up(situation, stalls, end.at)) {
+        draft.effect = Effect::Blocks;
+    }
+    describe_calls(situation, ended, &mut draft);
+
+    let text = words::short(&exception.text);
+    let at = words::at(exception.place.as_deref());
+    let raised = format!("raised {text}{at}");
+    let waits = words::wait_for_it(&draft.victims);
+    draft.summary = format!("rank {rank} {raised}{waits}");
+    draft.event = Some(raised);
+    draft.mistake = Some(Mistake::raised(rank, exception));
+    draft.say(why(ended));
+    draft.why.extend(death::of_worker(process, rank));
+    draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
+    if exception.kind == ExceptionKind::InFlight {
+        draft.advise(
+            "Do not issue collectives while an exception propagates (`finally`, `except`, `__exit__`): \
+             the other ranks do not make it at that point.",
+        );
+    }
+    draft
+}
+
+/// A draft about the fact that a rank raised an exception, without sentences.
+pub(crate) fn raised(
+    code: &'static Code,
+    process: &Process,
+    rank: u32,
+    exception: &Exception,
+    from_communication: bool,
+) -> Draft {
+    let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
+    draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
+    // If the communication failed, the origin may be another rank that no finding names.
+    let is_own = !from_communication;
+    draft.blame([rank], if is_own { Confidence::Proved } else { Confidence::Suspected });
+    draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
+    draft.observed(vec![facts::raised(rank, exception)])
+}
+
+/// Adds the calls at the place, and the ranks that made another call there as victims.
+fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draft) {
+    let Some((group, seq)) = ended.place else { return };
+    let rank = ended.rank;
+    let stall = ended.stalls.first().filter(|_| !ended.diverted);
+    let (peers, calls) = match stall {
+        Some(stall) => (situation.calls(stall), message::stalled_calls(situation, stall)),
+        None => {
+            let join = situation.join(group, seq).into_iter();
+            let peers = join.flat_map(Join::all).collect();
+            (peers, rank_calls(situation, group, seq))
+        }
+    };
+    draft.place = Some((group, seq));
+    let peer = peers.iter().find(|(other, _)| *other != rank);
+    draft.op = peer.map(|(_, joined)| joined.call.op);
+    draft.per_rank = calls;
+    draft.show_at(|it| ended.exception.place.as_deref().filter(|_| it == rank));
+    draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
+    if ended.diverted {
+        draft.add_victims(peers.iter().map(|(other, _)| *other));
+    }
+}
+
+/// How the exception ended the rank or diverted it.
+fn why(ended: &Ended<'_>) -> String {
+    if ended.exception.kind != ExceptionKind::InFlight {
+        // Also true of the ranks whose findings are merged with this one.
+        return match ended.process.end {
+            Some(_) => "It was not caught, and ended the rank, which makes no further call.".into(),
+            None => "It was not caught: the rank makes no further call.".into(),
+        };
+    }
+    let call = ended.process.last_call.as_ref();
+    let call = call.map(|call| format!(", {}", words::call_at(call)));
+    format!(
+        "The exception was in flight when rank {} made its next call{}: a call that its peers do not make at that point.",
+        ended.rank,
+        call.unwrap_or_default()
+    )
+}
+
+/// What to do about an exception that was raised at this place.
+pub(crate) fn advice(text: &str, place: Option<&Where>, from_communication: bool) -> String {
+    match known_errors::advice(text) {
+        Some(advice) => advice.into(),
+        None if from_communication => {
+            "The error occurred in the communication with other ranks: find one that \
+                                       ended or left, or a fault of the network between them."
+                .into()
+        }
+        None => format!("Fix the exception{}.", words::at(place)),
+    }
+}
