@@ -11,6 +11,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
 use super::kind::{FileKind, is_named_log, is_packed, kind_of};
+use super::read_logs::{self, ReadLogs};
 use super::{Progress, Remark};
 use crate::evidence::journal::{self, JournalError, Reader};
 use crate::host::boxes::BoxDir;
@@ -42,6 +43,7 @@ pub(super) struct Collected {
     pub(super) remarks: Vec<Remark>,
     /// Files that cannot be read.
     closed: Vec<(PathBuf, io::Error)>,
+    read_logs: ReadLogs,
     /// Device and inode of files already taken: each is taken once.
     taken: HashSet<(u64, u64)>,
     /// Number of pieces of evidence found, including repeated ones.
@@ -189,7 +191,7 @@ impl Collected {
                 "this describes a run: give the directory that it lies in".into()
             }
             Ok(FileKind::Dump) => {
-                if self.log(path, own_dump::read) {
+                if self.log(path, |path, _| own_dump::read(path)) {
                     return;
                 }
                 "these stacks show no rank".into()
@@ -208,9 +210,17 @@ impl Collected {
     }
 
     /// Adds a log. Returns whether it states anything about a job.
-    fn log(&mut self, path: &Path, read: fn(&Path) -> io::Result<Log>) -> bool {
+    fn log(&mut self, path: &Path, read: fn(&Path, u64) -> io::Result<Log>) -> bool {
+        if let Some(states) = self.read_logs.known(path) {
+            self.met += usize::from(states);
+            return states;
+        }
+        let Some(limit) = self.read_logs.room() else {
+            self.remark(path, read_logs::FULL);
+            return true;
+        };
         self.progress.found(1);
-        let log = read(path);
+        let log = read(path, limit);
         self.progress.read();
         let log = match log {
             Ok(log) => log,
@@ -219,6 +229,7 @@ impl Collected {
                 return true;
             }
         };
+        self.read_logs.add(path, &log);
         if let Some(trouble) = &log.trouble {
             self.remark(path, trouble.clone());
         }

@@ -25,6 +25,7 @@ mod collect;
 mod jobs;
 mod kind;
 mod play;
+mod read_logs;
 mod record;
 mod sources;
 mod timeline;

@@ -58,3 +58,22 @@ fn timeouts_of_different_calls_cost_what_they_are_long() {
 fn timeouts_of_calls_of_different_sizes_cost_what_they_are_long() {
     assert_proportional(|rank| watchdog(rank, 7, 100 + rank));
 }
+
+#[test]
+fn log_with_many_names_is_read_once() {
+    let work = |names: u32| {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("rank0.log");
+        let raised = |step| traceback(0, &format!("a{step}.py"), "ValueError: x");
+        fs::write(&log, (0..500).map(raised).collect::<String>()).unwrap();
+        for name in 1..names {
+            fs::hard_link(&log, directory.path().join(format!("rank{name}.log"))).unwrap();
+        }
+        allocated_by(|| {
+            let reports = postmortem::analyze(&[directory.path().to_owned()]).reports;
+            assert_eq!(reports[0].ranks.len(), 1);
+        })
+    };
+    let (one, many) = (work(1), work(40));
+    assert!(many < 3 * one, "{one} bytes for one name, {many} for 40");
+}

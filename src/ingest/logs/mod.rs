@@ -35,11 +35,16 @@ pub use events::{Evidence, evidence};
 pub use folders::{Files, find};
 pub use statements::{GivenUp, OfRanks, Statements};
 
+/// Maximum number of bytes read of one log, after decompression.
+const MAX_BYTES: u64 = 8 << 30;
+
 /// A log that was read.
 #[derive(Debug)]
 pub struct Log {
     /// The file.
     pub path: PathBuf,
+    /// Number of bytes that were read, after decompression.
+    pub bytes: u64,
     /// Why it could not be read to its end, if so.
     pub trouble: Option<String>,
     facts: Facts,
@@ -95,18 +100,18 @@ pub fn is_text(head: &[u8]) -> bool {
     lines::is_text(head)
 }
 
-/// Reads a log.
+/// Reads up to `limit` bytes of a log.
 ///
 /// # Errors
 ///
 /// Fails if the file cannot be opened or its first line cannot be read.
-pub fn read(path: &Path) -> io::Result<Log> {
+pub fn read(path: &Path, limit: u64) -> io::Result<Log> {
     let written = fs::metadata(path)?.modified();
     let written = written.ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     // Some file systems keep no times.
     let written = written.filter(|it| !it.is_zero());
     let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
-    read_lines(path, written, || Lines::open(path))
+    read_lines(path, written, || Lines::open(path, limit.min(MAX_BYTES)))
 }
 
 /// Reads a log from the contents of a file that was written at this time.
@@ -115,7 +120,7 @@ pub fn read(path: &Path) -> io::Result<Log> {
 ///
 /// Fails if the first line cannot be read.
 pub(crate) fn read_contents(path: &Path, bytes: &Arc<[u8]>, written: Timestamp) -> io::Result<Log> {
-    let open = || Ok(Lines::new(Box::new(Cursor::new(Arc::clone(bytes)))));
+    let open = || Ok(Lines::new(Box::new(Cursor::new(Arc::clone(bytes))), MAX_BYTES));
     read_lines(path, written, open)
 }
 
@@ -124,8 +129,8 @@ fn read_lines(
     written: Timestamp,
     open: impl Fn() -> io::Result<Lines>,
 ) -> io::Result<Log> {
-    let (facts, trouble) = facts::read(path, written, open)?;
-    Ok(Log { path: path.to_owned(), trouble, facts, written })
+    let (facts, bytes, trouble) = facts::read(path, written, open)?;
+    Ok(Log { path: path.to_owned(), bytes, trouble, facts, written })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ fn log(name: &str, text: &str) -> Log {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
     fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
-    read(&path).unwrap()
+    read(&path, u64::MAX).unwrap()
 }
 
 fn ranks(log: Log) -> Vec<Option<u32>> {
@@ -132,9 +132,9 @@ fn path_completes_the_labels_of_lines() {
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("stderr.log");
     fs::write(&path, format!("[rank11]: loading\n{RAISES}")).unwrap();
-    let log = read(&path).unwrap();
+    let log = read(&path, u64::MAX).unwrap();
     assert_eq!(ranks(log), [Some(11)]);
-    let (_, notes) = texts(read(&path).unwrap());
+    let (_, notes) = texts(read(&path, u64::MAX).unwrap());
     assert_eq!(notes, ["rank 11 logged an exception: KeyError: 'x' at a.py:7"]);
 }
 
@@ -148,7 +148,7 @@ fn error_file_of_torchrun_is_read() {
     let message = serde_json::json!({"message": "KeyError: 'x'", "extraInfo": info});
     let error = serde_json::json!({ "message": message });
     fs::write(&path, error.to_string()).unwrap();
-    let log = read(&path).unwrap();
+    let log = read(&path, u64::MAX).unwrap();
     let events = evidence(std::slice::from_ref(&log)).events;
     let is_job = |event: &Event| matches!(event, Event::JobStarted { job, .. } if job == "run");
     assert!(events.iter().any(is_job), "{events:?}");

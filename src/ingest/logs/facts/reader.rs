@@ -13,7 +13,7 @@ use super::failed_call::{self, FailedCall};
 use super::traceback::{self, Traceback};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
 use crate::ingest::file_names;
-use crate::ingest::logs::lines::{Form, Label, Line, Lines, MAX_BYTES, Year, of_title};
+use crate::ingest::logs::lines::{Form, Label, Line, Lines, Year, of_title};
 use crate::ingest::logs::{folders, scan};
 use crate::ingest::stack_text::{Dump, Part};
 
@@ -25,12 +25,13 @@ const MAX_STREAMS: usize = 65_536;
 const MAX_OPEN_BYTES: usize = 64 << 20;
 
 /// Reads the facts of a log that was written at this time. `open` begins to read its lines; it is called again if a
-/// line shows that those before it were read wrongly. Returns also why the log could not be read to its end, if so.
+/// line shows that those before it were read wrongly. Returns also how many bytes it has, and why it could not be read to
+/// its end, if so.
 pub(in super::super) fn read(
     path: &Path,
     written: Timestamp,
     open: impl Fn() -> io::Result<Lines>,
-) -> io::Result<(Facts, Option<String>)> {
+) -> io::Result<(Facts, u64, Option<String>)> {
     let mut reader = Reader::new(path, Form::new(Year::Before(written)));
     let mut lines = open()?;
     let mut text = String::new();
@@ -57,16 +58,14 @@ pub(in super::super) fn read(
             reader = Reader::new(path, reader.form);
         }
     }
-    if lines.detect_cut() {
-        trouble = Some(format!("only its first {} GiB were read", MAX_BYTES >> 30));
-    }
+    trouble = lines.detect_cut().or(trouble);
     let facts = reader.finish();
     if facts.is_incomplete {
         let text = "it reports more failures or stacks than are kept: the earliest failures and \
                     the latest stacks were dropped";
         trouble.get_or_insert_with(|| text.into());
     }
-    Ok((facts, trouble))
+    Ok((facts, lines.bytes(), trouble))
 }
 
 /// The process that a path names: "rank3.log", "`local_rank3.log`", or "attempt_0/3/stderr.log" of

@@ -9,5 +9,5 @@ mod wraps;
 pub(super) use label::{
     BEFORE, Form, Label, Line, Name, Worker, bracketed_rank, named_stamp, of_title,
 };
-pub(super) use text::{Lines, MAX_BYTES, is_text};
+pub(super) use text::{Lines, is_text};
 pub(super) use timestamps::{Year, in_year_of, report_time};

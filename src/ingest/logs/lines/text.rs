@@ -4,14 +4,15 @@ use std::io::{self, BufRead};
 use std::path::Path;
 
 use super::wraps::{self, Widest};
+use crate::diagnosis::words::bytes;
 use crate::host::input_files;
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;
 /// Maximum length of a time in bytes.
 const MAX_TIME: usize = 40;
-/// Maximum number of bytes read of one file, after decompression.
-pub(in super::super) const MAX_BYTES: u64 = 8 << 30;
+/// Number of zero bytes in a row behind which nothing is read: they cost nothing where a file has a hole.
+const MAX_ZEROS: u64 = 1 << 20;
 
 /// Reads a file line by line.
 pub(in super::super) struct Lines {
@@ -19,8 +20,11 @@ pub(in super::super) struct Lines {
     line: Vec<u8>,
     /// Lines of the message in the last line, the next one last.
     pending: Vec<String>,
-    /// Bytes that may still be read.
+    /// Bytes that may be read, and those that may still be.
+    limit: u64,
     left: u64,
+    /// Zero bytes that were read last, except for the part of a buffer.
+    zeros: u64,
     widest: Widest,
     /// Width of the terminal that broke lines, if one did.
     width: Option<usize>,
@@ -29,16 +33,19 @@ pub(in super::super) struct Lines {
 }
 
 impl Lines {
-    pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(input_files::decompressed(input_files::open(path)?)?))
+    /// Reads up to `limit` bytes of a file, after decompression.
+    pub(in super::super) fn open(path: &Path, limit: u64) -> io::Result<Self> {
+        Ok(Self::new(input_files::decompressed(input_files::open(path)?)?, limit))
     }
 
-    pub(in super::super) fn new(reader: Box<dyn BufRead>) -> Self {
+    pub(in super::super) fn new(reader: Box<dyn BufRead>, limit: u64) -> Self {
         Self {
             reader,
             line: Vec::new(),
             pending: Vec::new(),
-            left: MAX_BYTES,
+            limit,
+            left: limit,
+            zeros: 0,
             widest: Widest::default(),
             width: None,
             next: None,
@@ -55,9 +62,18 @@ impl Lines {
         self.widest.terminal().filter(|_| self.width.is_none())
     }
 
-    /// Whether the file is longer than what was read of it.
-    pub(in super::super) fn detect_cut(&mut self) -> bool {
-        self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty())
+    /// Number of bytes that were read.
+    pub(in super::super) fn bytes(&self) -> u64 {
+        self.limit - self.left
+    }
+
+    /// Why the file was not read to its end; `None`: it was.
+    pub(in super::super) fn detect_cut(&mut self) -> Option<String> {
+        if self.zeros >= MAX_ZEROS {
+            return Some("it was read up to a long run of zero bytes".into());
+        }
+        let is_longer = self.left == 0 && self.reader.fill_buf().is_ok_and(|rest| !rest.is_empty());
+        is_longer.then(|| format!("only its first {} were read", bytes(self.limit)))
     }
 
     /// The next line that is not empty, cleaned into `text`; `false` at the end. A carriage return
@@ -128,7 +144,7 @@ impl Lines {
 
     fn read_raw(&mut self) -> io::Result<bool> {
         let mut any = false;
-        while self.left > 0 {
+        while self.left > 0 && self.zeros < MAX_ZEROS {
             let buffer = match self.reader.fill_buf() {
                 Ok(buffer) => buffer,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -140,6 +156,11 @@ impl Lines {
                 return Ok(any);
             }
             any = true;
+            let is_blank = buffer.iter().all(|byte| *byte == 0);
+            self.zeros = if is_blank { self.zeros + buffer.len() as u64 } else { 0 };
+            if self.zeros >= MAX_ZEROS {
+                return Ok(any);
+            }
             let end = buffer.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let used = end.unwrap_or(buffer.len());
             let room = MAX_LINE - self.line.len();
@@ -242,12 +263,12 @@ fn skip_escape(rest: &mut std::str::Chars<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::io::{BufReader, Cursor, Read};
 
     use super::*;
 
     fn lines(bytes: &[u8]) -> Vec<String> {
-        let mut lines = Lines::new(Box::new(Cursor::new(bytes.to_vec())));
+        let mut lines = Lines::new(Box::new(Cursor::new(bytes.to_vec())), u64::MAX);
         let mut found = Vec::new();
         let mut text = String::new();
         while lines.read(&mut text).unwrap() {
@@ -270,6 +291,31 @@ mod tests {
         let found = lines(&bytes);
         assert_eq!(found[0].len(), MAX_LINE);
         assert_eq!(found[1..], ["next"]);
+    }
+
+    #[test]
+    fn text_is_read_up_to_a_long_run_of_zero_bytes() {
+        let few = [b"one\n".as_slice(), &[0; 1000], b"two\n"].concat();
+        assert_eq!(lines(&few), ["one", "two"]);
+        let endless = io::repeat(0).take(1 << 40);
+        let reader = BufReader::with_capacity(1 << 16, Cursor::new("one\ntwo").chain(endless));
+        let mut lines = Lines::new(Box::new(reader), 1 << 40);
+        let mut text = String::new();
+        for line in ["one", "two"] {
+            assert!(lines.read(&mut text).unwrap());
+            assert_eq!(text, line);
+        }
+        assert!(!lines.read(&mut text).unwrap());
+        assert!(lines.bytes() < 2 << 20, "{}", lines.bytes());
+        assert_eq!(lines.detect_cut().unwrap(), "it was read up to a long run of zero bytes");
+    }
+
+    #[test]
+    fn text_is_read_up_to_its_limit() {
+        let mut lines = Lines::new(Box::new(Cursor::new("one\ntwo\nthree\n")), 5);
+        let mut text = String::new();
+        while lines.read(&mut text).unwrap() {}
+        assert_eq!(lines.detect_cut().unwrap(), "only its first 5 B were read");
     }
 
     #[test]
