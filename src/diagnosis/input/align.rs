@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
 
 use ddp_doctor_proto::report::Confidence;
 use ddp_doctor_proto::vocabulary::Direction;
@@ -198,63 +199,52 @@ fn are_different<T: PartialEq>(values: impl Iterator<Item = Option<T>>) -> bool 
     known.any(|value| first.as_ref() != Some(&value))
 }
 
-/// Groups ranks by what agrees with the first of its class: largest class first, ties by lowest rank.
-pub fn classes<T: Copy>(
-    of_ranks: impl Iterator<Item = (u32, T)>,
-    agree: impl Fn(T, T) -> bool,
-) -> Vec<Vec<u32>> {
-    let classes = by_likeness(of_ranks, |&a, &b| agree(a, b));
-    by_size(classes.into_iter().map(|(_, ranks)| ranks).collect())
-}
-
-/// Maximum number of different signatures of one collective that are compared with every other one: a mistake
-/// makes few, and hostile evidence as many as ranks.
+/// Maximum number of different signatures of one collective, or of different values of one parameter, that are compared
+/// with every other one: a mistake makes few, and hostile evidence as many as ranks.
 pub const MAX_SIGNATURES: usize = 256;
 
-/// Groups ranks by agreeing calls: largest class first, ties by lowest rank. Beyond [`MAX_SIGNATURES`]
-/// classes, calls agree only if their signatures are equal.
+/// Groups ranks by agreeing calls, see [`classes`].
 pub fn classes_of_calls<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
     let signatures = calls.map(|(rank, call)| (rank, Signature::from_call(call)));
-    classes_of_signatures(signatures, |a, b| a.compare(b).is_none())
+    classes(signatures, |it| *it, |a, b| a.compare(b).is_none())
 }
 
-fn classes_of_signatures(
-    of_ranks: impl Iterator<Item = (u32, Signature)>,
-    mut agree: impl FnMut(&Signature, &Signature) -> bool,
+/// Groups ranks by what agrees with the first of its class: largest class first, ties by lowest rank. What has equal keys
+/// agrees, and beyond [`MAX_SIGNATURES`] classes nothing else does.
+pub fn classes<T, K: Eq + Hash>(
+    of_ranks: impl Iterator<Item = (u32, T)>,
+    key: impl Fn(&T) -> K,
+    mut agree: impl FnMut(&T, &T) -> bool,
 ) -> Vec<Vec<u32>> {
-    let mut classes: Vec<(Signature, Vec<u32>)> = Vec::new();
-    let mut known: HashMap<Signature, usize> = HashMap::new();
-    for (rank, signature) in of_ranks {
-        // An equal signature agrees with the same class.
-        let at = *known.entry(signature).or_insert_with(|| {
+    let mut classes: Vec<(T, Vec<u32>)> = Vec::new();
+    let mut known: HashMap<K, usize> = HashMap::new();
+    for (rank, item) in of_ranks {
+        let at = *known.entry(key(&item)).or_insert_with(|| {
             let mut compared = classes.iter().take(MAX_SIGNATURES);
-            let found = compared.position(|(first, _)| agree(first, &signature));
+            let found = compared.position(|(first, _)| agree(first, &item));
             found.unwrap_or(classes.len())
         });
         match classes.get_mut(at) {
             Some((_, ranks)) => ranks.push(rank),
-            None => classes.push((signature, vec![rank])),
+            None => classes.push((item, vec![rank])),
         }
     }
-    let classes = classes.into_iter().map(|(_, ranks)| ranks).collect();
-    by_size(classes)
-}
-
-/// Classes, largest first, ties by lowest rank.
-fn by_size(mut classes: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+    let mut classes: Vec<Vec<u32>> = classes.into_iter().map(|(_, ranks)| ranks).collect();
     classes.sort_by_key(|ranks| (Reverse(ranks.len()), ranks[0]));
     classes
 }
 
-/// Groups ranks by what is known of each: those that are like the first of a group belong to it. Groups are in
+/// Groups ranks by what is known of each: items with equal keys are a group, which has the first of them. Groups are in
 /// the order of their first ranks.
-pub fn by_likeness<T>(
+pub fn by_key<T, K: Eq + Hash>(
     items: impl Iterator<Item = (u32, T)>,
-    is_like: impl Fn(&T, &T) -> bool,
+    key: impl Fn(&T) -> K,
 ) -> Vec<(T, Vec<u32>)> {
     let mut groups: Vec<(T, Vec<u32>)> = Vec::new();
+    let mut known: HashMap<K, usize> = HashMap::new();
     for (rank, item) in items {
-        match groups.iter_mut().find(|(first, _)| is_like(first, &item)) {
+        let at = *known.entry(key(&item)).or_insert(groups.len());
+        match groups.get_mut(at) {
             Some((_, ranks)) => ranks.push(rank),
             None => groups.push((item, vec![rank])),
         }
@@ -295,6 +285,9 @@ pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::hash::Hasher;
+
     use ddp_doctor_proto::{DType, ReduceOp};
 
     use super::*;
@@ -396,10 +389,12 @@ mod tests {
             |size: u64| Signature::from_call(&Call { numel: Some(size), ..call(Op::AllReduce) });
         let classes = |sizes: &mut dyn Iterator<Item = u64>| {
             let mut compared = 0;
-            let classes = classes_of_signatures((0..).zip(sizes.map(of_size)), |a, b| {
+            let calls = (0..).zip(sizes.map(of_size));
+            let agree = |a: &Signature, b: &Signature| {
                 compared += 1;
                 a.compare(b).is_none()
-            });
+            };
+            let classes = classes(calls, |it| *it, agree);
             (classes, compared)
         };
         let (same, compared) = classes(&mut (0..4000).map(|_| 8));
@@ -409,6 +404,34 @@ mod tests {
         assert!(compared <= 4000 * MAX_SIGNATURES, "{compared}");
         let (pairs, _) = classes(&mut (0..4000).map(|it| it % 2000));
         assert_eq!((pairs.len(), &pairs[1999]), (2000, &vec![1999, 3999]));
+    }
+
+    /// A key that counts how often it is compared.
+    #[derive(Clone, Copy)]
+    struct Key<'a>(u32, &'a Cell<u32>);
+
+    impl PartialEq for Key<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    impl Eq for Key<'_> {}
+
+    impl Hash for Key<'_> {
+        fn hash<H: Hasher>(&self, state: &mut H) {
+            self.0.hash(state);
+        }
+    }
+
+    #[test]
+    fn items_are_grouped_with_few_comparisons() {
+        let compared = Cell::new(0);
+        let items = (0..4000).map(|rank| (rank, Key(rank % 2000, &compared)));
+        let groups = by_key(items, |it| *it);
+        assert_eq!((groups.len(), groups[7].0.0, &groups[7].1), (2000, 7, &vec![7, 2007]));
+        assert!(compared.get() < 40_000, "{}", compared.get());
     }
 
     #[test]

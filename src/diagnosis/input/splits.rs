@@ -1,6 +1,6 @@
 //! Splits of an `all_to_all`: what each rank sends to a peer must be what that peer expects from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::input::align::OddOnes;
 use crate::input::event::Call;
@@ -56,20 +56,24 @@ fn piece(splits: &[u32], index: usize, members: usize) -> Option<u32> {
 
 /// The ranks whose splits differ from those of most others: each disagrees with more than half of
 /// its peers, and every disagreement involves one of them. Without such ranks, all that disagree;
-/// `None` if none do.
-pub fn odd_ones(misfits: &[Misfit], ranks: usize) -> Option<OddOnes> {
+/// `None` if none do. `compared`: number of ranks whose splits are compared with those of a rank, itself included.
+pub fn odd_ones(
+    misfits: &[Misfit],
+    ranks: usize,
+    compared: impl Fn(u32) -> usize,
+) -> Option<OddOnes> {
     let involved: BTreeSet<u32> = misfits.iter().flat_map(|it| [it.sender, it.receiver]).collect();
     if involved.is_empty() {
         return None;
     }
-    let peers = |rank: u32| -> BTreeSet<u32> {
-        let pairs = misfits.iter().map(|it| (it.sender, it.receiver));
-        let pairs = pairs.filter(|(sender, receiver)| rank == *sender || rank == *receiver);
-        let others = pairs.flat_map(|(sender, receiver)| [sender, receiver]);
-        others.filter(|other| *other != rank).collect()
-    };
-    let odd: BTreeSet<u32> =
-        involved.iter().copied().filter(|&rank| 2 * peers(rank).len() + 1 > ranks).collect();
+    let pairs = misfits.iter().map(|it| (it.sender.min(it.receiver), it.sender.max(it.receiver)));
+    let pairs: BTreeSet<(u32, u32)> = pairs.filter(|(a, b)| a != b).collect();
+    let mut peers: BTreeMap<u32, usize> = BTreeMap::new();
+    for rank in pairs.into_iter().flat_map(|(a, b)| [a, b]) {
+        *peers.entry(rank).or_default() += 1;
+    }
+    let odd = peers.into_iter().filter(|(rank, peers)| 2 * peers + 1 > compared(*rank));
+    let odd: BTreeSet<u32> = odd.map(|(rank, _)| rank).collect();
     let covers = misfits.iter().all(|it| odd.contains(&it.sender) || odd.contains(&it.receiver));
     let is_minority = covers && 2 * odd.len() < ranks;
     let ranks = if is_minority { odd } else { involved };
@@ -115,7 +119,7 @@ mod tests {
         let misfit = |sender, receiver| Misfit { sender, receiver, sends: 1, expects: 2 };
         let with_both = [misfit(0, 1), misfit(1, 2)];
         let odd = |misfits: &[Misfit], ranks| {
-            let odd = odd_ones(misfits, ranks)?;
+            let odd = odd_ones(misfits, ranks, |_| ranks)?;
             Some((odd.ranks, odd.is_minority))
         };
         assert_eq!(odd(&with_both, 3), Some((vec![1], true)));

@@ -29,8 +29,8 @@ pub use ddp_models::{
 pub use gaps::Gaps;
 pub use group::{
     Averaged, Buckets, Clash, CreationRequest, Creations, Crossing, Crossings, Group, Join,
-    JoinedCall, MAX_JOINS_AFTER, Meeting, MeetingPoint, Member, Request, Traffic, UnmatchedMessage,
-    Wait,
+    JoinedCall, MAX_JOINS_AFTER, MAX_MISFITS, Meeting, MeetingPoint, Member, Request, Traffic,
+    UnmatchedMessage, Wait,
 };
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use ddp_doctor_proto::ParameterFact;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::input::align::{OddOnes, by_likeness, odd_ones};
+use crate::input::align::{OddOnes, by_key, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
@@ -469,7 +469,7 @@ pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter
         let parameters = report.into_iter().flat_map(|report| parse(&report.lines));
         parameters.map(move |parameter| (rank, parameter))
     });
-    by_likeness(missing, Parameter::eq)
+    by_key(missing, |it| *it)
 }
 
 /// The report of a rank that shows the breach.

@@ -25,6 +25,8 @@ const SLOWER: u32 = 3;
 const NEARLY_ALL: f64 = 0.8;
 /// Minimum increase of the duration.
 const LONGER: Duration = Duration::from_millis(2);
+/// Maximum number of kinds of calls, those that lose the most time, for which the work between calls is examined.
+const MAX_KINDS: usize = 16;
 /// Minimum share of the time that is lost.
 const SHARE: f64 = 0.3;
 /// Maximum part of the loss that hosts may account for.
@@ -72,23 +74,40 @@ pub struct Slow {
 /// Consecutive calls of one kind, and the time in which they were made.
 struct Stretch<'a> {
     calls: &'a [&'a Timed],
+    window: Window,
+}
+
+/// The time in which a number of calls were made.
+#[derive(Clone, Copy)]
+struct Window {
+    calls: usize,
     from: Timestamp,
     to: Timestamp,
+}
+
+/// A collective that takes longer than before, for whatever reason.
+struct Longer {
+    slow: Slow,
+    by: Duration,
+    now: Window,
+    before: Window,
 }
 
 /// The collective that has become slow and costs the most time.
 pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
-    let mut found: Vec<Slow> = Vec::new();
+    let mut found: Vec<Longer> = Vec::new();
     for (kind, calls) in times.kinds(begin) {
         if takes_much(model, calls.clone().rev()) {
             let calls: Vec<&Timed> = calls.collect();
             found.extend(find(model, kind, &calls));
         }
     }
-    let others = found.len().saturating_sub(1);
-    let worst = found.into_iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
-    Some(Slow { others, ..worst })
+    found.sort_by(|a, b| a.slow.share.total_cmp(&b.slow.share));
+    let worst = found.into_iter().rev().take(MAX_KINDS);
+    let mut worst = worst.filter_map(|it| it.unless_hosts_explain(model));
+    let slow = worst.next()?;
+    Some(Slow { others: worst.count(), ..slow })
 }
 
 /// Whether the latest calls, given in reverse, take enough of the time to be reported even if they
@@ -109,12 +128,12 @@ fn takes_much<'a>(model: &Model, calls: impl Iterator<Item = &'a Timed>) -> bool
     false
 }
 
-fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Slow> {
+fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Longer> {
     let timing = &model.timing;
     let (now, rest) = latest(calls, timing.slowdown)?;
     // Compare with the best time so far: calls may have been slow for long.
     let mut best: Option<(Duration, Stretch<'_>)> = None;
-    let mut since = now.from;
+    let mut since = now.window.from;
     let mut is_so = true;
     let fastest = least(now.calls, 1.0 - NEARLY_ALL)?;
     let mut left = rest;
@@ -123,7 +142,7 @@ fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Slow> {
         let slowest = least(stretch.calls, NEARLY_ALL)?;
         is_so &= least(stretch.calls, 1.0 - NEARLY_ALL)? * 2 > fastest;
         if is_so {
-            since = stretch.from;
+            since = stretch.window.from;
         }
         if best.as_ref().is_none_or(|(least, _)| slowest < *least) {
             best = Some((slowest, stretch));
@@ -137,36 +156,42 @@ fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Slow> {
     let longer = typical.saturating_sub(was);
     let lost = now.calls.iter().map(|it| it.took.least);
     let lost: Duration = lost.map(|least| least.saturating_sub(was)).sum();
-    let seen = model.gaps.seen_for(now.from, now.to).as_secs_f64();
+    let Window { from, to, .. } = now.window;
+    let seen = model.gaps.seen_for(from, to).as_secs_f64();
     let share = lost.as_secs_f64() / seen.max(1e-9);
     if longer < LONGER || share < SHARE {
         return None;
     }
     let members = &model.group(kind.group).members;
-    let ranks: Vec<u32> = members.keys().copied().collect();
-    let some = &ranks[..ranks.len().min(LOOKED_AT)];
-    let own_work = between(model, some, &now).into_iter();
-    let mut own_work = own_work.zip(between(model, some, &before));
-    let own_work_is_as_ever =
-        own_work.all(|(now, was)| now <= was * BETWEEN + longer.as_secs_f64() * BETWEEN_BESIDE);
-    let kept = kept(model, &ranks, (now.from, now.to))?;
-    if !own_work_is_as_ever || kept > HOST * share {
-        return None;
-    }
-    Some(Slow {
+    let slow = Slow {
         group: kind.group,
         call: Arc::clone(&now.calls.last()?.call),
-        ranks,
+        ranks: members.keys().copied().collect(),
         bytes: kind.bytes,
         buckets: kind.buckets.map(|buckets| buckets.calls),
         now: typical,
         before: was,
         share,
-        kept,
+        kept: 0.0,
         others: 0,
         since,
-        known_at: since.plus(timing.slowdown).min(now.to),
-    })
+        known_at: since.plus(timing.slowdown).min(to),
+    };
+    Some(Longer { slow, by: longer, now: now.window, before: before.window })
+}
+
+impl Longer {
+    /// The collective, if the time was certainly not lost on a host.
+    fn unless_hosts_explain(self, model: &Model) -> Option<Slow> {
+        let Self { slow, by, now, before } = self;
+        let some = &slow.ranks[..slow.ranks.len().min(LOOKED_AT)];
+        let own_work = between(model, some, now).into_iter();
+        let mut own_work = own_work.zip(between(model, some, before));
+        let own_work_is_as_ever =
+            own_work.all(|(now, was)| now <= was * BETWEEN + by.as_secs_f64() * BETWEEN_BESIDE);
+        let kept = kept(model, &slow.ranks, (now.from, now.to))?;
+        (own_work_is_as_ever && kept <= HOST * slow.share).then_some(Slow { kept, ..slow })
+    }
 }
 
 /// The latest calls that are enough and last for at least `lasting`, and the calls before them.
@@ -177,7 +202,7 @@ fn latest<'a>(calls: &'a [&'a Timed], lasting: Duration) -> Option<(Stretch<'a>,
     let at = late.checked_sub(1)?.min(most);
     let (before, calls) = calls.split_at(at);
     let from = calls.first()?.took.last;
-    Some((Stretch { calls, from, to }, before))
+    Some((Stretch { calls, window: Window { calls: calls.len(), from, to } }, before))
 }
 
 /// Quantile of the durations of these calls, from the last arrival on.
@@ -186,8 +211,8 @@ fn least(calls: &[&Timed], part: f64) -> Option<Duration> {
 }
 
 /// Mean time between these calls in which each of the ranks was in no call, in seconds.
-fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
-    let (from, to) = (stretch.from, stretch.to);
+fn between(model: &Model, ranks: &[u32], window: Window) -> Vec<f64> {
+    let Window { calls, from, to } = window;
     let mut inside: Vec<Vec<(Timestamp, Timestamp)>> = vec![Vec::new(); ranks.len()];
     for encounter in model.arrivals.latest() {
         for came in encounter.came.iter() {
@@ -203,7 +228,7 @@ fn between(model: &Model, ranks: &[u32], stretch: &Stretch<'_>) -> Vec<f64> {
             sum += model.gaps.seen_for(at, begin.min(to));
             at = at.max(end);
         }
-        (sum + model.gaps.seen_for(at, to)).as_secs_f64() / stretch.calls.len() as f64
+        (sum + model.gaps.seen_for(at, to)).as_secs_f64() / calls as f64
     });
     outside.collect()
 }

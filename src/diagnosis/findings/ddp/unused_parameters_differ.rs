@@ -4,7 +4,7 @@ use ddp_doctor_proto::report::CauseKind;
 
 use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
-use crate::input::align::by_likeness;
+use crate::input::align::by_key;
 use crate::situation::{Breach, Situation, contract};
 use crate::source::branches::{self, Use};
 use crate::source::cause;
@@ -21,7 +21,7 @@ pub(crate) fn complete_draft(
         let report = contract::report_of(situation, breach, rank)?;
         Some((rank, breach::names(&draft, Some(rank), report.count())))
     });
-    let lacks = by_likeness(lacking, String::eq).into_iter().map(|(names, ranks)| {
+    let lacks = by_key(lacking, String::clone).into_iter().map(|(names, ranks)| {
         format!("{} no gradient for {names}", Ranks(&ranks).with("has", "have"))
     });
     let lacks = words::joined(lacks, ", ");

@@ -8,7 +8,7 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::{last_call, made_call, rank_calls};
-use crate::input::align::by_likeness;
+use crate::input::align::by_key;
 use crate::input::event::StartedRank;
 use crate::input::provenance::{Dumps, Provenance};
 use crate::model::{Exception, GroupId, Note, Process, Target, libc_signal};
@@ -18,12 +18,10 @@ use crate::words::{NEXT_FOR_DUMPS, Ranks, WHY_FOR_DUMPS, number};
 /// DD901: ranks that are not recorded, or only in part.
 pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
+    let of_ranks = notes.enumerate().filter_map(|(at, note)| Some((note.rank?, (at, note))));
     // Notes that differ in their ranks alone are one finding.
-    let alike = by_likeness(notes.filter_map(|note| Some((note.rank?, note))), |a, b| {
-        let without_pid = a.pid.is_none() && b.pid.is_none();
-        without_pid && a.kind == b.kind && a.text == b.text
-    });
-    alike.into_iter().map(|(note, ranks)| of_note(situation, note, ranks)).collect()
+    let alike = by_key(of_ranks, |(at, note)| (note.pid.map(|_| *at), note.kind, &*note.text));
+    alike.into_iter().map(|(note, ranks)| of_note(situation, note.1, ranks)).collect()
 }
 
 /// DD901: other gaps that were noted, such as processes that are not ranks.

@@ -10,7 +10,7 @@ use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
-use crate::input::align::by_likeness;
+use crate::input::align::by_key;
 use crate::input::event::GroupInfo;
 use crate::input::provenance::Dumps;
 use crate::model::Process;
@@ -207,7 +207,7 @@ fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
         [rank] => format!("Rank {rank}: {text}"),
         ranks => format!("Each of {}: {text}", Ranks(ranks)),
     };
-    by_likeness(texts, String::eq).into_iter().map(sentence).collect()
+    by_key(texts, String::clone).into_iter().map(sentence).collect()
 }
 
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{CallState, Confidence, Where};
 use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
-use crate::input::align::by_likeness;
+use crate::input::align::by_key;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
 use crate::waits::Blocked;
@@ -252,7 +252,7 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
     let traffic = &situation.model.group(wait.group).traffic;
     let candidates = wait.needs.iter().filter(|_| wait.needs_any());
     let sent = candidates.map(|&rank| (rank, traffic.sent(rank, wait.rank)));
-    let classes = by_likeness(sent, u64::eq);
+    let classes = by_key(sent, |count| *count);
     let times = |(count, ranks): &(u64, Vec<u32>)| {
         format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
     };

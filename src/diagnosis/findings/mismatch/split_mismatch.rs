@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue::Code;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{DivergedJoin, parted, reading};
 use crate::input::splits::Misfit;
-use crate::model::Join;
+use crate::model::{Join, MAX_MISFITS};
 use crate::situation::Situation;
 use crate::words::{self, begin};
 
@@ -25,6 +25,9 @@ pub(crate) fn draft(
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),
+        more if misfits.len() == MAX_MISFITS => {
+            format!(", and at least {more} more pairs disagree")
+        }
         more => format!(", and {more} more pairs disagree"),
     };
     draft.summary = format!(

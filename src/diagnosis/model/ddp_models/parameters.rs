@@ -90,7 +90,7 @@ impl ReducerReport {
 }
 
 /// A parameter, as described by a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parameter<'a> {
     /// Element type.
     pub dtype: &'a str,

@@ -192,7 +192,10 @@ impl Comparison {
     /// Ranks grouped by values that agree, largest group first.
     pub fn classes(&self) -> Vec<Vec<u32>> {
         let values = self.values.iter().map(|(&rank, values)| (rank, values));
-        align::classes(values, |a, b| !is_apart(a, b))
+        let bits = |values: &&ReplicaValues| -> Vec<u64> {
+            values.elements.iter().map(|it| it.to_bits()).collect()
+        };
+        align::classes(values, bits, |a, b| !is_apart(a, b))
     }
 }
 

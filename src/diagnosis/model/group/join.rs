@@ -82,6 +82,12 @@ pub enum Wait {
     Over(Timestamp),
 }
 
+/// Number of ranks whose splits of an `all_to_all` are compared with those of all others. A rank records splits for
+/// fewer peers.
+const MAX_COMPARED: usize = 1024;
+/// Maximum number of disagreements between splits that are listed: one wrong rank makes two with each of the others.
+pub const MAX_MISFITS: usize = 1 << 18;
+
 /// Adds a signature of a call at this time. Of too many, the first are kept.
 fn note(signatures: &mut Vec<(Signature, Timestamp)>, signature: Signature, at: Timestamp) {
     let is_full = signatures.len() >= MAX_SIGNATURES;
@@ -147,22 +153,35 @@ impl Join {
             let mut misfits = splits::misfits((rank, call), (other, &joined.call));
             misfits.next().is_some()
         };
-        let others = self.calls.iter();
+        // No call that is later than the first disagreement can lead to an earlier one.
+        if self.mismatch.is_some_and(|(first, at)| first <= Mismatch::Splits && at <= call.at) {
+            return;
+        }
+        let last = self.last_compared();
+        let others = self.calls.iter().take_while(|(other, _)| rank <= last || **other <= last);
         let others = others.filter(|&(&other, joined)| other != rank && disagrees(other, joined));
         let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else { return };
         let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
         self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
     }
 
-    /// All disagreements between the splits of an `all_to_all`.
+    /// The last rank whose splits are compared with those of all others.
+    fn last_compared(&self) -> u32 {
+        self.calls.nth_rank(MAX_COMPARED - 1).unwrap_or(u32::MAX)
+    }
+
+    /// Disagreements between the splits of an `all_to_all`; at most [`MAX_MISFITS`].
     pub fn misfits(&self) -> Vec<Misfit> {
-        let mut found = Vec::new();
         let mut calls = self.calls.iter();
-        while let Some((&a, first)) = calls.next() {
-            for (&b, second) in calls.clone() {
-                found.extend(splits::misfits((a, &first.call), (b, &second.call)));
-            }
-        }
+        let last = self.last_compared();
+        let compared =
+            std::iter::from_fn(|| {
+                let (&a, first) = calls.next().filter(|(rank, _)| **rank <= last)?;
+                Some(calls.clone().flat_map(move |(&b, second)| {
+                    splits::misfits((a, &first.call), (b, &second.call))
+                }))
+            });
+        let mut found: Vec<Misfit> = compared.flatten().take(MAX_MISFITS).collect();
         found.sort_unstable();
         found
     }
@@ -181,7 +200,16 @@ impl Join {
     /// The ranks whose splits differ from those of most others, if only splits disagree.
     fn odd_splits(&self) -> Option<OddOnes> {
         self.mismatch.filter(|(mismatch, _)| *mismatch == Mismatch::Splits)?;
-        splits::odd_ones(&self.misfits(), self.calls.len())
+        let misfits = self.misfits();
+        if misfits.len() == MAX_MISFITS {
+            let ranks = self.calls.keys().copied().collect();
+            return Some(OddOnes { ranks, is_minority: false });
+        }
+        let last = self.last_compared();
+        let all = self.calls.len();
+        let first = self.calls.keys().take_while(|rank| **rank <= last).count();
+        let compared = |rank| if rank <= last { all } else { first + 1 };
+        splits::odd_ones(&misfits, all, compared)
     }
 
     /// Time of the last arrival.
@@ -259,6 +287,48 @@ impl JoinedCall {
             }
             Direction::ToRoot if self.call.root == Some(rank) => missing.to_vec(),
             Direction::ToRoot | Direction::PointToPoint | Direction::Unknown => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{call, group};
+
+    /// An exchange in which these ranks send that much, and expect as much.
+    fn exchange(totals: impl ExactSizeIterator<Item = u32>) -> Join {
+        let members: Vec<u32> = (0..totals.len() as u32).collect();
+        let group = group("0", "gloo", &members);
+        let mut join = Join::new(&members.into());
+        for (rank, total) in (0..).zip(totals) {
+            let call = Call {
+                group: Some(Arc::clone(&group)),
+                splits: [vec![total], vec![total]],
+                at: Timestamp(u64::from(rank)),
+                ..call(Op::AllToAll)
+            };
+            join.add(rank, JoinedCall::new(&Arc::new(call)));
+        }
+        join
+    }
+
+    #[test]
+    fn disagreements_of_splits_are_limited() {
+        let join = exchange((0..3000_u32).map(|it| 3000 * (it + 1)));
+        assert_eq!(join.misfits().len(), MAX_MISFITS);
+        let odd = join.odd_ones();
+        assert_eq!((odd.ranks.len(), odd.is_minority), (3000, false));
+        assert_eq!(join.mismatch, Some((Mismatch::Splits, Timestamp(1))));
+    }
+
+    #[test]
+    fn odd_rank_is_found_wherever_it_is() {
+        for odd in [0, 1000, 1023, 1024, 2999] {
+            let join = exchange((0..3000).map(|it| if it == odd { 9000 } else { 3000 }));
+            assert_eq!(join.odd_ones(), OddOnes { ranks: vec![odd], is_minority: true });
+            let at = Timestamp(u64::from(odd.max(1)));
+            assert_eq!(join.mismatch, Some((Mismatch::Splits, at)));
         }
     }
 }

@@ -26,7 +26,7 @@ mod lower_layer;
 pub use channel::{Clash, Traffic, UnmatchedMessage};
 pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use crossings::{Crossing, Crossings};
-pub use join::{Averaged, Buckets, Join, JoinedCall, Wait};
+pub use join::{Averaged, Buckets, Join, JoinedCall, MAX_MISFITS, Wait};
 
 pub(in crate::model) use channel::MatchedSide;
 

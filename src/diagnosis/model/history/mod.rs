@@ -124,7 +124,7 @@ struct Changes {
 }
 
 /// Distance between ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
     /// A number of turns.
     Turns(i64),
@@ -427,7 +427,7 @@ impl Slip {
     /// Ranks grouped by their shift, largest class first.
     pub fn classes(&self) -> Vec<Vec<u32>> {
         let shifts = self.calls.iter().map(|(rank, _)| (*rank, self.shifted.get(rank)));
-        align::classes(shifts, |a, b| a == b)
+        align::classes(shifts, |shift| *shift, |a, b| a == b)
     }
 }
 

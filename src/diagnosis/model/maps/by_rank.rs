@@ -38,6 +38,11 @@ impl<V> ByRank<V> {
         self.keys().copied().collect()
     }
 
+    /// The rank at this place of all that may have values, if there are as many.
+    pub(in crate::model) fn nth_rank(&self, place: usize) -> Option<u32> {
+        self.ranks.get(place).copied()
+    }
+
     /// Number of values.
     pub const fn len(&self) -> usize {
         self.len
