@@ -21,6 +21,8 @@ use crate::host::proc;
 pub const COMMAND: &str = "read-processes";
 /// Maximum number of questions about processes of one user that wait for their answers.
 const MAX_WAITING: usize = 64;
+/// Maximum number of questions that wait for their answers, when all processes of the host are asked.
+const MAX_THREADS: usize = 1024;
 /// Time limit for the arguments of a process.
 const MAX_ARGUMENTS: Duration = Duration::from_secs(1);
 /// Maximum length of an answer, in bytes.
@@ -62,9 +64,9 @@ static READER: Mutex<Reader> = Mutex::new(Reader {
 struct Reader {
     started: Option<Started>,
     next: u32,
-    /// Questions that were not answered in time, by their ids, and the processes that they are about. Each occupies a
-    /// thread of the child process until it is answered.
-    unanswered: BTreeMap<u32, u32>,
+    /// Questions that were not answered in time, by their ids, and the processes that they are about, with their users.
+    /// Each occupies a thread of the child process until it is answered.
+    unanswered: BTreeMap<u32, (u32, u32)>,
     /// Processes that were left out at least once.
     silent: BTreeSet<u32>,
 }
@@ -127,6 +129,8 @@ impl Reader {
     fn ask(&mut self, questions: &[(u32, Question)], limit: Duration) -> Vec<Option<Vec<u8>>> {
         let mut answers = vec![None; questions.len()];
         let deadline = Instant::now() + limit;
+        // By user, in the order in which they are named.
+        let mut users: Vec<u32> = Vec::new();
         let mut waiting: HashMap<u32, Vec<usize>> = HashMap::new();
         if let Some(started) = &self.started {
             // Late answers: these processes may be asked again.
@@ -134,11 +138,16 @@ impl Reader {
                 self.unanswered.remove(&id);
             }
         }
-        let busy: BTreeSet<u32> = self.unanswered.values().copied().collect();
+        let busy: BTreeSet<u32> = self.unanswered.values().map(|(pid, _)| *pid).collect();
         for (index, (pid, _)) in
             questions.iter().enumerate().filter(|(_, it)| !busy.contains(&it.0))
         {
-            waiting.entry(proc::owner(*pid).unwrap_or(0)).or_default().push(index);
+            let user = proc::owner(*pid).unwrap_or(0);
+            let of_user = waiting.entry(user).or_default();
+            if of_user.is_empty() {
+                users.push(user);
+            }
+            of_user.push(index);
         }
         if waiting.is_empty() {
             return answers;
@@ -152,9 +161,10 @@ impl Reader {
         // The last of a list is asked next: the processes that were named first.
         waiting.values_mut().for_each(|it| it.reverse());
         let mut asked: HashMap<usize, u32> = HashMap::new();
-        let users: Vec<u32> = waiting.keys().copied().collect();
-        let mut next: Vec<u32> =
-            users.iter().flat_map(|user| std::iter::repeat_n(*user, MAX_WAITING)).collect();
+        let mut next = first_turns(&users, &self.unanswered, &waiting);
+        if matches!(questions, [(_, Question::Rank), ..]) {
+            next.truncate(MAX_THREADS.saturating_sub(self.unanswered.len()));
+        }
         loop {
             for user in next.drain(..) {
                 let Some(index) = waiting.get_mut(&user).and_then(Vec::pop) else { continue };
@@ -180,14 +190,33 @@ impl Reader {
                 }
             }
         }
-        self.unanswered.extend(asked.keys().map(|index| {
+        self.unanswered.extend(asked.iter().map(|(index, user)| {
             let id = first.wrapping_add(u32::try_from(*index).unwrap_or(0));
-            (id, questions[*index].0)
+            (id, (questions[*index].0, *user))
         }));
         let left_out = asked.keys().chain(waiting.values().flatten());
         self.silent.extend(left_out.map(|index| questions[*index].0));
         answers
     }
+}
+
+/// The users whose processes are asked first: each in turn, as often as questions of theirs may wait for answers. A user
+/// whose processes answer goes on however many others do not.
+fn first_turns(
+    users: &[u32],
+    unanswered: &BTreeMap<u32, (u32, u32)>,
+    waiting: &HashMap<u32, Vec<usize>>,
+) -> Vec<u32> {
+    let mut left: HashMap<u32, usize> = users.iter().map(|user| (*user, MAX_WAITING)).collect();
+    for (_, user) in unanswered.values() {
+        left.entry(*user).and_modify(|left| *left = left.saturating_sub(1));
+    }
+    let number = |user: &u32| -> usize {
+        let asked = waiting.get(user).map_or(0, Vec::len);
+        left.get(user).map_or(0, |left| asked.min(*left))
+    };
+    let turns = (0..MAX_WAITING).flat_map(|turn| users.iter().map(move |user| (turn, *user)));
+    turns.filter(|(turn, user)| *turn < number(user)).map(|(_, user)| user).collect()
 }
 
 impl Started {
@@ -258,7 +287,7 @@ mod tests {
         answered.send((9, b"of none".to_vec())).unwrap();
         assert_eq!(ask(1), [None], "it is asked, and does not answer");
         assert_eq!(reader.silent, BTreeSet::from([7]));
-        assert_eq!(reader.unanswered, BTreeMap::from([(1, 7)]));
+        assert_eq!(reader.unanswered, BTreeMap::from([(1, (7, 0))]));
         let last = reader.next;
         answered.send((1, Vec::new())).unwrap();
         // What arrives before the question is a late answer to none.
@@ -270,5 +299,32 @@ mod tests {
         let answers = reader.ask(&[(7, Question::Arguments)], Duration::from_secs(60));
         assert_eq!(answers, [Some(b"answer".to_vec())]);
         assert!(reader.unanswered.is_empty());
+    }
+
+    #[test]
+    fn threads_are_shared_by_users_and_limited() {
+        let waiting: HashMap<u32, Vec<usize>> =
+            [(1, 100), (2, 3), (3, 100)].map(|(user, number)| (user, vec![0; number])).into();
+        let of_third = (0..63).map(|id| (id, (9, 3)));
+        let turns = first_turns(&[2, 1, 3], &of_third.collect(), &waiting);
+        assert_eq!(turns[..6], [2, 1, 3, 2, 1, 2]);
+        let of = |user| turns.iter().filter(|it| **it == user).count();
+        assert_eq!([1, 2, 3].map(of), [MAX_WAITING, 3, 1]);
+
+        let (mut reader, _answered) = reader();
+        // Processes without an owner count as root's.
+        let asked: Vec<(u32, Question)> =
+            (0..500).map(|pid| (1 << 30 | pid, Question::Rank)).collect();
+        for _ in 0..3 {
+            reader.ask(&asked, Duration::ZERO);
+            assert_eq!(reader.unanswered.len(), MAX_WAITING, "of one user");
+        }
+        let others = (10_000..11_000).map(|id| (id, (id, id)));
+        reader.unanswered = others.collect();
+        reader.ask(&asked, Duration::ZERO);
+        assert_eq!(reader.unanswered.len(), MAX_THREADS);
+        // Those of the job that is diagnosed are asked all the same.
+        reader.ask(&[(1 << 29, Question::Arguments)], Duration::ZERO);
+        assert_eq!(reader.unanswered.len(), MAX_THREADS + 1);
     }
 }
