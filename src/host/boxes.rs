@@ -4,7 +4,6 @@
 //! may enter it. It is removed after the job, and its boxes move to the run directory.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -12,6 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
+pub use crate::host::box_owner::KEPT;
+use crate::host::box_owner::{OWNER, Owner};
 use crate::host::files::{self, Dir, Identity, KnownDirectories};
 use crate::host::private::user_dir;
 use crate::host::proc;
@@ -19,12 +20,6 @@ use crate::host::sys;
 
 /// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;
-/// File that identifies the owner of a directory: see [`Owner`].
-const OWNER: &str = "owner";
-/// Directory for kept boxes, in a run directory.
-pub const KEPT: &str = "boxes";
-/// Maximum size of this file, in bytes.
-const MAX_OWNER: u64 = 64 << 10;
 /// Age after which a directory without an owner is removed; its ranks were not started by `run`.
 const MAX_UNOWNED_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Time limit for the cleanup of dead runs before a run, since their run directories may be on a
@@ -269,84 +264,6 @@ fn in_shared_memory(base: &Path, job: &str, keep: Option<&Dir>) -> io::Result<Di
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Contents of an [`OWNER`] file: the process that made the directory, and where its boxes belong.
-///
-/// It is read only in a directory that no other user can have written to. Nothing is written to `run_dir` unless
-/// the directory for boxes in it is the one that the process had opened.
-struct Owner {
-    pid: u32,
-    start_ticks: u64,
-    boot_id: String,
-    run_dir: Option<PathBuf>,
-    /// The directory for kept boxes in `run_dir`.
-    kept: Option<Identity>,
-}
-
-impl Owner {
-    fn this_process(keep: Option<&Dir>) -> io::Result<Self> {
-        let pid = std::process::id();
-        Ok(Self {
-            pid,
-            start_ticks: proc::Stat::read(pid)?.start_ticks,
-            boot_id: proc::boot_id(),
-            run_dir: keep.and_then(|it| it.path().parent()).map(Path::to_owned),
-            kept: keep.map(Dir::identity).transpose()?,
-        })
-    }
-
-    /// Reads the file; `None`: there is none of this user.
-    fn read(dir: &Dir) -> Option<Self> {
-        let text = dir.read_text(OWNER.as_ref(), MAX_OWNER).ok()?;
-        let mut lines = text.lines();
-        let mut words = lines.next()?.split(' ');
-        let (pid, start_ticks) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let boot_id = words.next()?.to_owned();
-        let run_dir = lines.next().filter(|it| !it.is_empty()).map(PathBuf::from);
-        let kept = lines.next().and_then(|line| {
-            let (device, inode) = line.split_once(' ')?;
-            Some(Identity { device: device.parse().ok()?, inode: inode.parse().ok()? })
-        });
-        Some(Self { pid, start_ticks, boot_id, run_dir, kept })
-    }
-
-    /// Whether the process is alive; `None`: unknown.
-    fn is_alive(&self) -> Option<bool> {
-        let this_boot = proc::boot_id();
-        let are_known = !self.boot_id.is_empty() && !this_boot.is_empty();
-        are_known.then(|| self.boot_id == this_boot && proc::is_alive(self.pid, self.start_ticks))
-    }
-
-    /// Where the boxes belong; `None`: there is no such directory any more.
-    ///
-    /// # Errors
-    ///
-    /// If the directory is not the one that the process had opened.
-    fn destination(&self) -> io::Result<Option<Dir>> {
-        let Some(run_dir) = &self.run_dir else {
-            return Ok(None);
-        };
-        let opened = Dir::open_own(run_dir).and_then(|it| it.own_child(KEPT.as_ref()));
-        match opened {
-            Ok(dir) if Some(dir.identity()?) == self.kept => Ok(Some(dir)),
-            Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run_dir = self.run_dir.as_deref().unwrap_or(Path::new(""));
-        writeln!(f, "{} {} {}", self.pid, self.start_ticks, self.boot_id)?;
-        writeln!(f, "{}", run_dir.display())?;
-        match self.kept {
-            Some(kept) => writeln!(f, "{} {}", kept.device, kept.inode),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The directories of boxes in shared memory that no other user can have written to.
 fn own_dirs(user: &Dir) -> impl Iterator<Item = Dir> + use<'_> {
     let names = user.names().unwrap_or_default();
@@ -382,7 +299,7 @@ fn sweep(user: &Path) {
 
 /// Whether nothing in a directory of boxes is needed any more. Moves its boxes to where they belong.
 fn is_done(dir: &Dir) -> bool {
-    let Some(owner) = Owner::read(dir) else {
+    let Some(owner) = Owner::read(dir).filter(|it| !it.is_in_other_container()) else {
         return is_stale(dir);
     };
     // A directory that cannot be read may contain evidence.
@@ -572,6 +489,19 @@ mod tests {
         BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
         assert!(!dead.path().exists());
         assert!(run.path().join("boxes/1.2.c10d.box").exists());
+    }
+
+    #[test]
+    fn boxes_of_a_run_in_another_container_are_not_moved() {
+        let (_dir, shm, run) = dirs();
+        let other = BoxDir::create(&shm, "other", Some(&run)).unwrap();
+        let owner = other.path().join(OWNER);
+        let text = fs::read_to_string(&owner).unwrap();
+        let pid = std::process::id().to_string();
+        let text = text.replacen(&pid, "4194304", 1).replacen("pid:[", "pid:[1", 1);
+        fs::write(&owner, text).unwrap();
+        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        assert!(other.path().exists());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The host, below everything that asks it: processes and their limits, names of this program's own directories, and
 //! the files that it opens and changes.
 
+mod box_owner;
 pub mod boxes;
 pub mod cgroup;
 pub mod files;

@@ -189,6 +189,13 @@ pub fn boot_id() -> String {
     text.trim().to_owned()
 }
 
+/// Name of the namespace in which this process and those that it sees have their pids; empty if it cannot be read.
+#[must_use]
+pub fn pid_namespace() -> String {
+    let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    link.to_string_lossy().into_owned()
+}
+
 /// Pids of all current processes.
 ///
 /// # Errors

@@ -14,6 +14,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ddp_doctor_agent::files::own_number;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::AddressError;
@@ -213,11 +214,10 @@ pub async fn sweep() {
 /// Directories in which sockets of this user may be, in order of preference. They do not depend on
 /// the environment, so that every process of the user finds the same ones.
 fn folders() -> [PathBuf; 3] {
-    let user = files::user_id();
     [
         private::user_dir(Path::new(private::SHARED_MEMORY)),
-        PathBuf::from(format!("/run/user/{user}/ddp-doctor")),
-        PathBuf::from(format!("/tmp/ddp-doctor-{user}")),
+        PathBuf::from(format!("/run/user/{}/ddp-doctor", own_number())),
+        private::user_dir(Path::new("/tmp")),
     ]
 }
 

@@ -61,6 +61,24 @@ fn ranks_in_a_rootless_container_are_diagnosed() {
     assert!(said.contains("\"ranks_reporting\": 2") && said.contains("verdict: healthy"), "{said}");
 }
 
+/// There everybody has the user id 0, and shares memory with the host.
+#[test]
+fn users_in_rootless_containers_and_root_of_the_host_do_not_take_names_from_each_other() {
+    let script = r#"
+        attacker unshare --user --map-root-user /mnt/app/bin/ddp-doctor run -- true
+        rootless /mnt/app/bin/ddp-doctor run -- true
+        victim /mnt/app/bin/ddp-doctor run -- true
+        /mnt/app/bin/ddp-doctor run --run-dir /mnt/root -- true
+        echo "names: $(ls /dev/shm | tr '\n' ' ')"
+    "#;
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
+    assert!(said.contains("names: ddp-doctor-0 ddp-doctor-64126 ddp-doctor-65534 \n"), "{said}");
+    for word in ["left alone", "cannot connect", "belongs to"] {
+        assert!(!said.contains(word), "{word}: {said}");
+    }
+}
+
 /// An owner without an id there is root of the host, or any other user.
 #[test]
 fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {

@@ -23,7 +23,7 @@ pub use ddp_doctor_proto::blackbox::Call;
 pub(crate) use faults::reset_after_fork;
 pub use followed::{FOLLOWED, FollowedBy, Following};
 pub use open::OpenError;
-pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR, shared_memory};
+pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR};
 pub use reader::{
     Frontier, GroupCreation, Identity, Inside, Item, ReadRecord, Reader, ThreadState,
 };

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use crate::files::{Dir, KnownDirectories, Missing};
+use crate::files::{Dir, KnownDirectories, Missing, own_directory_name};
 use crate::sys;
 
 /// Directory for the boxes of a job, set by the process that started the job.
@@ -52,7 +52,7 @@ impl Place {
             |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let first = variable(BOX_DIR).map_or_else(
             || {
-                let private = shared_memory(sys::effective_uid());
+                let private = shared_memory();
                 let name = match world {
                     "" => job.to_owned(),
                     world => format!("{job}.{world}"),
@@ -188,10 +188,9 @@ impl Candidate {
     }
 }
 
-/// The directory in shared memory that contains the directories of a user's jobs.
-#[must_use]
-pub fn shared_memory(uid: u32) -> PathBuf {
-    PathBuf::from(format!("/dev/shm/ddp-doctor-{uid}"))
+/// The directory in shared memory that contains the directories of this user's jobs.
+fn shared_memory() -> PathBuf {
+    Path::new("/dev/shm").join(own_directory_name())
 }
 
 /// File name of a black box: `PID.START_TICKS.LAYER.box`.

@@ -12,11 +12,13 @@
 mod calls;
 mod dir;
 mod known;
+mod own_names;
 mod regular;
 mod walk;
 
 pub(crate) use dir::{Access, Dir};
 pub use known::{Identity, KnownDirectories};
+pub use own_names::{own_directory_name, own_number};
 pub use regular::{open_regular, reopen};
 pub(crate) use walk::{MAX_LINKS, components, is_private_group};
 pub use walk::{Missing, Walked, can_any_other_write, can_others_write, refused, walk};
