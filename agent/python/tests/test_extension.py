@@ -432,10 +432,18 @@ dist.all_reduce(torch.ones(1))
         self.addCleanup(shutil.rmtree, folder)
         alone = shutil.copy(library(), folder)
         beside = os.path.join(folder, EXTENSION)
+        extension = os.path.join(os.path.dirname(library()), EXTENSION)
+
+        def link_in_a_shared_directory():
+            os.chmod(folder, 0o1777)
+            os.unlink(beside)
+            os.symlink(extension, beside)
+
         for ranks, place in (
             (2, lambda: None),
             (1, lambda: open(beside, "w").close()),
-            (1, lambda: os.chmod(shutil.copy(os.path.join(os.path.dirname(library()), EXTENSION), beside), 0o777)),
+            (1, lambda: os.chmod(shutil.copy(extension, beside), 0o777)),
+            (1, link_in_a_shared_directory),
         ):
             place()
             outcome = job(

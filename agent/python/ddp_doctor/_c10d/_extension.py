@@ -76,11 +76,14 @@ def _load():
 
 def _check(file, library):
     """Raises if a user that could not replace the library could have placed the extension."""
-    found, beside = os.stat(file), os.stat(library)
-    if found.st_uid not in (0, os.geteuid(), beside.st_uid):
-        raise OSError("%s belongs to user %d" % (file, found.st_uid))
-    if found.st_mode & _WRITABLE_BY_OTHERS:
-        raise OSError("%s is writable by other users" % file)
+    trusted = 0, os.geteuid(), os.stat(library).st_uid
+    # Where others can create entries, the extension may be a link that leads to any library of a trusted user.
+    for path in os.path.dirname(file), file:
+        found = os.stat(path)
+        if found.st_uid not in trusted:
+            raise OSError("%s is not used: %s belongs to user %d" % (file, path, found.st_uid))
+        if found.st_mode & _WRITABLE_BY_OTHERS:
+            raise OSError("%s is not used: %s is writable by other users" % (file, path))
 
 
 def _addresses():
