@@ -277,8 +277,9 @@ fn begin(draft: &Draft) -> Timestamp {
 fn merge(found: Vec<Draft>) -> Vec<Draft> {
     let mut merged: Vec<Merged> = Vec::new();
     let mut known: BTreeMap<EventKey, usize> = BTreeMap::new();
+    let places = Places::new(&found);
     for draft in found {
-        let key = EventKey::new(&draft);
+        let key = EventKey::new(&draft).map(|key| places.complete(key));
         if let Some(&twin) = key.as_ref().and_then(|key| known.get(key)) {
             merged[twin].others.push(draft);
             continue;
@@ -316,10 +317,35 @@ impl EventKey {
     }
 }
 
+/// The lines at which events with one text happened.
+struct Places(BTreeMap<EventKey, BTreeSet<String>>);
+
+impl Places {
+    fn new(found: &[Draft]) -> Self {
+        let mut places: BTreeMap<EventKey, BTreeSet<String>> = BTreeMap::new();
+        for mut key in found.iter().filter_map(EventKey::new) {
+            let line = key.event.as_mut().map(|event| std::mem::take(&mut event.1));
+            let lines = places.entry(key).or_default();
+            lines.extend(line.filter(|it| !it.is_empty()));
+        }
+        Self(places)
+    }
+
+    /// Adds the line of the other events to one whose line is unknown, if they have one line.
+    fn complete(&self, mut key: EventKey) -> EventKey {
+        let only = self.0.get(&key).filter(|lines| lines.len() == 1).and_then(|it| it.first());
+        if let (Some((_, line)), Some(only)) = (key.event.as_mut(), only) {
+            line.clone_from(only);
+        }
+        key
+    }
+}
+
 /// Whether two events differ at most in numbers, such as ports, process ids and addresses, and
-/// happened at one line.
+/// happened at one line as far as their lines are known.
 fn is_alike(a: &str, b: &str) -> bool {
-    a == b || without_differences(a) == without_differences(b)
+    let ((text, line), (other, others)) = (without_differences(a), without_differences(b));
+    text == other && (line == others || line.is_empty() || others.is_empty())
 }
 
 /// The text of an event without its numbers, and its line.
@@ -353,11 +379,11 @@ fn without_numbers(text: &str) -> String {
 /// What stands in merged events for numbers that differ.
 const ANY: &str = "N";
 
-/// Two events that differ in numbers alone, with [`ANY`] in place of these.
+/// Two events that differ in numbers alone, with [`ANY`] in place of these, and without a line that one of them lacks.
 fn shared(a: &str, b: &str) -> String {
     let pairs = words(a).zip(words(b));
-    let shared = pairs.map(|(one, other)| [if one == other { one.0 } else { ANY }, one.1]);
-    shared.flatten().collect()
+    let shared = pairs.map(|(one, other)| [if one.0 == other.0 { one.0 } else { ANY }, one.1]);
+    shared.flatten().collect::<String>().trim_end().to_owned()
 }
 
 impl Merged {

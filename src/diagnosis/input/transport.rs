@@ -3,7 +3,8 @@
 use crate::input::backends;
 
 /// Layers beside the backends whose names only their own errors contain.
-const LAYERS: [&str; 5] = ["ProcessGroup", "TCPStore", "recvValue failed", "oneCCL", "EI000"];
+const LAYERS: [&str; 6] =
+    ["ProcessGroup", "TCPStore", "recvValue failed", "oneCCL", "EI000", "hccl api failed"];
 /// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
 /// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
 const CLASSES: [&str; 7] = [
@@ -125,6 +126,7 @@ mod tests {
             "RuntimeError: Timed out waiting 30000ms for recv operation to complete",
             "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 10000 ms",
             "RuntimeError: HCCL error in wait: EI0002: The wait execution of the Notify register times out.",
+            "RuntimeError: [ERROR] 2026-03-02-08:41:12.330 (PID:7, Device:0, RankID:0) ERR02200 DIST call hccl api failed.",
             "RuntimeError: UCC_ERR_TIMED_OUT in a collective of XCCL",
             "RuntimeError: [Rank 0][ProcessGroupUCC-0][COLL] failed: Connection reset by remote peer",
             "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",

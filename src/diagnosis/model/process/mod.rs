@@ -430,5 +430,10 @@ pub mod libc_signal {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)
     }
 
+    /// Whether the kernel sends the signal to a process that crashed: SIGILL, SIGBUS, SIGFPE and SIGSEGV.
+    pub const fn is_crash(signal: i32) -> bool {
+        matches!(signal, 4 | 7 | 8 | 11)
+    }
+
     pub use ddp_doctor_proto::words::signal_name as name;
 }
