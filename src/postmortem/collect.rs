@@ -40,6 +40,8 @@ pub(super) struct Collected {
     pub(super) dumps: Vec<PathBuf>,
     /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
+    /// Logs that state nothing but that their job ended well.
+    pub(super) successes: Vec<Log>,
     pub(super) remarks: Vec<Remark>,
     /// Files that cannot be read.
     closed: Vec<(PathBuf, io::Error)>,
@@ -233,16 +235,17 @@ impl Collected {
         if let Some(trouble) = &log.trouble {
             self.remark(path, trouble.clone());
         }
-        if log.is_empty() {
-            if log.states_success() {
-                self.remark(path, "this text states no failure: its job ended well");
-            }
-            return log.states_success();
+        let is_empty = log.is_empty();
+        let states_success = log.states_success();
+        if is_empty && states_success {
+            self.remark(path, "this text states no failure: its job ended well");
         }
-        if self.takes(path) {
+        if !is_empty && self.takes(path) {
             self.logs.push(log);
+        } else if is_empty && states_success && self.takes(path) {
+            self.successes.push(log);
         }
-        true
+        !is_empty || states_success
     }
 
     /// Adds a run directory, or any directory with evidence.

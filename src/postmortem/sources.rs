@@ -38,13 +38,20 @@ pub(super) fn find(
     found.logs.extend(dumps.logs);
     found.beside.extend(dumps.logs_with_dumps);
     let mut dumps = dumps.jobs;
+    let successes = std::mem::take(&mut found.successes);
     add_logs(&mut dumps, &mut found, remarks);
     let (logs, recorded): (Vec<jobs::RecordedJob>, Vec<jobs::RecordedJob>) =
         of_jobs(found, remarks);
     let recorded = recorded.into_iter().map(Source::Recorded);
     let dumps = dumps.into_iter().map(Source::Dumps);
     let logs = logs.into_iter().map(Source::Logs);
-    recorded.chain(dumps).chain(logs).collect()
+    let mut sources: Vec<Source> = recorded.chain(dumps).chain(logs).collect();
+    // Beside other evidence, such a log may be of an attempt that succeeded later.
+    if sources.is_empty() && !successes.is_empty() {
+        let job = jobs::RecordedJob { logs: successes, ..jobs::RecordedJob::default() };
+        sources.push(Source::Logs(job));
+    }
+    sources
 }
 
 fn of_jobs(

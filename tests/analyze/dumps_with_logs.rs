@@ -1,5 +1,5 @@
 //! Dumps and the output of torchrun of one job together: eight real jobs over Gloo in `tests/fixtures/dumps-with-logs`,
-//! with the truth of each beside its files.
+//! and in its folder `nccl` jobs in the form of NCCL's dumps, with the truth of each beside its files.
 
 use std::fs::{self, File};
 use std::io::copy;
@@ -78,6 +78,81 @@ fn dumps_with_the_log_of_their_job_name_the_culprit() {
             };
             failures.extend(checked.err().map(|it| format!("{job}, without {without:?}: {it}")));
         }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The truth of a job over NCCL.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NcclTruth {
+    /// What happened, for readers.
+    #[expect(dead_code, reason = "for readers")]
+    incident: String,
+    /// Code of the leading finding.
+    code: String,
+    root: Vec<u32>,
+    victims: Option<Vec<u32>>,
+    /// A part of its summary.
+    summary: String,
+    /// What contradicts that the log is of the job of the dumps; it has a report of its own then.
+    contradiction: Option<String>,
+}
+
+impl NcclTruth {
+    fn check(&self, analysis: &Analysis) -> Result<(), String> {
+        let remarks: Vec<&str> = analysis.remarks.iter().map(|it| &*it.text).collect();
+        let refused = remarks.iter().find(|it| it.contains("of another job than the dumps"));
+        let reports = if self.contradiction.is_some() { 2 } else { 1 };
+        if analysis.reports.len() != reports || refused.is_some() != self.contradiction.is_some() {
+            return Err(format!("{} reports, {remarks:?}", analysis.reports.len()));
+        }
+        if let (Some(refused), Some(expected)) = (refused, &self.contradiction)
+            && !refused.contains(expected)
+        {
+            return Err(format!("{refused} does not state {expected:?}"));
+        }
+        let of_dumps = analysis.reports.iter().filter(|it| it.job.backends == ["nccl"]);
+        let leading = of_dumps.filter_map(|it| it.findings.first()).next().ok_or("no finding")?;
+        let is_right = leading.code == self.code
+            && leading.ranks.root == self.root
+            && self.victims.as_ref().is_none_or(|it| *it == leading.ranks.victims)
+            && leading.summary.contains(&self.summary)
+            && (self.contradiction.is_some() || leading.confidence >= Confidence::Supported);
+        let found = || {
+            let ranks = &leading.ranks;
+            format!("{} {:?} {:?} {}", leading.code, ranks.root, ranks.victims, leading.summary)
+        };
+        if is_right { Ok(()) } else { Err(found()) }
+    }
+}
+
+#[test]
+fn dumps_of_nccl_with_the_log_of_their_job_name_the_culprit() {
+    let root = folder("nccl");
+    let mut jobs: Vec<PathBuf> = fs::read_dir(&root)
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .filter(|it| it.is_dir())
+        .collect();
+    jobs.sort();
+    assert!(jobs.len() >= 8, "{jobs:?}");
+    let mut failures = Vec::new();
+    for job in jobs {
+        let truth = fs::read_to_string(job.join("truth.toml")).unwrap();
+        let truth: NcclTruth = toml::from_str(&truth).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(&job).unwrap().map(|it| it.unwrap().path()) {
+            if entry.extension().is_some_and(|it| it == "gz") {
+                let mut packed = GzDecoder::new(File::open(&entry).unwrap());
+                let name = entry.file_stem().unwrap();
+                copy(&mut packed, &mut File::create(dir.path().join(name)).unwrap()).unwrap();
+            }
+        }
+        fs::copy(job.join("torchrun.log"), dir.path().join("torchrun.log")).unwrap();
+        let checked = truth.check(&analyze(&dir));
+        let name = job.file_name().unwrap().to_string_lossy().into_owned();
+        failures.extend(checked.err().map(|it| format!("{name}: {it}")));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -354,6 +354,48 @@ fn file_without_evidence_is_named_with_what_was_expected() {
 }
 
 #[test]
+fn log_of_a_job_that_ended_well_is_healthy() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = include_bytes!("../fixtures/job_that_ended_well.log");
+    fs::write(dir.path().join("train.log"), log).unwrap();
+    for path in ["train.log", "."] {
+        let output = program(dir.path()).args(["analyze", path]).output().unwrap();
+        let (out, message) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+        let (out, message) = (out.unwrap(), message.unwrap());
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        assert!(out.starts_with("healthy: ") && out.contains("no problems found"), "{out}");
+        assert!(message.contains("this text states no failure: its job ended well"), "{message}");
+    }
+    // Beside a log with a failure, it is no verdict.
+    fs::write(dir.path().join("node1.log"), excerpt()).unwrap();
+    let output = program(dir.path()).args(["analyze", "."]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn equal_errors_at_two_lines_are_two_findings() {
+    let raised = |rank: u32, line: &str| {
+        format!(
+            "[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File \"/srv/{line}, in <module>\n"
+        )
+    };
+    let error = |rank: u32| format!("[rank{rank}]: OSError: [Errno 116] Stale file handle\n");
+    let text = [
+        raised(0, "fit.py\", line 19"),
+        error(0),
+        raised(1, "save.py\", line 7"),
+        error(1),
+        // Its line is unknown, and may be either.
+        error(2),
+    ];
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.concat().as_bytes()).unwrap();
+    let report = report_of(file.path()).unwrap();
+    let roots: Vec<&[u32]> = report.findings.iter().map(|it| &*it.ranks.root).collect();
+    assert_eq!(roots, [&[0], &[1], &[2]]);
+}
+
+#[test]
 fn job_of_files_in_the_current_folder_has_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("job7");

@@ -10,8 +10,9 @@ use crate::ingest::logs::lines::{Label, Line, Name, Worker, report_time};
 use crate::ingest::logs::scan::{self, after, cut, number, small_after, until};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
-/// Lightning, fairseq, torchtitan, Megatron-LM, and the trainer of Transformers.
-const SUCCESSES: [(&str, &str); 7] = [
+/// Lightning, fairseq, torchtitan, Megatron-LM, the trainer of Transformers, a server of SGLang that was stopped, Ray,
+/// the operator of Kubernetes, and Slurm's `seff`.
+const SUCCESSES: [(&str, &str); 11] = [
     ("worker group successfully finished", ""),
     ("] Process ", " exits successfully."),
     ("`Trainer.fit` stopped: `max_", ""),
@@ -19,11 +20,16 @@ const SUCCESSES: [(&str, &str); 7] = [
     ("[titan] ", " Training completed"),
     ("[after training is done] datetime: ", ""),
     ("Training completed. Do not forget to share your model", ""),
+    ("Gracefully exiting... Remaining number of requests 0.", ""),
+    ("Job 'raysubmit_", "' succeeded"),
+    ("PyTorchJob ", " successfully completed."),
+    ("State: COMPLETED ", "(exit code 0)"),
 ];
 /// What to do about a node that Slurm lost, and about one that Ray lost.
 const FAILED_NODE: &str = "Find out why that node failed (sinfo -R), and exclude it.";
 const DEAD_NODE: &str =
     "Find out why that node stopped answering: its kernel's log, the log of its raylet.";
+const LOST_DAEMON: &str = "Find out why mpirun lost its daemon on that node: whether the node runs, and the network to it.";
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
@@ -256,6 +262,14 @@ impl Report {
                 let how = ExitStatus::of_status(-KILL);
                 let how = ExitStatus { for_memory, ..how };
                 facts.add(label.into(), at, Statement::Ended(how));
+            }
+            "Remote daemon" => {
+                if let Some(node) = after(value, " on node ") {
+                    let host = Some(cut(until(node, &[' ']), 256).into());
+                    let who = Subject { host, ..Subject::default() };
+                    let what = Statement::NodeFailed { by: "mpirun", next: LOST_DAEMON };
+                    facts.add(who, at, what);
+                }
             }
             "Process name" => self.task = value.rsplit_once(',').and_then(|it| scan::rank(it.1)),
             "Exit code" => {

@@ -2,7 +2,8 @@
 //!
 //! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `failed_call`,
 //! `nccl`, `nccl_calls`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
-//! of lines that name a container.
+//! of lines that name a container, `name_resolution` warnings before a failed connection, and `exit_status` the last
+//! line.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
@@ -13,13 +14,16 @@ use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::lines::{Label, Name};
 use crate::diagnosis::event::{Stacks, ThreadStack};
+use crate::diagnosis::model::libc_signal;
 use crate::ingest::stack_text::frame_bytes;
 
 mod c10d;
 mod container_prefixes;
 mod dialects;
+mod exit_status;
 mod failed_call;
 mod launcher;
+mod name_resolution;
 mod nccl;
 mod nccl_calls;
 mod reader;
@@ -148,6 +152,8 @@ pub(super) enum Statement {
     CutOff { place: Option<Where> },
     /// It lost its connection to the store at this address.
     LostStore { server: Arc<str> },
+    /// It could not connect to this host, whose name it could not resolve.
+    Unresolved { host: Arc<str>, reason: Arc<str> },
     /// The launcher was asked to end the job by this signal.
     Interrupted { signal: i32 },
     /// The launcher restarts the ranks.
@@ -192,6 +198,7 @@ impl Statement {
             Self::CalledAt { place } => frame_bytes(place),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
+            Self::Unresolved { host, reason } => host.len() + reason.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::OfModel { lines, .. } => lines.len(),
             Self::Misses { ranks, .. } => ranks.len() * 4,
@@ -231,6 +238,11 @@ impl ExitStatus {
     pub(super) const fn is_requested(self) -> bool {
         let is_killed = matches!(self.signal, Some(9)) || matches!(self.code, Some(137));
         self.is_terminated() || is_killed && !self.for_memory
+    }
+
+    /// Whether the process crashed in native code.
+    pub(super) const fn is_crash(self) -> bool {
+        matches!(self.signal, Some(signal) if libc_signal::is_crash(signal))
     }
 
     pub(super) const fn exit(self) -> Exit {
@@ -306,6 +318,11 @@ impl Facts {
         let is_news =
             |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished);
         !self.facts.iter().any(is_news) && self.stacks.is_empty()
+    }
+
+    /// Whether it states at most which ranks there are.
+    fn has_only_names(&self) -> bool {
+        self.facts.iter().all(|fact| is_name(&fact.what)) && self.stacks.is_empty()
     }
 
     pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {

@@ -10,8 +10,12 @@ use ddp_doctor_proto::report::Timestamp;
 use super::container_prefixes::Prefixes;
 use super::dialects::{self, Dialects, Section};
 use super::failed_call::{self, FailedCall};
+use super::name_resolution::NameResolution;
 use super::traceback::{self, Traceback};
-use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
+use super::{
+    ExitStatus, Facts, LineNumber, Statement, Subject, c10d, exit_status, launcher, nccl,
+    stated_rank,
+};
 use crate::ingest::file_names;
 use crate::ingest::logs::lines::{Form, Label, Line, Lines, Year, of_title};
 use crate::ingest::logs::{folders, scan};
@@ -89,6 +93,7 @@ struct Stream {
     traceback: Traceback,
     report: launcher::Report,
     failed_call: FailedCall,
+    name_resolution: NameResolution,
     dialects: Dialects,
     dump: Dump,
     dumped_at: Timestamp,
@@ -121,6 +126,8 @@ struct Reader {
     section: Option<u32>,
     /// The process whose error of NCCL is being read, the reason of which follows in lines without a label.
     reporter: Option<Label>,
+    /// The last line states that a command ended with status 0.
+    ends_with_zero: bool,
 }
 
 impl Reader {
@@ -140,6 +147,7 @@ impl Reader {
             speaker: None,
             section: None,
             reporter: None,
+            ends_with_zero: false,
         }
     }
 
@@ -186,6 +194,9 @@ impl Reader {
             Some(Section::End) => self.section = None,
             None if line.label == Label::default() => line.label.rank = self.section,
             None => {}
+        }
+        if !line.text.trim_end().is_empty() {
+            self.ends_with_zero = line.label == Label::default() && exit_status::is_zero(line.text);
         }
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
@@ -262,6 +273,10 @@ impl Reader {
         self.facts.drop_network_warnings();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);
+        // The command may have ended with another one, "tee", which does not fail.
+        if self.ends_with_zero && self.facts.has_only_names() {
+            self.facts.add(Subject::default(), self.facts.last, Statement::Finished);
+        }
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts
@@ -296,6 +311,7 @@ impl Stream {
         stated_rank::read(line, at, facts);
         self.dialects.read(line, at, facts);
         self.failed_call.read(line, at, facts);
+        self.name_resolution.read(line, at, facts);
         self.traceback.read(line, at, facts);
     }
 

@@ -48,6 +48,9 @@ const FATAL_IN_LINE: &str = "Scheduler hit an exception: ";
 /// What precedes the rank whose parameters had no gradient.
 const WITHOUT_GRADIENT: &str = " which did not receive grad for rank ";
 
+/// What a process prints when it exits.
+const EXITS: &str = "destroy_process_group() was not called before program exit";
+
 /// How Ray reports that it killed a process of a node that had too little memory.
 const LOW_MEMORY: &str = "killed due to the node running low on memory";
 
@@ -109,7 +112,7 @@ impl Traceback {
 
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
-        if !line.text.trim().is_empty() {
+        if !line.text.trim().is_empty() && !line.text.contains(EXITS) {
             if !facts.has_progressed && is_progress(line) {
                 facts.has_progressed = true;
                 facts.progress = facts.line.number;
@@ -279,6 +282,8 @@ impl Traceback {
             "monitoredBarrier",
             "ActorDiedError",
             "Hccl",
+            "hccl api failed",
+            "Graph execution error",
             LOW_MEMORY,
         ];
         known.iter().any(|it| self.text.contains(it))

@@ -23,7 +23,7 @@ const ECHO: Duration = Duration::from_secs(2);
 
 impl LoggedJob {
     /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
-    /// known and others stopped as well: they lost a peer, or write to the same log and state no later progress.
+    /// known and others stopped as well: they lost a peer or the store, or write to the same log and state no later progress.
     /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
     pub(super) fn mark_last_exceptions_uncaught(&mut self, all: &[&Facts]) {
         let fails = |rank: &Rank| {
@@ -37,7 +37,7 @@ impl LoggedJob {
             raised.any(|it| transport::is_due_to_others(&it.text))
         };
         let is_shared = all.len() == 1 && self.ranks.len() > 1;
-        let stopped = is_shared || self.ranks.values().any(lost);
+        let stopped = is_shared || self.ranks.values().any(lost) || self.joins.has_lost_store();
         let has_progressed = all.iter().any(|it| it.has_progressed);
         let is_finished = has_progressed || self.finished.is_some();
         if !stopped || is_finished || self.ranks.values().any(fails) {
@@ -78,7 +78,12 @@ impl LoggedJob {
                 }
                 is_kept
             });
-            if let Some((_, how)) = rank.ended.take_if(|(at, _)| *at >= given_up) {
+            // Watchdogs abort. A rank that crashed, and gave up nothing, is the one that others waited for, whenever
+            // its launcher noticed that.
+            let is_later = |(at, how): &mut (Timestamp, ExitStatus)| {
+                *at >= given_up && (waited || !how.is_crash())
+            };
+            if let Some((_, how)) = rank.ended.take_if(is_later) {
                 rank.ended_later = Some(how.exit());
             }
         }

@@ -147,6 +147,11 @@ impl Joins {
         *known = seconds.max(*known);
     }
 
+    /// Whether some rank lost its connection to the store.
+    pub(super) fn has_lost_store(&self) -> bool {
+        !self.without_store.is_empty()
+    }
+
     pub(super) fn lost_store(&mut self, rank: Option<u32>, server: &Arc<str>) {
         self.without_store.extend(rank);
         self.store.get_or_insert_with(|| Arc::clone(server));

@@ -365,6 +365,9 @@ impl LoggedJob {
             Statement::KilledForMemory => rank.killed_for_memory = Some(at),
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
+            Statement::Unresolved { host, reason } => {
+                self.note_unresolved(&format!("rank {number}"), host, reason);
+            }
             Statement::OfModel { fact, total, lines } => {
                 rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) });
             }
@@ -398,7 +401,7 @@ impl LoggedJob {
             return;
         };
         if *by_launcher {
-            self.note_launcher_exception(text);
+            self.note_launcher_exception(&fact.who, text);
         } else if *went_on {
             let note = went_on_after(&format!("rank {number}"), text, place.as_ref());
             self.note(Topic::Exception, note);

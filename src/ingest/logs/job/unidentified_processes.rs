@@ -43,7 +43,7 @@ impl LoggedJob {
                 }
                 let mut topic = Topic::Exception;
                 let text = if *by_launcher {
-                    return self.note_launcher_exception(text);
+                    return self.note_launcher_exception(who, text);
                 } else if *went_on {
                     went_on_after(&name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
@@ -69,6 +69,10 @@ impl LoggedJob {
             }
             Statement::Quoted { text } => self.quoted(text),
             Statement::LostStore { server } => self.joins.lost_store(None, server),
+            Statement::Unresolved { host, reason } => {
+                let worker = who.label.worker.map(|it| format!("a process of {}", it.name));
+                self.note_unresolved(&worker.unwrap_or_else(|| name(who)), host, reason);
+            }
             Statement::Network { on, text } => self.network_failed(None, on, text),
             Statement::Cancelled { why, at: when } => {
                 let advice = match why.as_deref() {
@@ -207,24 +211,34 @@ impl LoggedJob {
         unknown.remove(index);
     }
 
+    /// Adds a note on a process that could not resolve the name of a host.
+    pub(super) fn note_unresolved(&mut self, who: &str, host: &str, reason: &str) {
+        let text = format!(
+            "{who} could not resolve the name {host} ({reason})\nCheck the name, and how that process resolves names \
+             (getent hosts {host})."
+        );
+        self.note(Topic::Loss, text);
+    }
+
     /// Takes an exception of a launcher.
-    pub(super) fn note_launcher_exception(&mut self, text: &str) {
+    pub(super) fn note_launcher_exception(&mut self, who: &Subject, text: &str) {
+        let who = launcher(who);
         let is_loss = text.starts_with("Rendezvous") || transport::is_loss_of_peer(text);
         let topic = if is_loss { Topic::Loss } else { Topic::Exception };
         let note = if text.starts_with("RendezvousTimeoutError") {
             format!(
-                "a launcher raised {text}: not all nodes of the launch came in time\nCheck that every node was \
+                "{who} raised {text}: not all nodes of the launch came in time\nCheck that every node was \
                  started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
             )
         } else if text.starts_with("RendezvousConnectionError") {
             format!(
-                "a launcher raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
+                "{who} raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
                  to it."
             )
         } else if transport::is_loss_of_peer(text) {
-            Loss::parse(text).note("a launcher", 1, None, text)
+            Loss::parse(text).note(&who, 1, None, text)
         } else {
-            format!("a launcher raised {text}")
+            format!("{who} raised {text}")
         };
         self.note(topic, note);
     }
@@ -362,6 +376,12 @@ impl LoggedJob {
 /// Whether the text names the process by more than its id.
 const fn is_named(who: &Subject) -> bool {
     who.label.worker.is_some() || who.label.local.is_some() || who.label.task.is_some()
+}
+
+/// What the text calls a process that is a launcher.
+fn launcher(who: &Subject) -> String {
+    let worker = who.label.worker.map(|it| format!("the launcher of {}", it.name));
+    worker.unwrap_or_else(|| "a launcher".into())
 }
 
 /// What the text calls the process.

@@ -7,12 +7,14 @@ use crate::ingest::logs::facts::{Facts, Statement};
 use crate::ingest::logs::lines::{Line, bracketed_rank};
 use crate::ingest::logs::scan::{after, number_after, rank, until};
 
-/// What states such a timeout: its codes, and the task that waits.
-const TIMEOUTS: [&str; 3] = ["EI0002", "EI0006", "taskType[Notify Wait]"];
+/// What states such a timeout: its codes, the task that waits, and the link that was not made.
+const TIMEOUTS: [&str; 4] =
+    ["EI0002", "EI0006", "taskType[Notify Wait]", "Create Dest error! createLink"];
 /// What precedes the rank that did not come, in brackets.
-const MISSING: [&str; 4] = ["remote rank [", "remote rank:[", "remote rank[", "remoteRank["];
+const MISSING: [&str; 5] =
+    ["remote rank [", "remote rank:[", "remote rank[", "remoteRank[", "dst_rank["];
 /// What precedes the rank that waited.
-const OWN: [&str; 3] = ["local rank [", "local rank[", "localRank["];
+const OWN: [&str; 4] = ["local rank [", "local rank[", "localRank[", "para:rank["];
 /// Shortest wait: the text may state none.
 const MIN_WAIT_MS: u64 = 1;
 
