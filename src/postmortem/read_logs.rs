@@ -35,7 +35,7 @@ impl ReadLogs {
     pub(super) fn add(&mut self, path: &Path, log: &Log) {
         self.bytes = self.bytes.saturating_add(log.bytes);
         if let Some(identity) = identity(path) {
-            self.known.insert(identity, !log.is_empty());
+            self.known.insert(identity, !log.is_empty() || log.states_success());
         }
     }
 }
