@@ -159,7 +159,12 @@ pub(in crate::node) fn readable(symbol: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::node::stack_reader::maps::images;
+    use crate::node::stack_reader::memory::ProcessMemory;
 
     #[test]
     fn only_sleeping_threads_have_registers() {
@@ -172,27 +177,78 @@ mod tests {
         }
     }
 
-    #[test]
-    fn sleeping_program_is_unwound_to_its_start() {
-        let mut program = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    /// The frames of the main thread of a program, once it sleeps. They are read for at most a minute.
+    fn frames_asleep(program: &mut Command) -> Vec<Where> {
+        let mut program = program.spawn().unwrap();
         let pid = program.id();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let frames = loop {
-            let memory = crate::node::stack_reader::memory::ProcessMemory::open(pid).unwrap();
-            let loaded = crate::node::stack_reader::maps::images(pid).unwrap();
+            let memory = ProcessMemory::open(pid).unwrap();
+            let loaded = images(pid).unwrap();
             let cache = FunctionCache::default();
             let frames = Native::new(&memory, &loaded, &cache).frames(pid, pid);
-            let is_asleep = frames.first().is_some_and(|it| it.function.contains("nanosleep"));
-            if is_asleep || std::time::Instant::now() > deadline {
+            // From glibc 2.41 on, frames without names are inside of it.
+            let is_asleep = frames.iter().any(|it| it.function.contains("nanosleep"));
+            if is_asleep || Instant::now() > deadline {
                 break frames;
             }
             std::thread::yield_now();
         };
         program.kill().unwrap();
         program.wait().unwrap();
+        frames
+    }
+
+    #[test]
+    fn sleeping_program_is_unwound_to_its_start() {
+        let frames = frames_asleep(Command::new("sleep").arg("600"));
         let names: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
         assert!(names.contains(&"__libc_start_main"), "{frames:#?}");
         assert!(frames.last().unwrap().file.ends_with("/sleep"), "{frames:#?}");
+    }
+
+    /// `middle` addresses its frame by the frame pointer, since the size of its stack is not constant.
+    #[cfg(target_arch = "aarch64")]
+    const DEEP: &str = r"
+        #include <alloca.h>
+        #include <string.h>
+        #include <unistd.h>
+        #define NOINLINE __attribute__((noinline))
+        NOINLINE int inner(char *room) { return (int)sleep(600) + room[0]; }
+        NOINLINE int middle(unsigned size) {
+            char *room = alloca(size);
+            memset(room, 1, size);
+            return inner(room) + room[size / 2];
+        }
+        NOINLINE int outer(unsigned size) { return middle(2 * size) + 1; }
+        int main(int argc, char **argv) { return outer(100 * (unsigned)argc) + argv[0][0]; }
+    ";
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn signed_return_addresses_and_frame_pointers_are_unwound() {
+        let scratch = tempfile::tempdir().unwrap();
+        let [source, program] = ["deep.c", "deep"].map(|it| scratch.path().join(it));
+        fs::write(&source, DEEP).unwrap();
+        for options in [
+            ["-fno-omit-frame-pointer", "-mbranch-protection=none"],
+            ["-fno-omit-frame-pointer", "-mbranch-protection=standard"],
+            ["-fomit-frame-pointer", "-mbranch-protection=pac-ret+leaf"],
+        ] {
+            let mut compiler = Command::new("gcc");
+            compiler.args(["-O1", "-rdynamic"]).args(options).arg(&source).arg("-o").arg(&program);
+            let Ok(compiled) = compiler.status() else {
+                eprintln!("skipped: there is no gcc");
+                return;
+            };
+            assert!(compiled.success());
+            let frames = frames_asleep(&mut Command::new(&program));
+            let names: Vec<&str> = frames.iter().map(|it| it.function.as_str()).collect();
+            let own = names.iter().position(|it| *it == "inner").map(|at| &names[at..]);
+            let calls = ["inner", "middle", "outer", "main"];
+            assert!(own.is_some_and(|own| own.starts_with(&calls)), "{options:?}: {frames:#?}");
+            assert!(names.contains(&"__libc_start_main"), "{options:?}: {frames:#?}");
+        }
     }
 
     #[test]

@@ -217,7 +217,7 @@ hold()
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn native_frames_lead_from_the_kernel_to_the_program() {
     let text = r#"
 import time
@@ -510,7 +510,7 @@ fn random_memory_terminates() {
 }
 
 /// The main thread waits for a mutex that another thread holds.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const MUTEX: &str = "
 import ctypes, threading, time
 libc = ctypes.CDLL(None)
@@ -526,7 +526,7 @@ print('ready', flush=True)
 libc.pthread_mutex_lock(mutex)
 ";
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[test]
 fn holder_of_a_mutex_is_named() {
     for python in interpreters() {
