@@ -547,13 +547,18 @@ mod tests {
         let sink = Arc::clone(&lines);
         let (follower, _commands) = Commander::new();
         let (_job, ending) = watch::channel(false);
+        // Enough for the first answer on a slow machine, such as an emulated one.
+        let timing = Timing {
+            coordinator_patience: Duration::from_secs(2),
+            ..Timing::default().scaled(TimeScale::new(0.01).unwrap())
+        };
         let diagnosis = CoordinatorLink {
             follower,
             log: UserLog::new(move |line| sink.lock().unwrap().push(line.to_owned())),
             job: "job".into(),
             take: |_| true,
             takes_remote: false,
-            timing: Timing::default().scaled(TimeScale::new(0.01).unwrap()),
+            timing,
             ending,
         };
         let address = format!("unix:{}", path.display());
