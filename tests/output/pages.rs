@@ -43,7 +43,7 @@ continues-for = 12
 "#;
 
 /// One of 1 024 ranks never arrives.
-const LARGE: &str = r#"
+pub(super) const LARGE: &str = r#"
 about = "one of 1 024 ranks does not come"
 world = 1024
 stall-after = 2
@@ -89,7 +89,7 @@ pub(super) fn recording(name: &str) -> TempDir {
 
 /// Output of `analyze` in a format.
 #[track_caller]
-fn analyzed(dir: &TempDir, format: &str) -> String {
+pub(super) fn analyzed(dir: &TempDir, format: &str) -> String {
     let arguments = ["analyze", ".", "--format", format, "--fail-on", "never", "--source", "."];
     let output = program(dir.path()).args(arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -135,7 +135,7 @@ fn page_of_a_recorded_hang_has_its_calls_and_waits() {
 }
 
 /// A job in which rank 5 makes another call than its peers, whose calls arrive one after the other.
-fn odd_call(world: u32) -> String {
+pub(super) fn odd_call(world: u32) -> String {
     let peers: Vec<u32> = (0..world).filter(|&rank| rank != 5).collect();
     let at = |index: usize| 3.0 + 2.0 * index as f64 / peers.len() as f64;
     let calls = peers.iter().enumerate().map(|(index, rank)| {
@@ -165,7 +165,7 @@ continues-for = 4
 }
 
 /// A job of which rank 5 does not make the last call, and its peers make theirs one after the other.
-fn missing_call(world: u32) -> String {
+pub(super) fn missing_call(world: u32) -> String {
     let job = odd_call(world);
     let is_kept = |line: &&str| !line.contains("barrier");
     job.lines().filter(is_kept).map(|line| format!("{line}\n")).collect()
@@ -357,7 +357,7 @@ fn text_of_ranks_is_escaped() {
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
 /// Path of a browser; prints why the test is skipped if there is none.
-fn browser() -> Option<PathBuf> {
+pub(super) fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut found = BROWSERS.iter().flat_map(|name| folders.iter().map(move |it| it.join(name)));
@@ -369,7 +369,7 @@ fn browser() -> Option<PathBuf> {
 }
 
 /// The DOM of a page in a browser, and what its console reported.
-fn opened(browser: &Path, page: &str, name: &str) -> (String, Vec<String>) {
+pub(super) fn opened(browser: &Path, page: &str, name: &str) -> (String, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("page.html");
     fs::write(&file, page).unwrap();
@@ -436,12 +436,12 @@ fn graph_of_waits_in_a_browser_groups_ranks_by_what_they_do() {
             "ranks 0–4, {}",
             if world == 8 { "6, 7".into() } else { format!("6–{}", world - 1) }
         );
-        for (job, said) in [
-            (odd_call(world), format!("rank 5 cannot match {peers}")),
-            (missing_call(world), format!("{peers} wait for rank 5")),
+        for (name, job, said) in [
+            ("mismatch", odd_call(world), format!("rank 5 cannot match {peers}")),
+            ("waits", missing_call(world), format!("{peers} wait for rank 5")),
         ] {
-            let (dom, console) =
-                opened(&browser, &analyzed(&evidence(&job), "html"), &format!("waits-{world}"));
+            let page = analyzed(&evidence(&job), "html");
+            let (dom, console) = opened(&browser, &page, &format!("{name}-{world}"));
             assert_eq!(console, Vec::<String>::new(), "{world}");
             assert!(!main_of(&dom).contains("default_pg"), "{world}");
             let (_, graph) = main_of(&dom).split_once("<section id=\"waits\"").unwrap();

@@ -11,8 +11,9 @@ function leadingFinding(job) {
 
 function answer(job) {
   const finding = leadingFinding(job);
+  const isWarned = job.verdict === "healthy" && finding && finding.severity !== "note";
   const verdict = make("p", { class: `verdict ${job.verdict}`, id: "verdict" },
-    make("strong", {}, VERDICTS[job.verdict] ?? job.verdict),
+    make("strong", { class: isWarned ? "warned" : null }, `${VERDICTS[job.verdict] ?? job.verdict}${isWarned ? ", with a warning" : ""}`),
     finding && make("span", {}, ` ${finding.code} ${finding.name}`),
     finding && badge(finding.confidence),
     finding && attempt(finding));
@@ -125,18 +126,18 @@ function findingArticle(finding, index) {
   const titles = { ranks: "Ranks", state: "State", place: "Line", source: "Source", call: "Call" };
   const keys = Object.keys(titles).filter((key) => finding.sides.some((side) => side[key] !== ""));
   const cells = (side) => keys.map((key) => {
-    const inner = key === "source" || key === "place" ? make("code", {}, side[key]) : side[key];
+    const inner = key === "place" ? placeCode(side.place) : key === "source" ? make("code", {}, side.source) : side[key];
     const text = key === "ranks" ? shortened(side.ranks, 60) : inner;
     return make("td", { class: key, title: key === "ranks" ? side.ranks : null }, text);
   });
   const table = finding.sides.length > 0 && make("div", { class: "scroll" }, make("table", { class: "sides" },
-    make("thead", {}, make("tr", {}, keys.map((it) => make("th", {}, titles[it])))),
+    make("thead", {}, make("tr", {}, keys.map((it) => make("th", { class: it }, titles[it])))),
     make("tbody", {}, finding.sides.slice(0, 24).map((side) => make("tr", { class: side.root ? "root" : null }, cells(side))))));
   const rest = finding.sides.length - 24;
   // The answer has the sentences of the leading finding, and the line of a brief one its summary.
   const leads = finding === leadingFinding(state.job);
   return make("article", { id: index === null ? null : `finding-${index}`, class: `is-${finding.severity}` },
-    make("h3", {}, make("span", { class: "code" }, finding.code), ` ${finding.name}`, badge(finding.confidence),
+    make("h3", {}, make("span", { class: "code" }, finding.code), ` ${finding.name}`,
       make("span", { class: "severity" }, finding.severity), attempt(finding)),
     !leads && index !== null && make("p", { class: "summary" }, sentence(finding.summary)),
     make("p", { class: "note" }, finding.context),

@@ -4,6 +4,10 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
+/** Width of the page, in pixels, below which sections are laid out for a phone. */
+const NARROW = 640;
+/** Minimum number of ranks for which the page offers to group equal ones. */
+const GROUPABLE = 4;
 
 /** State shared by the sections. */
 const state = { job: null, query: parseQuery(""), listeners: [] };
@@ -39,6 +43,12 @@ function number(n) {
 /** Capitalizes a sentence, unless it may begin with a name of the program. */
 function sentence(text) {
   return text.replace(/^(ranks?|it|the|an?|one|no|some|all) /, (word) => word[0].toUpperCase() + word.slice(1));
+}
+
+/** A line of a file as code. Tables on narrow pages leave its folder out. */
+function placeCode(place) {
+  const name = place.lastIndexOf("/") + 1;
+  return make("code", { title: place, class: place.length - name < 24 ? "short" : null }, name > 0 && make("span", { class: "folder" }, place.slice(0, name)), place.slice(name));
 }
 
 function plural(ranks) {

@@ -4,10 +4,10 @@
 const NODE = { width: 250, height: 84, gapX: 130, gapY: 26 };
 /** Width of a ring relative to its height. */
 const FLAT = 1.9;
+/** How far an edge leads around the nodes of its column. */
+const BESIDE = 64;
 /** Maximum number of nodes drawn. */
 const DRAWN = 24;
-/** Width of the page, in pixels, below which nodes are drawn below each other. */
-const NARROW = 640;
 
 function graph(job) {
   const { nodes, edges, more } = waitGraph(job);
@@ -17,7 +17,8 @@ function graph(job) {
     edge.toNode = nodes[edge.to];
   });
   layout(nodes, edges);
-  const width = Math.max(...nodes.map((it) => it.x)) + NODE.width + 24;
+  const right = Math.max(...nodes.map((it) => it.x)) + NODE.width;
+  const width = right + (innerWidth < NARROW && nodes.length > 2 ? BESIDE : 24);
   const height = Math.max(...nodes.map((it) => it.y)) + NODE.height + 24;
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": sentences(edges) },
     draw("defs", {}, ["", "bad"].map((it) => draw("marker", {
@@ -196,8 +197,7 @@ function layout(nodes, edges) {
   const columns = [];
   nodes.forEach((node, at) => (columns[depth[at]] ??= []).push(node));
   const filled = columns.filter(Boolean).reverse();
-  const hasRing = filled.some((column) => columnSize(column).radius);
-  if (innerWidth < NARROW && !hasRing) {
+  if (innerWidth < NARROW) {
     filled.flat().forEach((node, at) => {
       node.x = 24;
       node.y = 24 + at * (NODE.height + 2 * NODE.gapY);
@@ -251,7 +251,7 @@ function nodeShape(node) {
 function edgeShape(edge, _, edges) {
   const { fromNode: from, toNode: to } = edge;
   const [a, b] = anchors(from, to, edges.some((it) => it.fromNode === to && it.toNode === from));
-  const bend = Math.max(40, Math.abs(b.x - a.x) / 2);
+  const bend = a.dx === b.dx && a.dx !== 0 ? BESIDE : Math.max(40, Math.abs(b.x - a.x) / 2);
   const path = `M${a.x} ${a.y}C${a.x + a.dx * bend} ${a.y + a.dy * bend} ${b.x + b.dx * bend} ${b.y + b.dy * bend} ${b.x} ${b.y}`;
   const kind = edge.clash ? "edge clash" : edge.cycle ? "edge cycle" : "edge";
   const tip = edge.cycle ? "url(#tipbad)" : "url(#tip)";
@@ -267,6 +267,11 @@ function anchors(from, to, both) {
     const way = Math.sign(bx - ax);
     return [{ x: ax + (way * NODE.width) / 2, y: ay + shift, dx: way, dy: 0 },
       { x: bx - (way * (NODE.width / 2 + 3)), y: by + shift, dx: -way, dy: 0 }];
+  }
+  if (Math.abs(by - ay) > NODE.height * 2.5) {
+    // Beside the nodes between them.
+    const side = { x: ax + NODE.width / 2, dx: 1, dy: 0 };
+    return [{ ...side, y: ay + shift }, { ...side, x: side.x + 3, y: by + shift }];
   }
   const way = Math.sign(by - ay) || 1;
   return [{ x: ax + shift, y: ay + (way * NODE.height) / 2, dx: 0, dy: way * 0.4 },

@@ -76,8 +76,16 @@ function aroundTrouble(job) {
   const from = Math.max(begins, end - rounds * 1.1);
   let to = stall === null ? end : Math.min(job.until, end + rounds * 1.2);
   if (stall !== null && job.until - end < rounds * 3) to = job.until;
+  if (stall !== null) to = Math.max(to, Math.min(job.until, lastBlocked(job) + rounds * 0.4));
   const margin = (to - from) * 0.03;
   return [from - margin, to + margin];
+}
+
+/** Time the last of the root cause ranks began to block. */
+function lastBlocked(job) {
+  const roots = rootRanks(job);
+  const open = job.lanes.filter((it) => roots.has(it.rank)).flatMap((it) => it.calls.filter((call) => call.open));
+  return open.reduce((latest, it) => Math.max(latest, it.at), 0);
 }
 
 /** Calls that identify the last activity of a rank. */

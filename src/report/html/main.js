@@ -91,7 +91,9 @@ function start() {
   choice.append(...DATA.jobs.map((job, at) => make("option", { value: at }, `${job.id} (${job.verdict})`)));
   choice.hidden = DATA.jobs.length < 2;
   choice.addEventListener("change", () => show(Number(choice.value)));
-  document.getElementById("search").addEventListener("input", (event) => search(event.target.value));
+  const field = document.getElementById("search");
+  if (innerWidth < NARROW) field.placeholder = "Search";
+  field.addEventListener("input", (event) => search(event.target.value));
   document.getElementById("keys").addEventListener("click", help);
   document.getElementById("help").addEventListener("click", (event) => event.currentTarget === event.target && event.currentTarget.close());
   document.addEventListener("keydown", pressed);

@@ -33,8 +33,9 @@ function chart(job, name, curves, roots) {
     svg.append(draw("line", { class: "tick", x1: CHART.left, x2: CHART.width - 8, y1: y(top * part), y2: y(top * part) }),
       draw("text", { class: "dim small", x: CHART.left - 8, y: y(top * part) + 4, "text-anchor": "end" }, bytes(top * part)));
   }
-  svg.append(draw("text", { class: "dim small", x: CHART.left, y: CHART.height - 4 }, clock(from).slice(0, 8)),
-    draw("text", { class: "dim small", x: CHART.width - 8, y: CHART.height - 4, "text-anchor": "end" }, clock(to).slice(0, 8)));
+  const digits = to - from < 10e6 ? 12 : 8;
+  svg.append(draw("text", { class: "dim small", x: CHART.left, y: CHART.height - 4 }, clock(from).slice(0, digits)),
+    draw("text", { class: "dim small", x: CHART.width - 8, y: CHART.height - 4, "text-anchor": "end" }, clock(to).slice(0, digits)));
   const stall = stallOf(job);
   if (stall !== null && stall >= from && stall <= to) svg.append(draw("line", { class: "now", x1: x(stall), x2: x(stall), y1: 8, y2: y(0) }));
   const note = make("p", { class: "note" }, chartNote(curves));

@@ -5,6 +5,8 @@ const COLUMNS = [
   ["call", "Waits in", (it) => it.call ?? ""], ["waited", "For", (it) => it.waited_ms ?? -1],
   ["place", "Last line", (it) => it.place ?? ""], ["host", "Host", (it) => it.host], ["pid", "Pid", (it) => it.pid],
 ];
+/** Columns that are left out if no rank has a value. */
+const OPTIONAL = ["step", "call", "waited", "place"];
 /** Number of rows added at a time. */
 const PAGE = 100;
 
@@ -14,7 +16,9 @@ function ranksSection(job) {
   const view = { grouped: job.ranks.length > FEW, sort: "rank", down: false };
   const body = make("tbody", {});
   const group = make("button", { type: "button", click: () => { view.grouped = !view.grouped; update(); } }, "Group equal ranks");
-  const heads = COLUMNS.map(([key, title]) => make("th", { class: numeric(key) }, make("button", { type: "button", click: () => {
+  const isEmpty = ([key, , value]) => OPTIONAL.includes(key) && job.ranks.every((it) => !value(it) || value(it) < 0);
+  const columns = COLUMNS.filter((it) => !isEmpty(it));
+  const heads = columns.map(([key, title]) => make("th", { class: numeric(key) }, make("button", { type: "button", click: () => {
     view.down = view.sort === key && !view.down;
     view.sort = key;
     update();
@@ -23,14 +27,14 @@ function ranksSection(job) {
   let rows = [];
   let shown = 0;
   const extend = (room) => {
-    body.append(...rows.slice(shown, shown + room).map((it) => rankRow(it, roots)));
+    body.append(...rows.slice(shown, shown + room).map((it) => rankRow(it, roots, columns)));
     shown = Math.min(rows.length, shown + room);
     more.textContent = shown < rows.length ? `${number(rows.length - shown)} more rows below` : "";
   };
   const update = () => {
     group.setAttribute("aria-pressed", String(view.grouped));
     heads.forEach((it, at) => {
-      if (COLUMNS[at][0] === view.sort) it.setAttribute("aria-sort", view.down ? "descending" : "ascending");
+      if (columns[at][0] === view.sort) it.setAttribute("aria-sort", view.down ? "descending" : "ascending");
       else it.removeAttribute("aria-sort");
     });
     rows = tableRows(job, view, roots);
@@ -41,7 +45,7 @@ function ranksSection(job) {
   new IntersectionObserver((seen) => { if (seen.some((it) => it.isIntersecting)) extend(PAGE); }).observe(more);
   state.listeners.push(update);
   update();
-  return section("ranks", "Ranks", rankNote(job), make("div", { class: "tools" }, make("span", { class: "grow" }), group),
+  return section("ranks", "Ranks", rankNote(job), job.ranks.length > GROUPABLE && make("div", { class: "tools" }, make("span", { class: "grow" }), group),
     make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, heads)), body)), more);
 }
 
@@ -86,16 +90,16 @@ function tableRows(job, view, roots) {
   return rows.sort((a, b) => first(a) - first(b) || order(a, b));
 }
 
-function rankRow(row, roots) {
+function rankRow(row, roots, columns) {
   const text = rankList(row.ranks);
   const cells = {
     rank: [shortened(text, 42), row.ranks.length > 2 ? make("span", { class: "note" }, ` × ${number(row.ranks.length)}`) : null],
     state: row.exit ?? row.state, step: row.step > 0 ? number(row.step) : "—", call: row.call ?? "",
-    waited: row.waited_ms ? duration(row.waited_ms * 1000) : "", place: make("code", {}, row.place ?? ""),
+    waited: row.waited_ms ? duration(row.waited_ms * 1000) : "", place: placeCode(row.place ?? ""),
     host: row.host, pid: row.pid || "",
   };
   return make("tr", { class: roots.has(row.rank) ? "root" : null },
-    COLUMNS.map(([key]) => make("td", { class: numeric(key), title: key === "rank" && text.length > 42 ? text : null }, cells[key])));
+    columns.map(([key]) => make("td", { class: numeric(key), title: key === "rank" && text.length > 42 ? text : null }, cells[key])));
 }
 
 // --- Stacks --------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 const ROW = 25;
 const HEAD = 30;
-const LABEL = 190;
+/** Widths of the names of lanes on a wide and on a narrow page. */
+const LABELS = [190, 96];
 /** Maximum number of lanes on paper. */
 const PRINTED = 40;
 
@@ -18,7 +19,7 @@ class Timeline {
     this.room = make("div", {}, this.svg);
     this.box = make("div", { class: "lanes", tabindex: "0", role: "group",
       "aria-label": "Timeline. Arrow keys choose a rank and a call, plus and minus zoom." }, this.room);
-    this.detail = make("div", { class: "detail", "aria-live": "polite" });
+    this.detail = make("div", { class: "detail", "aria-live": "polite" }, "Point at a call to see its times.");
     this.tools();
     this.listen();
     this.update();
@@ -31,7 +32,7 @@ class Timeline {
       hasTrouble(this.job) && button(this.stall === null ? "Slow part" : "Stall", "0", () => this.show(aroundTrouble(this.job))),
       button("Whole job", "a", () => this.show(this.whole())),
       button("−", "minus", () => this.zoom(1.6)), button("+", "plus", () => this.zoom(1 / 1.6)),
-      make("span", { class: "grow" }), this.group);
+      make("span", { class: "grow" }), this.job.lanes.length > GROUPABLE && this.group);
     const swatch = (name, text) => {
       const square = make("i", {});
       square.style.background = `var(--${name})`;
@@ -76,7 +77,8 @@ class Timeline {
   }
 
   get span() { return this.window[1] - this.window[0]; }
-  get inner() { return this.width - LABEL - 14; }
+  get inner() { return this.width - this.labels - 14; }
+  get labels() { return LABELS[this.width < NARROW ? 1 : 0]; }
   get scale() { return this.svg.clientWidth / this.width || 1; }
 
   whole() {
@@ -120,13 +122,13 @@ class Timeline {
   }
 
   x(at) {
-    return LABEL + ((at - this.window[0]) / this.span) * this.inner;
+    return this.labels + ((at - this.window[0]) / this.span) * this.inner;
   }
 
   render() {
     const visible = this.printing ? Math.min(this.lanes.length, PRINTED) : this.lanes.length;
     const all = HEAD + visible * ROW + 8;
-    this.width = Math.max(this.printing ? 1000 : this.box.clientWidth, 420);
+    this.width = Math.max(this.printing ? 1000 : this.box.clientWidth, 280);
     const most = this.printing ? all : Math.max(200, Math.min(544, innerHeight * 0.74));
     const height = Math.min(all, most);
     this.room.style.height = `${all}px`;
@@ -143,7 +145,7 @@ class Timeline {
     this.cross = draw("line", { class: "cross", y1: HEAD - 6, y2: height, visibility: "hidden" });
     this.svg.replaceChildren(clip, this.axis(height), body, this.stallLine(height), this.cross);
     if (this.lanes.length === 0) {
-      this.svg.append(draw("text", { x: LABEL, y: HEAD + 16, class: "dim" }, "No rank matches the search."));
+      this.svg.append(draw("text", { x: this.labels, y: HEAD + 16, class: "dim" }, "No rank matches the search."));
     }
   }
 
@@ -156,7 +158,7 @@ class Timeline {
       const x = this.x(origin + at);
       const text = at === 0 ? (this.stall === null ? "start" : "blocked") : `${at < 0 ? "−" : "+"}${duration(Math.abs(at))}`;
       group.append(draw("line", { class: "tick", x1: x, x2: x, y1: HEAD - 4, y2: height }),
-        draw("text", { class: at === 0 ? "small root" : "small dim", x, y: 18, "text-anchor": "middle" }, text));
+        draw("text", { class: at === 0 ? "small root" : "small dim", x: Math.min(x, this.width - 8 - text.length * 3.2), y: 18, "text-anchor": "middle" }, text));
     }
     return group;
   }
@@ -172,28 +174,29 @@ class Timeline {
       class: index === this.chosen.lane && document.activeElement === this.box ? "band on" : "band", x: 0, y, width: this.width, height: ROW,
     }));
     const many = lane.ranks.length > 1;
-    const label = shortened(lane.label, many ? 20 : 24);
+    const isNarrow = this.labels === LABELS[1];
+    const label = shortened(lane.label, isNarrow ? 9 : many ? 20 : 24);
     group.append(draw("text", { class: lane.root ? "root" : null, x: 14, y: y + 16 }, `${lane.root ? "▸ " : ""}${many ? "" : "rank "}${label}`,
       draw("title", {}, `${plural(lane.label)} ${lane.label}`)));
-    if (many) group.append(draw("text", { class: "dim small", x: LABEL - 12, y: y + 16, "text-anchor": "end" }, `× ${number(lane.ranks.length)}`));
+    if (many && !isNarrow) group.append(draw("text", { class: "dim small", x: this.labels - 12, y: y + 16, "text-anchor": "end" }, `× ${number(lane.ranks.length)}`));
     this.marks(lane, y, group, false);
     for (const [name, list] of shapes(lane, this.window[0], this.window[1], (at) => this.x(at))) {
       const path = list.map(([a, b]) => `M${a.toFixed(1)} ${y + 5}H${b.toFixed(1)}v${ROW - 11}H${a.toFixed(1)}z`).join("");
       group.append(draw("path", { class: name, d: path }));
     }
-    this.labels(lane, y, group);
+    this.names(lane, y, group);
     this.marks(lane, y, group, true);
     return group;
   }
 
   /** Names of calls, where they fit. */
-  labels(lane, y, group) {
+  names(lane, y, group) {
     for (const call of lane.track.calls) {
       if (call.at > this.window[1]) break;
       if (call.until < this.window[0]) continue;
-      const left = Math.max(this.x(call.at), LABEL);
+      const left = Math.max(this.x(call.at), this.labels);
       const right = Math.min(this.x(call.until), this.width - 14);
-      if (call.open && this.x(call.at) >= LABEL) {
+      if (call.open && this.x(call.at) >= this.labels) {
         group.append(draw("rect", { class: "c-stuckhead", x: left, y: y + 5, width: 3, height: ROW - 11 }));
       }
       const name = call.seq > 0 ? `${call.kind.op} #${call.seq}` : call.kind.op;
@@ -203,7 +206,7 @@ class Timeline {
     }
     const { call } = this.chosen;
     if (call && this.lanes[this.chosen.lane] === lane) {
-      const left = Math.max(this.x(call.at), LABEL);
+      const left = Math.max(this.x(call.at), this.labels);
       const width = Math.max(4, Math.min(this.x(call.until), this.width - 14) - left + 2);
       group.append(draw("rect", { class: "chosen", x: left - 1, y: y + 4, width, height: ROW - 9, rx: 2 }));
     }
@@ -217,7 +220,7 @@ class Timeline {
     for (const [at, kind, text] of track.marks) {
       if (kind === "phase") phase = at;
       if (!above && kind === "phase-end" && phase !== null) {
-        const [a, b] = [Math.max(this.x(phase), LABEL), Math.min(this.x(at), this.width - 14)];
+        const [a, b] = [Math.max(this.x(phase), this.labels), Math.min(this.x(at), this.width - 14)];
         if (b > a) group.append(draw("rect", { class: "phase", x: a, y: y + ROW - 4, width: b - a, height: 2 }, draw("title", {}, `phase ${text}`)));
         phase = null;
       }
@@ -242,27 +245,27 @@ class Timeline {
     const x = (event.clientX - box.left) / this.scale;
     const y = (event.clientY - box.top) / this.scale;
     const row = y < HEAD ? null : this.top.first + Math.floor((y - HEAD + this.top.offset) / ROW);
-    return { x, at: this.window[0] + ((x - LABEL) / this.inner) * this.span, lane: row === null ? null : this.lanes[row], row };
+    return { x, at: this.window[0] + ((x - this.labels) / this.inner) * this.span, lane: row === null ? null : this.lanes[row], row };
   }
 
   point(event) {
     const { x, at, lane } = this.locate(event);
-    if (x >= LABEL) {
+    if (x >= this.labels) {
       this.cross.setAttribute("visibility", "visible");
       this.cross.setAttribute("x1", x);
       this.cross.setAttribute("x2", x);
     }
     if (!lane) return;
-    const call = x >= LABEL && callAt(lane, at, (5 / this.inner) * this.span);
+    const call = x >= this.labels && callAt(lane, at, (5 / this.inner) * this.span);
     if (call) this.tell(lane, call);
   }
 
   click(event) {
     const { x, at, lane, row } = this.locate(event);
     if (!lane) return;
-    const call = x >= LABEL ? callAt(lane, at, (8 / this.inner) * this.span) : null;
+    const call = x >= this.labels ? callAt(lane, at, (8 / this.inner) * this.span) : null;
     this.chosen = { lane: row, call };
-    if (x < LABEL && this.grouped) this.expand(lane);
+    if (x < this.labels && this.grouped) this.expand(lane);
     else if (call) this.tell(lane, call);
     this.later();
   }
