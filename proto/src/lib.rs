@@ -19,6 +19,8 @@ pub mod catalogue;
 #[cfg(feature = "report")]
 pub mod dump;
 #[cfg(feature = "report")]
+pub mod facts;
+#[cfg(feature = "report")]
 mod place;
 #[cfg(feature = "report")]
 pub mod report;

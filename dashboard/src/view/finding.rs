@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use ddp_doctor_proto::report::{Fact, Finding, Role, Severity};
+use ddp_doctor_proto::facts;
+use ddp_doctor_proto::report::{Finding, Role, Severity};
 use ddp_doctor_proto::words::{self, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -173,40 +174,11 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let kind = certificate.kind.to_string();
     let mut lines = labeled(app.theme, "proof", &kind, width);
     for fact in certificate.facts.iter().take(MAX_FACTS) {
-        lines.extend(labeled(app.theme, "", &fact_text(fact), width));
+        lines.extend(labeled(app.theme, "", &facts::text(fact), width));
     }
     let more = certificate.facts.len().saturating_sub(MAX_FACTS);
     if more > 0 {
         lines.extend(labeled(app.theme, "", &format!("… {more} more facts"), width));
     }
     lines
-}
-
-/// Text of a fact: "issued: rank 0, group 0, seq 24, call all_reduce …".
-fn fact_text(fact: &Fact) -> String {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else {
-        return String::new();
-    };
-    let name = fields.get("fact").and_then(|it| it.as_str());
-    let parts: Vec<String> = fields
-        .iter()
-        .filter(|(key, value)| *key != "fact" && !value.is_null())
-        .map(|(key, value)| format!("{} {}", key.replace('_', " "), short(value)))
-        .collect();
-    format!("{}: {}", name.unwrap_or_default(), parts.join(", "))
-}
-
-fn short(value: &serde_json::Value) -> String {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Object(fields) => match fields.get("name").and_then(Value::as_str) {
-            Some(name) => name.to_owned(),
-            None => {
-                let known = fields.values().filter(|value| !value.is_null());
-                known.map(short).collect::<Vec<_>>().join(" ")
-            }
-        },
-        other => other.to_string(),
-    }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::dump::Thread;
+use ddp_doctor_proto::facts;
 use ddp_doctor_proto::report::{
     Certificate, Evidence, Finding, Parameter, Rank, RankCall, RankState, Report, Timestamp, Where,
 };
 use ddp_doctor_proto::words::{call_text, captured_in, certainty, of_group, rank_list};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::super::dump;
 use super::super::explain::Page as Explanation;
@@ -324,33 +324,8 @@ fn excerpts(finding: &Finding, sources: &mut SourceLines) -> Vec<Excerpt> {
 }
 
 fn proof(certificate: &Certificate) -> Proof {
-    let facts = certificate.facts.iter().map(|fact| {
-        let value = serde_json::to_value(fact).unwrap_or_default();
-        let name = value["fact"].as_str().unwrap_or_default().replace('-', " ");
-        let fields = value.as_object().into_iter().flatten();
-        let fields = fields.filter(|(key, value)| *key != "fact" && !value.is_null());
-        let fields: Vec<String> = fields.map(|(key, value)| field(key, value)).collect();
-        format!("{name}: {}", fields.join(", "))
-    });
+    let facts = certificate.facts.iter().map(facts::text);
     Proof { kind: certificate.kind.to_string(), facts: facts.collect() }
-}
-
-/// A field of a fact as text. A group is represented by its name.
-fn field(key: &str, value: &Value) -> String {
-    let text = match (key, value) {
-        ("group", group) => group["name"].as_str().unwrap_or_default().to_owned(),
-        (_, Value::Object(fields)) => {
-            let known = fields.values().filter(|it| !it.is_null());
-            let known: Vec<String> = known.map(plain_value).collect();
-            known.join(" ")
-        }
-        (_, value) => plain_value(value),
-    };
-    format!("{} {text}", key.replace('_', " "))
-}
-
-fn plain_value(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn rank_row(rank: &Rank) -> RankRow {
