@@ -72,7 +72,11 @@ impl Sources {
         let below = here.and_then(|here| place.file.strip_prefix(here));
         let below = below.and_then(|it| it.strip_prefix('/'));
         let file = below.or_else(|| in_library(&place.file)).unwrap_or(&place.file);
-        let text = words::plain(&format!("{file}:{}", place.line));
+        let text = words::plain(&match place.line {
+            // A frame of machine code, whose file is the library.
+            0 => file.rsplit('/').next().unwrap_or_default().to_owned(),
+            line => format!("{file}:{line}"),
+        });
         let length = text.chars().count();
         if length <= width {
             return text;
@@ -143,5 +147,6 @@ mod tests {
         assert_eq!(sources.shown(&place("/home/me/a/train.py", 9), 20), "a/train.py:9");
         assert_eq!(sources.shown(&place("/opt/long/path/train.py", 9), 11), "…train.py:9");
         assert_eq!(Sources::none().shown(&place("/x.py", 1), 20), "/x.py:1");
+        assert_eq!(Sources::none().shown(&place("/usr/lib/libc.so.6", 0), 20), "libc.so.6");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp};
+use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp, Where};
 use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
 
+use crate::diagnosis::event::ThreadStack;
 use crate::diagnosis::findings;
 use crate::diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
@@ -150,9 +151,7 @@ fn rank_detail(
         phase: process.phases.last().map_or_else(String::new, |phase| phase.name.to_string()),
         records: process.records,
         records_lost: process.lost,
-        stack: main
-            .map(|main| main.python.iter().take(MAX_FRAMES).cloned().collect())
-            .unwrap_or_default(),
+        stack: main.map(shown_frames).unwrap_or_default(),
         stack_at: stacks.map_or(Timestamp::default(), |stacks| stacks.at),
         has_continued: stacks.is_some_and(|stacks| stacks.at < process.last_at),
         wait_channel: main.and_then(|main| main.wait_channel.as_deref()).unwrap_or_default().into(),
@@ -160,8 +159,13 @@ fn rank_detail(
     }
 }
 
+/// The Python frames of a thread; the native frames of a program without Python.
+fn shown_frames(thread: &ThreadStack) -> Vec<Where> {
+    let frames = if thread.python.is_empty() { &thread.native } else { &thread.python };
+    frames.iter().take(MAX_FRAMES).cloned().collect()
+}
+
 fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<viewer::Gauge> {
-    let memory = &process.memory;
     let growers = growers.iter().filter(|it| it.process.id == process.id);
     let growers: Vec<&Grower<'_>> = growers.collect();
     let own = |device: Option<u32>| {
@@ -173,8 +177,27 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<vie
         let filling = filling.iter().find(|it| it.room.kind == kind)?;
         Some((filling.growth, Some(filling.end)))
     };
+    measured(process, own, shared)
+}
+
+/// The latest measurements of a process, without growth.
+#[must_use]
+pub fn gauges_of(process: &Process) -> Vec<viewer::Gauge> {
+    measured(process, |_| None, |_| None)
+}
+
+/// Growth of a value, and its expected end.
+type Grows = Option<(Growth, Option<Exhausted>)>;
+
+/// The latest measurements of a process. `own`: growth of its memory on a device or of its resident set;
+/// `shared`: growth of memory that it shares.
+fn measured(
+    process: &Process,
+    own: impl Fn(Option<u32>) -> Grows,
+    shared: impl Fn(RoomKind) -> Grows,
+) -> Vec<viewer::Gauge> {
+    let memory = &process.memory;
     let mut gauges = Vec::new();
-    type Grows = Option<(Growth, Option<Exhausted>)>;
     let mut push = |name: &str, gauge: Option<model::Gauge>, limit: Option<u64>, grows: Grows| {
         gauges.extend(gauge.map(|gauge| viewer::Gauge {
             name: name.into(),
@@ -374,6 +397,15 @@ mod tests {
         assert_eq!((end.least, end.most), (15, Some(22)));
         assert_eq!(end.of, "its control group");
         assert_eq!(growth_of(5000, &growth, None).end, None);
+    }
+
+    #[test]
+    fn program_without_python_has_its_native_stack() {
+        let frame = |function: &str| Where { function: function.into(), ..Where::default() };
+        let mut thread = ThreadStack { native: vec![frame("poll")], ..ThreadStack::default() };
+        assert_eq!(shown_frames(&thread), thread.native);
+        thread.python.push(frame("main"));
+        assert_eq!(shown_frames(&thread), thread.python);
     }
 
     #[test]

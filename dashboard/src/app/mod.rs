@@ -153,13 +153,28 @@ impl App {
             Action::Quit => return Flow::Quit,
             Action::Suspend => return Flow::Suspend,
             Action::Redraw => return Flow::Redraw,
-            Action::RequestStacks if self.state.link == Link::Live => {
-                self.stacks_requested = Some(self.now);
-                return Flow::RequestStacks;
-            }
+            Action::RequestStacks => return self.request_stacks(),
             _ => self.act(action),
         }
+        if self.screen == Screen::Stacks && self.stacks_requested.is_none() && self.lacks_stacks() {
+            return self.request_stacks();
+        }
         Flow::Continue
+    }
+
+    /// Requests the current stacks of a running job.
+    fn request_stacks(&mut self) -> Flow {
+        if self.state.link != Link::Live || self.state.ended {
+            return Flow::Continue;
+        }
+        self.stacks_requested = Some(self.now);
+        Flow::RequestStacks
+    }
+
+    /// Whether the stack of a process that runs is not known yet.
+    fn lacks_stacks(&self) -> bool {
+        let mut ranks = self.state.ranks.iter();
+        ranks.any(|it| it.seen && !it.has_ended() && it.detail.stack.is_empty())
     }
 
     fn act(&mut self, action: Action) {

@@ -190,3 +190,33 @@ fn selections_stay_valid_when_their_targets_vanish() {
     }
     assert_eq!(app.ranks.len(), 0);
 }
+
+/// Feeds a running job of two ranks; the second one has no stack.
+fn live_app(known: &[u32]) -> App {
+    let mut app = App::new(Theme::BARE, Sources::none());
+    app.feed(Input::Link(Link::Live), Timestamp(1));
+    let mut new = update(1, (0..2).map(|it| rank(it, "running", 5)).collect());
+    let detail = |&rank: &u32| RankDetail {
+        rank,
+        stack: vec![Where { function: "main".into(), ..Where::default() }],
+        ..RankDetail::default()
+    };
+    new.details = known.iter().map(detail).collect();
+    app.feed(Input::Update(Box::new(new)), Timestamp(2));
+    app
+}
+
+#[test]
+fn screen_of_stacks_requests_those_that_are_not_known_once() {
+    let key = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE);
+    let mut app = live_app(&[0]);
+    assert_eq!(app.key(key('7')), Flow::Continue);
+    assert_eq!(app.key(key('8')), Flow::RequestStacks);
+    assert_eq!((app.key(key('1')), app.key(key('8'))), (Flow::Continue, Flow::Continue));
+    assert_eq!(app.key(key('d')), Flow::RequestStacks);
+    assert_eq!(live_app(&[0, 1]).key(key('8')), Flow::Continue);
+    // A recording cannot be asked.
+    let mut recorded = live_app(&[0]);
+    recorded.feed(Input::Link(Link::Recorded), Timestamp(3));
+    assert_eq!(recorded.key(key('8')), Flow::Continue);
+}

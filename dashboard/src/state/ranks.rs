@@ -155,6 +155,12 @@ impl RankView {
         self.status.rank
     }
 
+    /// Whether its process has ended.
+    #[must_use]
+    pub const fn has_ended(&self) -> bool {
+        matches!(self.state, Health::Exited | Health::Dead)
+    }
+
     /// Time that it has been waiting in its call, in milliseconds.
     #[must_use]
     pub fn waited_ms(&self) -> Option<u64> {
