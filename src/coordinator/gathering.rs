@@ -125,6 +125,8 @@ impl Gathering {
                 // The latest round is the current state. Fails if the viewer is gone.
                 done.send(()).ok();
             }
+            // Only the latest round is kept.
+            Input::Past { .. } => {}
         }
     }
 
@@ -192,7 +194,13 @@ impl Gathering {
         let at = Timestamp::now();
         let report = self.engine.as_ref().map(Engine::report);
         let detail = self.engine.as_ref().map(|it| Arc::new(Detail::new(it.model(), at)));
-        self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
+        self.publisher.send_replace(Arc::new(Published {
+            report,
+            detail,
+            at,
+            ended,
+            past: Vec::new(),
+        }));
     }
 
     fn has_ended(&self) -> bool {

@@ -76,7 +76,8 @@ impl ViewerService for Services {
     ) -> Result<Response<Self::WatchStream>, Status> {
         traffic(&request);
         let mut updates = match request.into_inner() {
-            v1::WatchRequest { job, session: 0 } => self.hub.watch(&job, true)?,
+            v1::WatchRequest { job, session: 0, past: true } => self.hub.watch_with_past(&job)?,
+            v1::WatchRequest { job, session: 0, past: false } => self.hub.watch(&job, true)?,
             v1::WatchRequest { session, .. } => self.hub.watch_session(session, true)?,
         };
         let (sender, receiver) = mpsc::channel(OUTGOING);

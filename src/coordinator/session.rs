@@ -12,6 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
 
+mod history;
+
+use history::History;
+pub(super) use history::Moment;
+
 use super::clock::Clock;
 use super::dump::DumpRequest;
 use super::flow::Flow;
@@ -71,6 +76,8 @@ pub(super) enum Input {
     Summarize { answer: oneshot::Sender<Summary> },
     /// A viewer requests that the current state be published.
     Refresh { done: oneshot::Sender<()> },
+    /// A viewer requests the earlier states of the ranks.
+    Past { answer: oneshot::Sender<Vec<Arc<Moment>>> },
 }
 
 /// Latest published state of a job.
@@ -84,6 +91,8 @@ pub(super) struct Published {
     pub(super) at: Timestamp,
     /// Whether this is the last state.
     pub(super) ended: bool,
+    /// The states before the last one; empty until then.
+    pub(super) past: Vec<Arc<Moment>>,
 }
 
 /// The session of one job.
@@ -97,6 +106,7 @@ pub(super) struct Session {
     publisher: watch::Sender<Arc<Published>>,
     live_viewers: Arc<AtomicUsize>,
     dumps: Vec<DumpRequest>,
+    history: History,
     /// Viewers to notify once the current state is published.
     refreshed: Vec<oneshot::Sender<()>>,
     /// Memory of the tables of its nodes.
@@ -148,6 +158,7 @@ impl Session {
             publisher,
             live_viewers,
             dumps: Vec::new(),
+            history: History::default(),
             refreshed: Vec::new(),
             tables,
             events: Vec::new(),
@@ -186,6 +197,7 @@ impl Session {
                 () = tokio::time::sleep_until(timeout) => self.advance_time(),
                 _ = refresh.tick() => {
                     self.check_nodes();
+                    self.history.sample(&self.engine, (self.now)());
                     requested = self.live_viewers.load(Ordering::Relaxed) > 0;
                 }
             }
@@ -247,6 +259,10 @@ impl Session {
                 // Durations depend on the time of the evaluation.
                 self.engine.handle_timeout((self.now)());
                 self.refreshed.push(done);
+            }
+            Input::Past { answer } => {
+                // Fails if the viewer is gone.
+                answer.send(self.history.samples()).ok();
             }
         }
     }
@@ -466,7 +482,8 @@ impl Session {
         let report = Some(self.engine.report());
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
         let detail = watched.then(|| Arc::new(Detail::new(self.engine.model(), at)));
-        self.publisher.send_replace(Arc::new(Published { report, detail, at, ended }));
+        let past = if ended { self.history.samples() } else { Vec::new() };
+        self.publisher.send_replace(Arc::new(Published { report, detail, at, ended, past }));
         for done in self.refreshed.drain(..) {
             // Fails if the viewer is gone.
             done.send(()).ok();

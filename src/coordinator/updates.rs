@@ -1,5 +1,6 @@
 //! The updates of one viewer: complete at first, then only changes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::viewer::Update;
 use tokio::sync::{oneshot, watch};
 
-use super::session::Published;
+use super::session::{Moment, Published};
 use crate::report::viewer::Sent;
 
 /// Maximum delay of the first update, while a busy session evaluates the current state.
@@ -22,6 +23,10 @@ pub struct Updates {
     ended: bool,
     /// Answers once the state at the time of the request is published; `None`: do not wait for it.
     refreshed: Option<oneshot::Receiver<()>>,
+    /// Answers with the states before the first update; `None`: they are not requested.
+    requested_past: Option<oneshot::Receiver<Vec<Arc<Moment>>>>,
+    /// States that are sent before the first update.
+    past: VecDeque<Arc<Moment>>,
     /// Counters that include this viewer.
     counters: Vec<Arc<AtomicUsize>>,
 }
@@ -35,7 +40,15 @@ impl Updates {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         published.mark_changed();
-        Self { published, sent: Sent::default(), ended: false, refreshed: None, counters }
+        Self {
+            published,
+            sent: Sent::default(),
+            ended: false,
+            refreshed: None,
+            requested_past: None,
+            past: VecDeque::new(),
+            counters,
+        }
     }
 
     /// Delays the first update until the session publishes its current state: the last published one
@@ -44,8 +57,26 @@ impl Updates {
         self.refreshed = Some(refreshed);
     }
 
+    /// Sends earlier states before the first update, once the session answers.
+    pub(super) fn begin_with_past(&mut self, past: oneshot::Receiver<Vec<Arc<Moment>>>) {
+        self.requested_past = Some(past);
+    }
+
+    /// Sends the states before the last one of a job that has ended.
+    pub(super) fn begin_with_recorded_past(&mut self) {
+        self.past = self.published.borrow().past.clone().into();
+    }
+
     /// The next update; `None` once the job has ended or its session is gone.
     pub async fn next(&mut self) -> Option<Update> {
+        if let Some(past) = self.requested_past.take()
+            && let Ok(Ok(past)) = tokio::time::timeout(MAX_REFRESH, past).await
+        {
+            self.past = past.into();
+        }
+        if let Some(moment) = self.past.pop_front() {
+            return Some(moment.update());
+        }
         if let Some(refreshed) = self.refreshed.take() {
             // Without an answer, the session has ended or is busy: the last published state serves.
             drop(tokio::time::timeout(MAX_REFRESH, refreshed).await);

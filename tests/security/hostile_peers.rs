@@ -253,7 +253,7 @@ fn viewers_that_do_not_read_delay_no_job() {
     let runtime = Runtime::new().unwrap();
     let coordinator = Coordinator::start_remote(TOKEN);
     assert_diagnosed(&runtime, &coordinator, "first");
-    let request = whole(&v1::WatchRequest { job: "first".into(), session: 0 });
+    let request = whole(&v1::WatchRequest { job: "first".into(), ..Default::default() });
     let _viewers: Vec<Peer> = runtime.block_on(async {
         let mut viewers = Vec::new();
         for _ in 0..64 {

@@ -1734,6 +1734,9 @@ pub struct WatchRequest {
     /// Selects a launch of that name, as in its Welcome. 0: the newest one.
     #[prost(uint64, tag = "2")]
     pub session: u64,
+    /// Precede the current state by earlier states of the ranks, oldest first.
+    #[prost(bool, tag = "3")]
+    pub past: bool,
 }
 /// Selects the job whose stacks are requested.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

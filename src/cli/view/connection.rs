@@ -11,12 +11,15 @@ use crate::coordinator::MAX_UPDATE;
 use crate::report::text::plain;
 use crate::transport::{self, document};
 
-/// Requests the updates of a job.
-pub(super) async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Document>> {
+/// Requests the updates of a job, preceded by earlier states of its ranks with `past`.
+pub(super) async fn watch(
+    live: &Live,
+    past: bool,
+) -> anyhow::Result<tonic::Streaming<v1::Document>> {
     let channel = transport::connect(&live.address).await?;
     let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
     let job = live.job.clone();
-    let answer = client.watch(v1::WatchRequest { job, session: 0 }).await;
+    let answer = client.watch(v1::WatchRequest { job, session: 0, past }).await;
     Ok(answer.map_err(|it| refused(live, &it))?.into_inner())
 }
 

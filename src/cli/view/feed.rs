@@ -86,13 +86,15 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> b
     }
 }
 
-/// States of the ranks before a time, from the journal of a run; nothing if it is large.
-fn history(dir: &Path, before: Timestamp) -> Vec<Update> {
+/// Whether the files of a run are small enough to be read before the screens appear.
+fn is_small(dir: &Path) -> bool {
     let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let bytes: u64 = files.filter_map(|it| Some(it.metadata().ok()?.len())).sum();
-    if bytes > MAX_HISTORY_BYTES {
-        return Vec::new();
-    }
+    bytes <= MAX_HISTORY_BYTES
+}
+
+/// States of the ranks before a time, from the journal of a run.
+fn history(dir: &Path, before: Timestamp) -> Vec<Update> {
     let recorded = postmortem::record(&[dir.to_owned()], &mut Vec::new(), &Progress::default());
     let mut updates = recorded.map(|it| it.updates).unwrap_or_default();
     // The last concludes that the evidence ends.
@@ -120,7 +122,9 @@ async fn follow(
     send: &impl Fn(Input) -> bool,
     pause: &mut Duration,
 ) -> anyhow::Result<Followed> {
-    let mut updates = watch(live).await?;
+    // A journal has more than the samples that a coordinator keeps.
+    let dir = dir.filter(|dir| is_small(dir));
+    let mut updates = watch(live, dir.is_none()).await?;
     let mut is_first = true;
     while let Some(update) = next(&mut updates, live).await? {
         if std::mem::take(&mut is_first) {

@@ -43,7 +43,7 @@ pub(super) fn last_update(paths: &[PathBuf], quiet: u8) -> anyhow::Result<Update
 
 async fn first_update(live: &Live) -> anyhow::Result<Update> {
     let asked = async {
-        let mut updates = watch(live).await?;
+        let mut updates = watch(live, false).await?;
         next(&mut updates, live).await?.with_context(|| {
             format!("the coordinator at {} closed the connection without an answer", live.address)
         })

@@ -98,6 +98,15 @@ pub struct Begun {
     pub updates: Updates,
 }
 
+/// What a viewer subscribes to.
+#[derive(Clone, Copy, Debug)]
+struct Contents {
+    /// Changes of ranks every second, in addition to findings.
+    live: bool,
+    /// The states of the ranks since the start of the job.
+    past: bool,
+}
+
 impl Default for Hub {
     fn default() -> Self {
         Self {
@@ -193,7 +202,16 @@ impl Hub {
     ///
     /// Fails if there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
-        self.subscribe(live, |jobs| jobs.named(job))
+        self.subscribe(Contents { live, past: false }, |jobs| jobs.named(job))
+    }
+
+    /// Subscribes to a job as [`Hub::watch`] does with `live`, and to its earlier states.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such job, or there are too many viewers.
+    pub fn watch_with_past(&self, job: &str) -> Result<Updates, AttachError> {
+        self.subscribe(Contents { live: true, past: true }, |jobs| jobs.named(job))
     }
 
     /// Subscribes to the launch with this number, as in its Welcome. See [`Hub::watch`].
@@ -202,12 +220,12 @@ impl Hub {
     ///
     /// Fails if there is no such launch, or there are too many viewers.
     pub fn watch_session(&self, number: u64, live: bool) -> Result<Updates, AttachError> {
-        self.subscribe(live, |jobs| jobs.by_number.get(&number))
+        self.subscribe(Contents { live, past: false }, |jobs| jobs.by_number.get(&number))
     }
 
     fn subscribe(
         &self,
-        live: bool,
+        contents: Contents,
         select: impl FnOnce(&Jobs) -> Option<&HostedJob>,
     ) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
@@ -217,7 +235,7 @@ impl Hub {
             return Err(AttachError::TooManyViewers);
         }
         let mut counters = vec![self.viewers.clone()];
-        if live {
+        if contents.live {
             counters.push(job.live_viewers.clone());
         }
         let mut updates = Updates::new(job.published.clone(), counters);
@@ -226,6 +244,13 @@ impl Hub {
             // A full queue drops `done`, so that nothing is waited for.
             drop(inputs.queue.try_send(Input::Refresh { done }));
             updates.begin_after(refreshed);
+            if contents.past {
+                let (answer, past) = oneshot::channel();
+                drop(inputs.queue.try_send(Input::Past { answer }));
+                updates.begin_with_past(past);
+            }
+        } else if contents.past {
+            updates.begin_with_recorded_past();
         }
         Ok(updates)
     }

@@ -242,7 +242,7 @@ async fn services_work_over_the_wire() {
             stopped.await.ok();
         }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();
-    let request = |job: &str| v1::WatchRequest { job: job.into(), session: 0 };
+    let request = |job: &str| v1::WatchRequest { job: job.into(), ..Default::default() };
     let missing = viewer.watch(request("j")).await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound);
 
@@ -305,4 +305,50 @@ async fn new_viewer_gets_current_durations() {
         }
     };
     tokio::time::timeout(TIMEOUT, later).await.unwrap();
+}
+
+/// Updates of a viewer that subscribed to earlier states: these, and the first of the current state.
+async fn with_past(hub: &Hub) -> (Vec<Update>, Update) {
+    let mut updates = hub.watch_with_past("j").unwrap();
+    let mut past = Vec::new();
+    loop {
+        // Only the current state has findings.
+        match updates.next().await.unwrap() {
+            update if update.findings.is_none() => past.push(update),
+            current => return (past, current),
+        }
+    }
+}
+
+#[tokio::test]
+async fn late_viewer_gets_the_states_before_it_subscribed() {
+    let hub = Arc::new(Hub::new());
+    let mut all = vec![hello("j", "a")];
+    all.extend(waiting_rank(0, 2));
+    all.push(joined(1, 2));
+    let (node, mut requests) = attach(&hub, report(all)).await;
+    let sampled = async {
+        loop {
+            let (past, current) = with_past(&hub).await;
+            if past.len() >= 2 {
+                return (past, current);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let (past, current) = tokio::time::timeout(TIMEOUT, sampled).await.unwrap();
+    assert!(past.is_sorted_by_key(|it| it.at) && past.iter().all(|it| it.at <= current.at));
+    for update in &past {
+        let ranks: Vec<u32> = update.ranks.iter().map(|it| it.rank).collect();
+        assert_eq!(ranks, [0, 1], "{update:?}");
+        assert_eq!((&*update.job.id, update.ended), ("j", false));
+    }
+    // Others get the current state alone.
+    let first = hub.watch("j", true).unwrap().next().await.unwrap();
+    assert!(first.findings.is_some());
+    // The states are kept after the end.
+    node.send(report(vec![ended(0, 15), ended(1, 15), job_ended()])).await.unwrap();
+    finished(&mut requests).await;
+    until(&mut hub.watch("j", false).unwrap(), |update| update.ended).await;
+    assert!(with_past(&hub).await.0.len() >= past.len());
 }

@@ -411,7 +411,7 @@ async fn attach_there(
 async fn answers(address: &Address, job: &str) -> bool {
     let ask = async {
         let mut client = ViewerServiceClient::new(connect(address).await?);
-        let request = v1::WatchRequest { job: job.to_owned(), session: 0 };
+        let request = v1::WatchRequest { job: job.to_owned(), ..Default::default() };
         match client.watch(request).await {
             Err(status) if !is_answer(&status) => Err(anyhow::Error::from(status)),
             _ => Ok(()),
@@ -465,7 +465,7 @@ async fn watch_there(
 ) -> anyhow::Result<bool> {
     let mut client =
         ViewerServiceClient::new(connect(address).await?).max_decoding_message_size(MAX_UPDATE);
-    let request = v1::WatchRequest { job: job.to_owned(), session };
+    let request = v1::WatchRequest { job: job.to_owned(), session, past: false };
     let mut updates = client.watch(request).await?.into_inner();
     while let Some(update) = updates.message().await? {
         let update: Update = document::decode(&update)?;
