@@ -246,6 +246,7 @@ fn side(finding: &Finding, call: &RankCall, is_root: bool, process: Option<&Rank
 #[must_use]
 pub fn ended(exit: Exit) -> String {
     match (exit.signal, exit.code) {
+        (Some(signal), _) if asks_to_end(signal) => format!("ended by {}", signal_name(signal)),
         (Some(signal), _) => format!("killed by {}", signal_name(signal)),
         (None, Some(code)) => format!("ended, status {code}"),
         (None, None) => "ended".into(),
@@ -371,6 +372,12 @@ pub fn runs(ranks: &[u32]) -> Vec<String> {
         }
     }
     parts
+}
+
+/// Whether a signal asks a process to end, as Ctrl-C and launchers do: SIGHUP, SIGINT, SIGTERM.
+#[must_use]
+pub const fn asks_to_end(signal: i32) -> bool {
+    matches!(signal, 1 | 2 | 15)
 }
 
 /// Name of a signal: "SIGTERM", "signal 40".

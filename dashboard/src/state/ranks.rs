@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use ddp_doctor_proto::report::{Evidence, Rank, RankState, Timestamp};
+use ddp_doctor_proto::report::{Evidence, Exit, Rank, RankState, Timestamp};
 use ddp_doctor_proto::viewer::{Gauge, RankDetail};
+use ddp_doctor_proto::words;
 
 use super::history::{Moments, halved};
 
@@ -18,13 +19,16 @@ const MAX_CURVES: usize = 10;
 /// Maximum number of ranks listed that were never seen.
 const MAX_MISSING: usize = 65_536;
 
+/// Exit status of a program that ends because of a signal, less its number.
+const SIGNALED: i32 = 128;
+
 /// Health of a rank, from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
     /// It runs its own code.
     #[default]
     Running,
-    /// It ended with status 0.
+    /// It ended with status 0, or because it was asked to.
     Exited,
     /// It has been waiting in a call for a noticeable time.
     Waiting,
@@ -34,7 +38,7 @@ pub enum Health {
     Missing,
     /// The operating system stopped it.
     Stopped,
-    /// It ended with another status or by a signal.
+    /// It ended with another status or by another signal.
     Dead,
     /// A finding names it as a root cause rank.
     Culprit,
@@ -58,7 +62,7 @@ impl Health {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Running => "running",
-            Self::Exited => "exited",
+            Self::Exited => "ended",
             Self::Waiting => "waiting",
             Self::Unknown => "unknown",
             Self::Missing => "never seen",
@@ -68,8 +72,9 @@ impl Health {
         }
     }
 
-    const fn from_state(state: RankState) -> Self {
-        match state {
+    fn of_rank(rank: &Rank) -> Self {
+        match rank.state {
+            RankState::Dead if is_requested(rank.exit) => Self::Exited,
             RankState::Running => Self::Running,
             RankState::Waiting => Self::Waiting,
             RankState::Stopped => Self::Stopped,
@@ -78,6 +83,12 @@ impl Health {
             RankState::Unknown => Self::Unknown,
         }
     }
+}
+
+/// Whether a process ended because the user or the launcher asked it to, as by Ctrl-C.
+fn is_requested(exit: Exit) -> bool {
+    let signal = exit.signal.or_else(|| exit.code?.checked_sub(SIGNALED));
+    signal.is_some_and(words::asks_to_end)
 }
 
 /// One rank.
@@ -177,7 +188,7 @@ impl RankView {
         let step = self.status.step;
         self.status = status;
         self.seen = true;
-        self.state = Health::from_state(self.status.state);
+        self.state = Health::of_rank(&self.status);
         if self.status.step <= step && self.step_at.0 > 0 {
             return;
         }
@@ -461,6 +472,30 @@ mod tests {
         let hosts = state.ranks.hosts();
         assert_eq!(hosts.len(), 2048);
         assert_eq!(hosts[1], ("node1".to_owned(), 8..16));
+    }
+
+    #[test]
+    fn rank_that_the_user_ends_is_not_dead() {
+        let of = |code, signal| {
+            let mut rank = rank(0, "running", 1);
+            rank.state = RankState::Dead;
+            rank.exit = Exit { code, signal };
+            Health::of_rank(&rank)
+        };
+        for (code, signal) in
+            [(None, Some(2)), (None, Some(15)), (Some(130), None), (Some(143), None)]
+        {
+            assert_eq!(of(code, signal), Health::Exited, "{code:?} {signal:?}");
+        }
+        for (code, signal) in [
+            (None, Some(9)),
+            (None, Some(11)),
+            (Some(1), None),
+            (None, None),
+            (Some(i32::MIN), None),
+        ] {
+            assert_eq!(of(code, signal), Health::Dead, "{code:?} {signal:?}");
+        }
     }
 
     #[test]

@@ -286,7 +286,9 @@ fn short_end(view: &RankView) -> String {
     let exit = view.status.exit;
     match (exit.signal, exit.code) {
         (Some(signal), _) => words::signal_name(signal),
-        (None, Some(0)) => "exited".into(),
+        (None, Some(0)) => Health::Exited.word().into(),
+        // Seven letters fit.
+        (None, Some(code)) if code > 99 => format!("exit{code}"),
         (None, Some(code)) => format!("exit {code}"),
         (None, None) => view.state.word().into(),
     }
