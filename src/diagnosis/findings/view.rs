@@ -102,7 +102,7 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
 
 /// The line of a rank's latest stack, if it was captured after `since` and after its last record.
 pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
-    let since = process.last_at.max(since);
+    let since = process.progressed_at().max(since);
     let latest = process.stacks.last().filter(|it| it.at >= since)?;
     stacks::line_of(latest, process.training_tid())
 }

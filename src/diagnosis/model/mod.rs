@@ -53,6 +53,11 @@ pub const STACK_LAYER: &str = "stack";
 /// Maximum time by which ranks may be asked to end before that request is reported.
 const REFLEX: Duration = Duration::from_millis(250);
 
+/// Whether something happened before the job was asked to end.
+fn is_before_request(at: Timestamp, asked: Timestamp) -> bool {
+    at.plus(REFLEX) < asked
+}
+
 /// The job with its ranks and groups.
 #[derive(Debug, Default)]
 pub struct Model {
@@ -247,7 +252,7 @@ impl Model {
     /// Whether a failure at that time preceded the request to end the job, and so has another
     /// cause.
     pub fn is_before_shutdown(&self, at: Timestamp) -> bool {
-        self.interrupted.is_none_or(|asked| at.plus(REFLEX) < asked)
+        self.interrupted.is_none_or(|asked| is_before_request(at, asked))
     }
 
     /// How a process ended, if not because the whole job was asked to end. A later end proves

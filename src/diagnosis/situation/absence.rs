@@ -142,7 +142,7 @@ impl OpenCalls<'_> {
             let nothing = !process.is_inside_a_call();
             nothing.then(|| stacks::activity(process, &self.model.timing)).flatten()
         };
-        if process.is_leaving() && outside().is_none() {
+        if process.is_leaving() && !process.exits_on_request() && outside().is_none() {
             return OriginKind::Leaving;
         }
         if let Some(held) = self.held(group, rank, message) {

@@ -23,7 +23,7 @@ impl Moment<'_> {
                 occupation => occupation,
             });
         }
-        let since = stall.since.max(process.last_at);
+        let since = stall.since.max(process.progressed_at());
         let ran = process.pace.share(Quantity::Ran, since, self.now)?;
         (ran >= COMPUTES).then_some(Occupation::Computing)
     }

@@ -57,7 +57,7 @@ pub struct Activity<'a> {
 /// The activity of a process, from two captures after its latest record; `None` if there are no
 /// two, or if they show it inside a collective that was not recorded.
 pub fn activity<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
-    of_looks(&process.stacks, process.last_at, process.training_tid(), timing)
+    of_looks(&process.stacks, process.progressed_at(), process.training_tid(), timing)
 }
 
 /// The same from `looks`, oldest first; those before `since` do not count. `trains`: the thread that runs
@@ -99,7 +99,7 @@ pub fn of_looks<'a>(
 /// Whether no thread goes on by itself: two captures after the latest record show that none has moved,
 /// and the main thread waits for another one, as in `Thread.join`, or is inside a collective.
 pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
-    let looks = two(&process.stacks, process.last_at, timing);
+    let looks = two(&process.stacks, process.progressed_at(), timing);
     looks.is_some_and(|[first, last]| !moves(first, last))
         && activity(process, timing).is_none_or(|it| it.what == What::Lock)
 }
@@ -124,7 +124,7 @@ pub fn unseen_call<'a>(
     process: &'a Process,
     timing: &Timing,
 ) -> Option<(&'a Where, Option<&'a Where>)> {
-    let [first, last] = two(&process.stacks, process.last_at, timing)?;
+    let [first, last] = two(&process.stacks, process.progressed_at(), timing)?;
     let trains = process.training_tid();
     let (before, now) = (program_thread(first, trains)?, program_thread(last, trains)?);
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
@@ -136,8 +136,10 @@ pub fn unseen_call<'a>(
 
 /// What the main thread of a process waits for, from the latest capture after its latest record.
 pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> {
-    let last =
-        process.stacks.last().filter(|it| it.at >= process.last_at && !process.has_ended())?;
+    let last = process
+        .stacks
+        .last()
+        .filter(|it| it.at >= process.progressed_at() && !process.has_ended())?;
     let thread = last.threads.first()?;
     let on = thread.blocked_on.as_ref()?;
     let is_other = |it: &&Process| it.host == process.host && Some(it.pid) == on.pid;

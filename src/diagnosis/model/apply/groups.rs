@@ -17,7 +17,8 @@ impl Model {
                 self.group_joined(process, &group);
             }
             Event::GroupDestroyed { process, group, at } => {
-                self.member_mut(process, &group)?.destroyed = Some(at);
+                let is_own = self.is_before_shutdown(at);
+                self.member_mut(process, &group)?.destroyed = Some(at).filter(|_| is_own);
             }
             Event::GroupTimeout { process, group, timeout, at } => {
                 self.recorded(process, at)?;

@@ -1,7 +1,9 @@
 //! Events about the job and its nodes.
 
+use ddp_doctor_proto::report::Timestamp;
+
 use crate::input::event::Event;
-use crate::model::{Clock, Model, Note};
+use crate::model::{Clock, Model, Note, is_before_request};
 
 /// Maximum number of processes kept that have not joined a process group.
 const MAX_STARTED: usize = 65_536;
@@ -50,7 +52,7 @@ impl Model {
                 }
             }
             Event::Interrupted { signal: _, at } => {
-                self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
+                self.asked_to_end(self.interrupted.map_or(at, |known| known.min(at)));
             }
             Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
             Event::JobEnded { status, reason, at } => {
@@ -64,6 +66,16 @@ impl Model {
             other => return Some(other),
         }
         None
+    }
+
+    /// The whole job was asked to end: that ranks destroy their groups then is not their fault.
+    fn asked_to_end(&mut self, at: Timestamp) {
+        self.interrupted = Some(at);
+        self.processes.values_mut().for_each(|process| process.asked_to_end = Some(at));
+        let members = self.groups.iter_mut().flat_map(|group| group.members.values_mut());
+        for member in members {
+            member.destroyed = member.destroyed.filter(|&it| is_before_request(it, at));
+        }
     }
 
     /// Keeps a note, once.

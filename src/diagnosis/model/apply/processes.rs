@@ -35,6 +35,7 @@ impl Model {
                     restarts,
                     joined_at: at,
                     worker: None,
+                    asked_to_end: self.interrupted,
                     ..Process::default()
                 };
                 self.joined(new, rank, world_size);
@@ -63,7 +64,8 @@ impl Model {
                 self.processes.get_mut(&process)?.raised(exception);
             }
             Event::ExitAnnounced { process, thread, code, how, at } => {
-                let process = self.recorded(process, at)?;
+                let process = self.processes.get_mut(&process)?;
+                process.count_exit_record(at);
                 process.announced = Some(Announced { code, how, at });
                 process.leaving.get_or_insert((at, thread));
             }

@@ -108,6 +108,11 @@ impl<V> ByRank<V> {
         self.blocks.iter().flatten().flat_map(|block| block.iter().flatten())
     }
 
+    /// Values in the order of their ranks, to be changed.
+    pub(in crate::model) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.blocks.iter_mut().flatten().flat_map(|block| block.iter_mut().flatten())
+    }
+
     /// The place of the first value from `start` on that fits; after the last one the search begins
     /// anew. As the start, the result of the last search avoids examining all ranks for each event.
     pub(in crate::model) fn first_from(

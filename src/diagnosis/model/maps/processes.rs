@@ -38,6 +38,11 @@ impl Processes {
         places.map(|&place| &self.all[place as usize])
     }
 
+    /// All processes, to be changed.
+    pub(in crate::model) fn values_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.all.iter_mut()
+    }
+
     /// The process with this one's id; this one if there is none.
     pub(in crate::model) fn get_or_insert(&mut self, process: Process) -> &mut Process {
         let next = self.all.len() as u32;

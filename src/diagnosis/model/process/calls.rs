@@ -57,7 +57,12 @@ impl Process {
     }
 
     pub(in crate::model) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
-        self.count_record(call.at);
+        if call.op == Op::DestroyProcessGroup {
+            self.count_exit_record(call.at);
+        } else {
+            self.count_record(call.at);
+            self.exit = None;
+        }
         self.step = self.step.max(call.step);
         if call.op == Op::InitProcessGroup {
             let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);

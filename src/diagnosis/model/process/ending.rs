@@ -9,6 +9,7 @@ use crate::input::event::{Call, CallId, OomKills, ThreadId};
 use crate::input::transport::is_from_transport;
 
 use super::{Process, libc_signal};
+use crate::model::is_before_request;
 
 /// The end of a process.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,14 @@ pub struct Announced {
     pub how: Arc<str>,
     /// Time of the announcement.
     pub at: Timestamp,
+}
+
+/// The first record of a process that exits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::model) struct ExitBegun {
+    at: Timestamp,
+    /// Time of the record before it.
+    before: Timestamp,
 }
 
 /// An observed exception.
@@ -179,6 +188,25 @@ impl Process {
                 .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
     }
 
+    /// Counts a record of a process that exits: it shows no progress if the job was asked to end.
+    pub(in crate::model) fn count_exit_record(&mut self, at: Timestamp) {
+        let before = self.last_at;
+        self.count_record(at);
+        self.exit.get_or_insert(ExitBegun { at, before });
+    }
+
+    /// Whether it exits because the job was asked to end.
+    pub fn exits_on_request(&self) -> bool {
+        let begun = self.exit.zip(self.asked_to_end);
+        begun.is_some_and(|(exit, asked)| !is_before_request(exit.at, asked))
+    }
+
+    /// Time of its latest record that shows what it did by itself: not one of an exit on request.
+    pub fn progressed_at(&self) -> Timestamp {
+        let exit = self.exit.filter(|_| self.exits_on_request());
+        exit.map_or(self.last_at, |exit| exit.before)
+    }
+
     /// The exception that ended its latest initialization of the world.
     pub fn init_failed(&self) -> Option<&Exception> {
         let init = self.init.as_ref()?;
@@ -209,7 +237,11 @@ impl Process {
     pub(in crate::model) fn raised(&mut self, mut exception: Exception) {
         /// Enough for the first exceptions and the latest ones.
         const KEPT: usize = 16;
-        self.count_record(exception.at);
+        if exception.asks_to_end() {
+            self.count_exit_record(exception.at);
+        } else {
+            self.count_record(exception.at);
+        }
         if exception.kind == ExceptionKind::IgnoredCall {
             exception.place.iter().for_each(|it| self.places.ignored(it));
             return;

@@ -28,6 +28,7 @@ mod series;
 mod thread;
 
 pub use calls::Unawaited;
+pub(super) use ending::ExitBegun;
 pub use ending::{Announced, End, Ending, Exception};
 pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub(in crate::model) use optimizer::OptimizerSteps;
@@ -130,6 +131,10 @@ pub struct Process {
     pub has_lower_calls: bool,
     /// Time of its latest record.
     pub last_at: Timestamp,
+    /// When it began to exit, unless it has issued another call since.
+    pub(super) exit: Option<ExitBegun>,
+    /// When the whole job was asked to end.
+    pub(super) asked_to_end: Option<Timestamp>,
     /// When its input was last exhausted, and where.
     pub input_ended: Option<InputEnd>,
     /// First step in which its input was exhausted, once the training had begun.
@@ -400,6 +405,9 @@ impl Process {
     pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
         /// The first capture since the latest record, and the latest two.
         const KEPT: usize = 3;
+        if self.exits_on_request() {
+            return;
+        }
         let last_at = self.last_at;
         self.stacks.retain(|older| older.at >= last_at);
         if self.stacks.len() == KEPT {

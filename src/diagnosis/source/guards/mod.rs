@@ -79,7 +79,7 @@ fn way_on_stack(process: &Process, place: &Arc<Where>) -> Option<Vec<Arc<Where>>
     if !latest.is_same_line(place) {
         return None;
     }
-    let look = process.stacks.last().filter(|it| it.at >= process.last_at)?;
+    let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
     let mut frames = stacks::users_frames(look, process.training_tid());
     if !frames.next()?.is_same_line(place) {
         return None;
