@@ -99,6 +99,12 @@ impl HangTimer {
     }
 }
 
+/// Whether the job hangs.
+#[must_use]
+pub fn hangs(findings: &[Finding]) -> bool {
+    findings.iter().any(is_hang)
+}
+
 /// Whether a hang is proved.
 #[must_use]
 pub fn is_proved(findings: &[Finding]) -> bool {

@@ -94,9 +94,11 @@ impl Monitor {
             spawn("ddp-follow", &log, move || it.run())
         });
 
-        let (child, commander) = (parts.child, follower.clone());
+        let (child, commander, interrupts) = (parts.child, follower.clone(), screen.clone());
         // This thread runs until the process exits.
-        drop(spawn("ddp-signals", &log, move || forward_signals(child, &commander)));
+        drop(spawn("ddp-signals", &log, move || {
+            forward_signals(child, &commander, &interrupts);
+        }));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
         let runtime = builder.build();
@@ -209,13 +211,17 @@ fn spawn<T: Send + 'static>(
 
 /// Forwards signals that were sent to this process alone. Stops with the job, and reports when the
 /// job is continued.
-fn forward_signals(child: u32, follower: &Commander) {
+fn forward_signals(child: u32, follower: &Commander, screen: &Sender<Message>) {
     loop {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
         };
         if let libc::SIGINT | libc::SIGQUIT | libc::SIGTERM | libc::SIGHUP = arrived.signal {
             follower.send(follow::Command::Interrupted(arrived.signal));
+        }
+        if arrived.signal == libc::SIGINT {
+            // Fails once the job has ended.
+            screen.send(Message::Interrupted).ok();
         }
         if arrived.by_process {
             // An error means that the command has ended.

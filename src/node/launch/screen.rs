@@ -24,6 +24,11 @@ const MAX_SYNC: Duration = Duration::from_secs(10);
 const MAX_CAPTURES: Duration = Duration::from_secs(10);
 /// Interval of the question whether stacks are still being captured.
 const CAPTURING_INTERVAL: Duration = Duration::from_millis(50);
+/// Time from an interrupt of a job that hangs to the line on how to end it.
+const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+/// What a user can do if an interrupt does not end a job that hangs.
+const NOT_ENDED: &str = "the job has not ended: ranks inside a collective do not react to Ctrl-C · Ctrl-C again kills \
+                         its processes";
 /// Timeout while nothing is due.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -34,6 +39,8 @@ pub enum Message {
     Update(Box<Update>),
     /// A line for the user.
     Print(String),
+    /// The user interrupted the job (Ctrl-C).
+    Interrupted,
     /// The command has ended.
     CommandEnded,
     /// The diagnosis was not concluded.
@@ -74,6 +81,10 @@ pub struct Screen {
     /// A job that was asked to end, and the time when it is killed.
     terminated: Option<(TerminatedJob, Instant)>,
     killed: bool,
+    /// Whether the user interrupted the job while it hung.
+    interrupted: bool,
+    /// When to print how to end a job that an interrupt has not ended.
+    notice_due: Option<Instant>,
     /// Name of a directory for evidence that cannot be stored in the run directory.
     run_name: String,
     /// The report in such a directory.
@@ -100,6 +111,8 @@ impl Screen {
             follower,
             terminated: None,
             killed: false,
+            interrupted: false,
+            notice_due: None,
         }
     }
 
@@ -144,6 +157,11 @@ impl Screen {
             if self.terminated.as_ref().is_some_and(|(_, due)| *due <= now) {
                 self.kill_terminated();
             }
+            if self.notice_due.take_if(|due| *due <= now).is_some()
+                && kill::hangs(self.live.findings())
+            {
+                self.live.print_line(NOT_ENDED);
+            }
         }
     }
 
@@ -158,6 +176,7 @@ impl Screen {
                 }
             }
             Message::Print(line) => self.live.print_line(&line),
+            Message::Interrupted => self.interrupted(),
             Message::CommandEnded => self.command_ended(),
             Message::NotConcluded => self.live.mark_incomplete(),
             Message::Finish(end) => return Some(end),
@@ -214,7 +233,7 @@ impl Screen {
     fn timeout(&self) -> Duration {
         let timer = self.timer.as_ref().and_then(HangTimer::due);
         let terminated = self.terminated.as_ref().map(|(_, due)| *due);
-        let due = [self.live.due(), timer, terminated].into_iter().flatten().min();
+        let due = [self.live.due(), timer, terminated, self.notice_due].into_iter().flatten().min();
         due.map_or(IDLE_TIMEOUT, |due| due.saturating_duration_since(Instant::now()))
     }
 
@@ -270,6 +289,24 @@ impl Screen {
         self.live.print_line("the evidence cannot be written to disk: this is the whole report");
         self.live.print_report();
         Some(secured.descendants)
+    }
+
+    /// Kills the processes of a job that hangs when the user interrupts it for the second time: its ranks cannot
+    /// handle a signal before their collective returns.
+    fn interrupted(&mut self) {
+        if !kill::hangs(self.live.findings()) {
+            return;
+        }
+        if !std::mem::replace(&mut self.interrupted, true) {
+            self.notice_due = Some(Instant::now() + INTERRUPT_GRACE);
+            return;
+        }
+        if processes::is_living_child(self.child) {
+            // Its launcher may end while the evidence is stored.
+            let job = TerminatedJob::new(self.child, Vec::new());
+            self.secure();
+            job.kill();
+        }
     }
 
     fn request_secured(&self, into: Option<Dir>) -> Option<Secured> {
@@ -362,6 +399,38 @@ mod tests {
                 Err(TryRecvError::Disconnected) => return captures,
             }
         }
+    }
+
+    /// Whether a job that ignores interrupts is killed by two of them.
+    fn two_interrupts_kill(findings: Vec<Finding>) -> bool {
+        let mut child = Command::new("sh").args(["-c", "trap '' INT; sleep 60"]).spawn().unwrap();
+        let (follower, commands) = Commander::new();
+        let (messages, inbox) = channel();
+        let (out, style) = (Box::new(io::sink()), Style::default());
+        let live = Live::new(out, style, Verbosity::default(), Job::default(), Vec::new());
+        let screen = Screen::new(live, child.id(), None, follower, "run".into());
+        let to_screen = messages.clone();
+        let follower = thread::spawn(move || follow(commands, &to_screen, false));
+        let shown = thread::spawn(move || screen.run(&inbox));
+        messages.send(update(findings)).unwrap();
+        messages.send(Message::Interrupted).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        assert_eq!(child.try_wait().unwrap(), None, "one interrupt is left to the launcher");
+        messages.send(Message::Interrupted).unwrap();
+        thread::sleep(Duration::from_secs(1));
+        let is_killed = child.try_wait().unwrap().is_some();
+        messages.send(Message::Finish(End::default())).unwrap();
+        drop(shown.join().unwrap());
+        child.kill().ok();
+        child.wait().unwrap();
+        follower.join().unwrap();
+        is_killed
+    }
+
+    #[test]
+    fn second_interrupt_kills_a_job_only_if_it_hangs() {
+        assert!(two_interrupts_kill(vec![hang()]));
+        assert!(!two_interrupts_kill(Vec::new()));
     }
 
     /// Whether a job with a supported finding is killed, and the number of captures before.
