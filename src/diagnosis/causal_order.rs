@@ -63,10 +63,8 @@ pub fn judge(situation: &Situation<'_>, mut found: Vec<Draft>) -> Vec<Draft> {
         }
         if let Some(cause) = cause {
             it.caused_by = Some(keys[cause].clone());
-            if it.fact.is_some() {
-                // Its cause is what needs advice.
-                it.next.clear();
-            }
+            // Its cause is what needs advice.
+            it.next.clear();
         }
     }
     found.sort_by_key(|draft| {

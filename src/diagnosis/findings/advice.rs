@@ -74,6 +74,18 @@ pub const ROWS: &[Row] = &[
          on it.",
     ),
     row(
+        CauseKind::LocalDecision,
+        Detail::Membership,
+        "Make a call of a group only on its members, each with the group that it belongs to.",
+    ),
+    Row {
+        codes: &["DD111"],
+        kind: CauseKind::SwappedCalls,
+        detail: Detail::Any,
+        text: "Use the groups in the same order on every rank: sort what a loop runs over by what all ranks share. Or \
+               issue the calls with async_op=True and wait for them after all are issued.",
+    },
+    row(
         CauseKind::DataDependentPath,
         Detail::Any,
         "Take the same path on every rank whatever its batch holds (on a dummy input, times zero), or agree on the \

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use ddp_doctor_proto::report::{CallState, MAX_HEADLINE_CHARS, RankCall, Where};
+use ddp_doctor_proto::report::{CallState, Effect, MAX_HEADLINE_CHARS, RankCall, Where};
 
 use crate::findings::draft::Draft;
 use crate::input::event::Call;
@@ -40,7 +40,8 @@ fn shortened(text: &str) -> String {
 /// What the ranks that did not make the mistake do, the longest wording first: "rank 1 waits for its
 /// gradients at train.py:9".
 fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> Vec<String> {
-    if mistake.ranks.is_empty() {
+    // Wrong gradients keep nobody waiting.
+    if mistake.ranks.is_empty() || draft.effect == Effect::Corrupts {
         return Vec::new();
     }
     let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
@@ -50,7 +51,7 @@ fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> 
     if let Some(own) = own {
         let theirs = others.find_map(|it| Some((it.rank, call_of(it.rank)?)));
         return match theirs {
-            None => waits_for_others(draft, mistake).into_iter().collect(),
+            None => waits_for_others(situation, draft, mistake).into_iter().collect(),
             Some((rank, theirs)) if differs(join, own, theirs) => {
                 let its = number(&mistake.ranks, "its", "their");
                 let [at, there] =
@@ -88,13 +89,23 @@ fn named(call: &Call) -> String {
     if call.is_bucket() { "the gradients".into() } else { call.op.to_string() }
 }
 
-/// The ranks with the mistake wait for all others.
-fn waits_for_others(draft: &Draft, mistake: &Mistake) -> Option<String> {
+/// The ranks with the mistake wait for the members of the group that have not made the call.
+fn waits_for_others(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> Option<String> {
+    let (group, seq) = draft.place?;
+    let join = situation.join(group, seq)?;
+    let is_member = |rank: &u32| situation.model.member(group, *rank).is_some();
     let mut others: Vec<u32> = [&draft.root[..], &draft.victims].concat();
-    others.retain(|rank| !mistake.ranks.contains(rank));
+    others.retain(|rank| {
+        is_member(rank) && !mistake.ranks.contains(rank) && !join.calls.contains_key(rank)
+    });
     others.sort_unstable();
     others.dedup();
-    let wait = number(&mistake.ranks, "it waits", "they wait");
+    let waiting: Vec<u32> = mistake.ranks.iter().copied().filter(is_member).collect();
+    let wait = if waiting == mistake.ranks {
+        number(&waiting, "it waits", "they wait").to_owned()
+    } else {
+        Ranks(&waiting).with("waits", "wait")
+    };
     (!others.is_empty()).then(|| format!("{wait} there for {}", Ranks(&others)))
 }
 

@@ -101,7 +101,7 @@ pub fn of_looks<'a>(
 pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
     let looks = two(&process.stacks, process.progressed_at(), timing);
     looks.is_some_and(|[first, last]| !moves(first, last))
-        && activity(process, timing).is_none_or(|it| it.what == What::Lock)
+        && activity(process, timing).is_none_or(|it| it.what.is_of_threads())
 }
 
 /// The latest capture, and the one before it from which it is far enough; those before `since` do not

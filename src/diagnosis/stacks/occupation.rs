@@ -48,15 +48,17 @@ pub(super) fn find(
     match what {
         What::Message | What::Network if is_idle || stays => Listening,
         What::Sleep if is_idle && polls => Listening,
-        What::Lock if is_idle && (polls || is_released_by_another(looks, thread)) => Listening,
+        What::Lock | What::Queue if is_idle && (polls || is_released_by_another(looks, thread)) => {
+            Listening
+        }
         _ if moves(first, last) => Computing,
-        What::Lock if is_released_by_another(looks, thread) => Listening,
+        What::Lock | What::Queue if is_released_by_another(looks, thread) => Listening,
         What::DataLoader | What::Child if last.children.iter().any(may_go_on) => {
             let has_slept = |child| earliest.is_some_and(|since| has_slept(since, looks, child));
             let mut awake = last.children.iter().filter(|it| may_go_on(it));
             if awake.all(has_slept) { Dormant } else { External }
         }
-        What::Lock | What::Gil | What::DataLoader | What::Child => Blocked,
+        What::Lock | What::Queue | What::Gil | What::DataLoader | What::Child => Blocked,
         What::Store | What::FileLock | What::BuildLock => Shared,
         What::Message | What::Network => Listening,
         What::Sleep if ran == Some(Duration::ZERO) => Dormant,
@@ -108,6 +110,6 @@ fn is_released_by_another(looks: [&Stacks; 2], thread: &ThreadStack) -> bool {
         let frames = Frames::new(other);
         let runs =
             processor_time(first, other).is_some_and(|used| used * IDLE >= last.at.since(first.at));
-        runs || sort::what(looks, other, &frames) != Some(What::Lock)
+        runs || !sort::what(looks, other, &frames).is_some_and(What::is_of_threads)
     })
 }

@@ -21,6 +21,8 @@ pub enum What {
     FileLock,
     /// A lock, a condition or a result of another thread.
     Lock,
+    /// An item that another thread puts into a queue.
+    Queue,
     /// The exit of a child process.
     Child,
     /// A key of a store of c10d.
@@ -50,6 +52,11 @@ pub enum What {
 }
 
 impl What {
+    /// Whether another thread of the process can end the wait.
+    pub const fn is_of_threads(self) -> bool {
+        matches!(self, Self::Lock | Self::Queue)
+    }
+
     /// Name of work that takes long in healthy jobs as well.
     pub const fn long_work(self) -> Option<&'static str> {
         match self {
@@ -122,7 +129,7 @@ const STDLIB: &[(&str, What)] = &[
     ("/multiprocessing/connection.py", What::Message),
     ("/multiprocessing/queues.py", What::Message),
     ("/selectors.py", What::Message),
-    ("/queue.py", What::Lock),
+    ("/queue.py", What::Queue),
     ("/threading.py", What::Lock),
 ];
 

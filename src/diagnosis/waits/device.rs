@@ -102,7 +102,7 @@ pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
             outside.stays
                 && match outside.what {
                     What::Gpu => true,
-                    What::Lock | What::Unknown => unknown,
+                    What::Lock | What::Queue | What::Unknown => unknown,
                     _ => false,
                 }
         })

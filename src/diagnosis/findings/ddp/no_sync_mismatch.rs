@@ -22,21 +22,19 @@ pub(crate) fn complete_draft(
         _ => String::new(),
     };
     draft.summary = format!(
-        "at their training forward {}, {} gradients and {} only {}; the first {}{call}",
+        "at their training forward {}, {} gradients and {} only {}; {}{call}",
         boundary.forward,
         Ranks(some).with("averages", "average"),
         Ranks(others),
         number(others, "accumulates", "accumulate"),
-        number(some, "waits", "wait"),
+        Ranks(some).with("waits", "wait"),
     );
     draft.set_victims(some.iter().chain(others).copied());
     draft.say(format!(
-        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
-         must leave it at the same forward. {}",
-        boundary.forward,
+        "Under no_sync a backward sends nothing, so ranks must leave it at the same forward.{}",
         match boundary.agreed {
-            0 => "They never did.".into(),
-            agreed => format!("They did up to forward {agreed}."),
+            0 => String::new(),
+            agreed => format!(" They did up to forward {agreed}."),
         },
     ));
     draft.advise(

@@ -55,10 +55,11 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun.",
         );
-        draft.advise(
+        draft.next = vec![
             "Use the communicators in the same order on every rank, or put their calls on separate \
-             streams.",
-        );
+             streams."
+                .into(),
+        ];
         Some(draft)
     });
     drafts.collect()
@@ -98,7 +99,8 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     if let Some((wait, rank)) = left_out {
         draft.why.clear();
         let place = Some((wait.group, wait.seq));
-        draft.attribute(cause::read(situation, place, &[rank], &[wait.rank], situation.now));
+        draft.next.clear();
+        draft.explain(cause::read(situation, place, &[rank], &[wait.rank], situation.now));
     }
     let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
     draft.say(if left_out.is_some() {
@@ -109,11 +111,18 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
          on the same stream are complete, and these cannot complete before the others have begun."
     });
     draft.why.extend(because);
-    draft.advise(
-        "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
-         wait for them after all are issued.",
-    );
+    advise_order(&mut draft);
     Some(draft)
+}
+
+/// Advises where to look, unless the cause has advice.
+fn advise_order(draft: &mut Draft) {
+    if draft.next.is_empty() {
+        draft.advise(
+            "Compare the order in which these ranks use the groups before and at these lines: it has to be the same on \
+             all members, and no rank may leave out a call that the others make.",
+        );
+    }
 }
 
 /// The wait of a cycle for a call that another rank of it has not made, and that rank.
@@ -159,12 +168,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         follow(&mut draft, omission);
         return Some(draft);
     }
-    let otherwise = if swapped {
-        "or issue the calls with async_op=True and wait for them after all are issued"
-    } else {
-        "and let none leave out a call that the others make"
-    };
-    draft.advise(format!("Use the groups in the same order on every rank, {otherwise}."));
+    advise_order(&mut draft);
     Some(draft)
 }
 
@@ -177,4 +181,6 @@ fn follow(draft: &mut Draft, omission: &Omission) {
     draft.follows =
         Some(Key { code: code.code, place: KeyPlace::Join(omission.group, omission.seq) });
     draft.cause = None;
+    draft.mistake = None;
+    draft.next.clear();
 }

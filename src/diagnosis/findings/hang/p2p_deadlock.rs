@@ -124,6 +124,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         left.blame(&mut draft);
         return Some(draft);
     }
+    if !draft.next.is_empty() {
+        return Some(draft);
+    }
     draft.advise(match misdirected {
         Some(Misdirected { wait, other, .. }) => format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
@@ -223,10 +226,10 @@ fn order(waits: &[Blocked]) -> &'static str {
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and what that number \
          comes from: a count that each rank computes, or one that it received. Either one of these ranks has left out a \
-         send, or its peer receives one too many."
+         send, or all receive first: then let one of them send first."
     } else {
-        "Check what decides which of these ranks sends first and which receives first: within this group, each \
-         has to wait for a peer that takes the other side first."
+        "Check what decides which of these ranks sends first and which receives first: let one of them take the other \
+         side first, or issue all sends and receives, and then wait (batch_isend_irecv)."
     }
 }
 

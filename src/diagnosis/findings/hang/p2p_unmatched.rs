@@ -204,16 +204,18 @@ pub(crate) fn alone(
         _ => Confidence::Suspected,
     };
 
-    draft.summary = format!(
-        "rank {} waits in {}, which {} not {}",
-        lone.rank,
-        words::call_at(call),
-        Ranks(absent).with("has", "have"),
-        counterpart(lone),
-    );
+    draft.summary = match &other {
+        Some(other) => tags_differ(lone, other),
+        None => format!(
+            "rank {} waits in {}, which {} not {}",
+            lone.rank,
+            words::call_at(call),
+            Ranks(absent).with("has", "have"),
+            counterpart(lone),
+        ),
+    };
     let over = situation.is_cut_short(stall) || processes().all(|(_, process)| process.has_ended());
     draft.say(lacks_partner(group, lone, absent, over));
-    draft.why.extend(other.map(|it| tags_differ(lone, &it)));
     draft.attribute(reading);
     for (rank, process) in processes() {
         match idle::standing(situation.model, process) {
@@ -254,14 +256,14 @@ fn lacks_partner(group: &Group, lone: &UnmatchedMessage, absent: &[u32], over: b
     )
 }
 
-/// "Rank 0 has sent with tag 1; rank 1 waits for tag 2."
+/// "rank 0 has sent with tag 1 at train.py:31; rank 1 waits for tag 2 at train.py:33"
 fn tags_differ(lone: &UnmatchedMessage, other: &UnmatchedMessage) -> String {
+    let [theirs, own] = [other, lone].map(|it| words::at(it.joined.call.place.as_deref()));
     format!(
-        "Rank {} has {} with tag {}{}; rank {} waits for tag {}.",
+        "rank {} has {} with tag {}{theirs}; rank {} waits for tag {}{own}",
         other.rank,
         counterpart(lone),
         tag(&other.joined.call),
-        words::at(other.joined.call.place.as_deref()),
         lone.rank,
         tag(&lone.joined.call),
     )

@@ -11,7 +11,7 @@ use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
-use crate::stacks::{self, Activity, What};
+use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
 
 /// DD204: ranks without progress that others wait for.
@@ -62,7 +62,7 @@ pub(crate) fn draft(
     }
     draft.next = advice(what, first);
     blame_holder(&mut draft, situation, first);
-    if what == What::Lock {
+    if what.is_of_threads() {
         blame_failed_thread(&mut draft, first);
     }
     Some(draft)

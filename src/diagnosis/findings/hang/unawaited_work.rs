@@ -113,7 +113,6 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .iter()
         .filter_map(|(&rank, (place, _))| Some(made(rank, process(rank)?, None, place)))
         .collect();
-    draft.cause = Some(cause::most_likely(situation, &draft.root, &[], at));
     draft.summary = format!(
         "two threads of each rank race on {}: the calls at {} and {} match in changing order",
         words::group(&group.info),

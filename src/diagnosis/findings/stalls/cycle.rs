@@ -81,7 +81,7 @@ pub(crate) fn draft(
     };
     draft.per_rank = draft.root.iter().filter_map(wait_of).collect();
     let (ranks, victims) = (&draft.root, &draft.victims);
-    draft.attribute(match cycle {
+    draft.explain(match cycle {
         [one, other] if meet_in_both_groups(situation, cycle) => {
             of_two(situation, one, other, closed)
         }

@@ -124,7 +124,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Debugger => "waits for input at a debugger's prompt",
         What::BuildLock => "waits for the lock file of another build",
         What::FileLock => "waits for a file that is locked",
-        What::Lock => "waits for a lock or for another thread",
+        What::Lock | What::Queue => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
         What::Store => "waits in the store for a key that is not set",
         What::Message => "waits for a message of another process",
@@ -157,9 +157,10 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
         What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
         What::Lock => vec![
-            "Find out what should release it: another thread that has ended or is waiting itself, a queue that is never filled.".into(),
-            "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
+            "Find out which thread should release it. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise a thread holds it that has ended or is waiting itself.".into(),
+            "If this process was forked, the lock may have been held at that moment: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
         ],
+        What::Queue => vec!["Find the thread that fills the queue: it has ended, or is waiting itself. Let it put a last item when it ends, and give `get` a timeout.".into()],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
@@ -170,7 +171,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
         What::Gpu => vec!["Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.".into()],
-        What::Sleep => vec!["If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.".into()],
+        What::Sleep => vec!["Remove the sleep, or let every rank sleep at the same place. If it waits for something (a file, a flag, a service), find out why that is absent, and give up before the timeout of the group.".into()],
         What::Compilation => vec!["If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.".into()],
         What::Checkpoint => vec![format!(
             "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
-use ddp_doctor_proto::report::{Confidence, Fact, RankCall, Timestamp};
+use ddp_doctor_proto::report::{CauseKind, Confidence, Fact, RankCall, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{creates, signature};
@@ -112,7 +112,8 @@ pub(crate) fn cause(
     at: Timestamp,
 ) -> CauseHypothesis {
     let reading = cause::read(situation, None, odd, others, at);
-    if reading.cause.confidence < Confidence::Supported {
+    let is_of_sides = reading.cause.kind == CauseKind::RankConditional;
+    if is_of_sides || reading.cause.confidence < Confidence::Supported {
         CauseHypothesis::unknown()
     } else {
         reading

@@ -68,10 +68,10 @@ impl Mistake {
         let test = cut(&guard.test, MAX_TEST_CHARS);
         let number = guard.line;
         match guard.form {
-            GuardForm::Holds | GuardForm::Fails => {
-                let word = if guard.form == GuardForm::Holds { "if" } else { "unless" };
+            GuardForm::Holds | GuardForm::Fails if inside.len() <= past.len() => {
                 let reach = Ranks(inside).with("reaches", "reach");
-                Self::new(inside, format!("only {reach} {at} (`{word} {test}`, line {number})"))
+                let branch = if guard.form == GuardForm::Holds { "" } else { "`else` of " };
+                Self::new(inside, format!("only {reach} {at} ({branch}`if {test}`, line {number})"))
             }
             _ => Self::new(
                 past,
@@ -181,7 +181,7 @@ fn text(guard: &Guard, others: &str) -> String {
     let s = if others == "it" { "s" } else { "" };
     match guard.form {
         GuardForm::Holds => format!("`if {test}`"),
-        GuardForm::Fails => format!("unless `{test}`"),
+        GuardForm::Fails => format!("`else` of `if {test}`"),
         GuardForm::Skips => format!("{others} skip{s} it where `{test}`"),
         GuardForm::Leaves | GuardForm::Ends | GuardForm::Returns => {
             format!("{others} leave{s} where `{test}`")

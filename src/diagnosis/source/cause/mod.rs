@@ -53,6 +53,8 @@ pub enum Detail {
     Loop,
     /// The decision follows the clock of each rank.
     Clock,
+    /// A rank used a group that does not include it.
+    Membership,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
@@ -197,7 +199,8 @@ impl<'a> Sides<'a> {
                     _ => Some(suspected(CauseKind::LocalDecision, because)),
                 }
             };
-            from.iter().find_map(|process| reading(process))
+            let found = from.iter().find_map(|process| reading(process));
+            found.map(|it| it.with_detail(Detail::Membership))
         };
         ignored(&self.odd, &self.others).or_else(|| ignored(&self.others, &self.odd))
     }
