@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::proc;
+use crate::host::{proc, sys};
 
 /// Name of the hidden command.
 pub const COMMAND: &str = "read-processes";
@@ -230,6 +230,8 @@ impl Started {
         };
         let (answered, answers) = channel();
         thread::Builder::new().name("ddp-answers".into()).spawn(move || {
+            // Ctrl-C is for the threads of the command.
+            sys::block_interrupts();
             while let Ok(answer) = receive(&mut output) {
                 if answered.send(answer).is_err() {
                     break;
