@@ -23,7 +23,8 @@ const ECHO: Duration = Duration::from_secs(2);
 
 impl LoggedJob {
     /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
-    /// known and others stopped as well: they lost a peer or the store, or write to the same log and state no later progress.
+    /// known and others stopped as well: they lost a peer or the store, or write to the same log and state no later
+    /// progress.
     /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
     pub(super) fn mark_last_exceptions_uncaught(&mut self, all: &[&Facts]) {
         let fails = |rank: &Rank| {
@@ -111,10 +112,22 @@ impl LoggedJob {
         }
     }
 
+    /// Dates the failure of a node by the first loss of a peer: Slurm and others notice it later.
+    fn date_lost_nodes(&mut self) {
+        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
+        let lost = raised.filter(|it| transport::is_loss_of_peer(&it.text));
+        let Some(first) = lost.map(|it| it.at).min() else { return };
+        let on_lost_node = self.ranks.values_mut().filter(|rank| rank.node_failure.is_some());
+        for (at, _) in on_lost_node.filter_map(|rank| rank.ended.as_mut()) {
+            *at = (*at).min(first);
+        }
+    }
+
     /// Turns errors about other processes into notes, and those about waits in which no rank is `named` as
     /// missing and about calls that do not `differ` as far as it is known, if no other failure is known that may
     /// be their cause: the ranks that report them failed because of another one, which the text does not name.
     pub(in super::super) fn note_losses(&mut self, named: bool, differ: bool) {
+        self.date_lost_nodes();
         let victims = self.victims_of_unknown_ranks(named, differ);
         let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
         for number in victims {
