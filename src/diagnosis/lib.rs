@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity, RankState, Report, Role,
     Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
 };
+use ddp_doctor_proto::{NoteKind, catalogue};
 
 pub mod capture;
 pub mod causal_order;
@@ -279,7 +279,9 @@ impl Engine {
     /// Verdict on the job, from the leading finding of the last attempt.
     pub fn verdict(&self) -> Verdict {
         let model = &self.model;
-        let is_blind = model.over().is_some() && model.processes.is_empty();
+        // Nothing was seen of a job that is over, or that has evidence which cannot be read.
+        let is_unreadable = || model.notes.iter().any(|note| note.kind == NoteKind::Unreadable);
+        let is_blind = model.processes.is_empty() && (model.over().is_some() || is_unreadable());
         // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
         let is_unknown = || {
             let mut ends = model.processes.values().filter_map(|process| process.end);

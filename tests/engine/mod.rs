@@ -4,6 +4,7 @@
 //! * `scenario_harness`: a scenario with a wrong expectation fails with the difference.
 //! * `memory_curves`: recorded memory of real processes, and their recorder.
 //! * `own_rule`: an engine with the rules of somebody else.
+//! * `unreadable_evidence`: a job of which nothing is seen.
 //! * `gpu_recordings`: jobs over NCCL on a real GPU, replayed.
 
 mod gpu_recordings;
@@ -11,3 +12,4 @@ mod memory_curves;
 mod own_rule;
 mod scenario_harness;
 mod scenarios;
+mod unreadable_evidence;
