@@ -122,7 +122,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
     if text.contains("will restart worker group") {
         facts.add(Subject::default(), at, Statement::Restarted);
     }
-    let is_success = |(one, other): &(&str, &str)| text.contains(one) && text.contains(other);
+    let is_success = |(one, other): &(&str, &str)| scan::has(text, one) && scan::has(text, other);
     if SUCCESSES.iter().any(is_success) {
         facts.add(Subject::default(), at, Statement::Finished);
     }
