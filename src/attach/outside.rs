@@ -23,6 +23,8 @@ pub const COMMAND: &str = "read-processes";
 const MAX_WAITING: usize = 64;
 /// Maximum number of questions that wait for their answers, when all processes of the host are asked.
 const MAX_THREADS: usize = 1024;
+/// Name of the thread that receives the answers.
+const RECEIVER: &str = "ddp-answers";
 /// Time limit for the arguments of a process.
 const MAX_ARGUMENTS: Duration = Duration::from_secs(1);
 /// Maximum length of an answer, in bytes.
@@ -225,19 +227,10 @@ impl Started {
         command.arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn()?;
         let (requests, output) = (child.stdin.take(), child.stdout.take());
-        let (Some(requests), Some(mut output)) = (requests, output) else {
+        let (Some(requests), Some(output)) = (requests, output) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
-        let (answered, answers) = channel();
-        thread::Builder::new().name("ddp-answers".into()).spawn(move || {
-            // Ctrl-C is for the threads of the command.
-            sys::block_interrupts();
-            while let Ok(answer) = receive(&mut output) {
-                if answered.send(answer).is_err() {
-                    break;
-                }
-            }
-        })?;
+        let answers = answers(output)?;
         Ok(Self { child, requests, answers })
     }
 
@@ -246,6 +239,21 @@ impl Started {
         line.push(b'\n');
         self.requests.write_all(&line)
     }
+}
+
+/// The answers in an output, with the ids of their questions, which a thread receives.
+fn answers(mut output: impl Read + Send + 'static) -> io::Result<Receiver<(u32, Vec<u8>)>> {
+    let (answered, answers) = channel();
+    thread::Builder::new().name(RECEIVER.into()).spawn(move || {
+        // An interrupt is for the thread that waits for one: in another one it ends the process.
+        sys::block_interrupts();
+        while let Ok(answer) = receive(&mut output) {
+            if answered.send(answer).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(answers)
 }
 
 /// Reads the id and the bytes of an answer.
@@ -263,26 +271,31 @@ fn receive(from: &mut impl Read) -> io::Result<(u32, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::{BufRead, BufReader};
+    use std::path::Path;
+    use std::process::ChildStdout;
     use std::sync::mpsc::Sender;
 
     use super::*;
 
-    /// A reader whose child process is this channel, and what it is asked.
-    fn reader() -> (Reader, Sender<(u32, Vec<u8>)>) {
+    /// A reader that gets its answers from this channel, and its requests as they arrive.
+    fn reader() -> (Reader, Sender<(u32, Vec<u8>)>, ChildStdout) {
         let mut child =
-            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (answered, answers) = channel();
-        let started = Started { requests: child.stdin.take().unwrap(), child, answers };
+        let (requests, asked) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let started = Started { requests, child, answers };
         let (unanswered, silent) = (BTreeMap::new(), BTreeSet::new());
-        (Reader { started: Some(started), next: 0, unanswered, silent }, answered)
+        (Reader { started: Some(started), next: 0, unanswered, silent }, answered, asked)
     }
 
     #[test]
     fn process_is_asked_again_once_it_has_answered() {
-        let (mut reader, answered) = reader();
+        let (mut reader, answered, asked) = reader();
         let mut ask = |limit| reader.ask(&[(7, Question::Arguments)], Duration::from_millis(limit));
         assert_eq!(ask(1), [None]);
-        // While an answer is awaited, there is no second question, whose answer would be this one.
+        // It is not asked again before it has answered: question 1 does not exist yet.
         answered.send((1, b"second".to_vec())).unwrap();
         assert_eq!(ask(1), [None]);
         answered.send((0, b"first".to_vec())).unwrap();
@@ -290,17 +303,40 @@ mod tests {
         assert_eq!(ask(1), [None], "it is asked, and does not answer");
         assert_eq!(reader.silent, BTreeSet::from([7]));
         assert_eq!(reader.unanswered, BTreeMap::from([(1, (7, 0))]));
-        let last = reader.next;
         answered.send((1, Vec::new())).unwrap();
-        // What arrives before the question is a late answer to none.
-        thread::spawn(move || {
-            while answered.send((last, b"answer".to_vec())).is_ok() {
-                thread::sleep(Duration::from_millis(1));
-            }
+        let answers = thread::spawn(move || {
+            let mut requests = BufReader::new(asked).lines();
+            // The third is the next one.
+            assert!(requests.nth(2).unwrap().is_ok());
+            answered.send((2, b"answer".to_vec())).unwrap();
         });
-        let answers = reader.ask(&[(7, Question::Arguments)], Duration::from_secs(60));
-        assert_eq!(answers, [Some(b"answer".to_vec())]);
+        let answered = reader.ask(&[(7, Question::Arguments)], Duration::from_secs(60));
+        assert_eq!(answered, [Some(b"answer".to_vec())]);
         assert!(reader.unanswered.is_empty());
+        answers.join().unwrap();
+    }
+
+    #[test]
+    fn thread_that_receives_answers_takes_no_interrupt() {
+        let mut child =
+            Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let answers = answers(child.stdout.take().unwrap()).unwrap();
+        input.write_all(&[1, 0, 0, 0, 2, 0, 0, 0, b'o', b'k']).unwrap();
+        assert_eq!(answers.recv().unwrap(), (1, b"ok".to_vec()));
+        let threads = fs::read_dir("/proc/self/task").unwrap().map(|it| it.unwrap().path());
+        let of = |path: &Path, file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
+        let receivers: Vec<_> = threads.filter(|it| of(it, "comm").trim() == RECEIVER).collect();
+        assert!(!receivers.is_empty());
+        for thread in receivers {
+            let status = of(&thread, "status");
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+            // The first bit is that of signal 1.
+            assert_eq!(blocked >> (libc::SIGINT - 1) & 1, 1, "{status}");
+        }
+        drop(input);
+        child.wait().unwrap();
     }
 
     #[test]
@@ -313,7 +349,7 @@ mod tests {
         let of = |user| turns.iter().filter(|it| **it == user).count();
         assert_eq!([1, 2, 3].map(of), [MAX_WAITING, 3, 1]);
 
-        let (mut reader, _answered) = reader();
+        let (mut reader, _answered, _asked) = reader();
         // Processes without an owner count as root's.
         let asked: Vec<(u32, Question)> =
             (0..500).map(|pid| (1 << 30 | pid, Question::Rank)).collect();

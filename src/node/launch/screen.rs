@@ -358,6 +358,7 @@ impl Screen {
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
     use std::sync::mpsc::{Sender, TryRecvError};
     use std::thread;
@@ -401,9 +402,9 @@ mod tests {
         }
     }
 
-    /// Whether a job that ignores interrupts is killed by two of them.
-    fn two_interrupts_kill(findings: Vec<Finding>) -> bool {
-        let mut child = Command::new("sh").args(["-c", "trap '' INT; sleep 60"]).spawn().unwrap();
+    /// Whether a job that ignores interrupts is killed by this number of them.
+    fn do_interrupts_kill(number: usize, findings: Vec<Finding>) -> bool {
+        let mut child = Command::new("sh").args(["-c", "trap '' INT; exec sleep 60"]).spawn().unwrap();
         let (follower, commands) = Commander::new();
         let (messages, inbox) = channel();
         let (out, style) = (Box::new(io::sink()), Style::default());
@@ -413,24 +414,23 @@ mod tests {
         let follower = thread::spawn(move || follow(commands, &to_screen, false));
         let shown = thread::spawn(move || screen.run(&inbox));
         messages.send(update(findings)).unwrap();
-        messages.send(Message::Interrupted).unwrap();
-        thread::sleep(Duration::from_millis(200));
-        assert_eq!(child.try_wait().unwrap(), None, "one interrupt is left to the launcher");
-        messages.send(Message::Interrupted).unwrap();
-        thread::sleep(Duration::from_secs(1));
-        let is_killed = child.try_wait().unwrap().is_some();
+        for _ in 0..number {
+            messages.send(Message::Interrupted).unwrap();
+        }
         messages.send(Message::Finish(End::default())).unwrap();
         drop(shown.join().unwrap());
-        child.kill().ok();
-        child.wait().unwrap();
+        // A job that was not killed ends by this signal instead.
+        processes::signal_child(child.id(), libc::SIGTERM).unwrap();
+        let ended = child.wait().unwrap();
         follower.join().unwrap();
-        is_killed
+        ended.signal() == Some(libc::SIGKILL)
     }
 
     #[test]
     fn second_interrupt_kills_a_job_only_if_it_hangs() {
-        assert!(two_interrupts_kill(vec![hang()]));
-        assert!(!two_interrupts_kill(Vec::new()));
+        assert!(do_interrupts_kill(2, vec![hang()]));
+        assert!(!do_interrupts_kill(1, vec![hang()]), "the first is left to the launcher");
+        assert!(!do_interrupts_kill(2, Vec::new()));
     }
 
     /// Whether a job with a supported finding is killed, and the number of captures before.
