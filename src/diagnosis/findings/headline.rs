@@ -40,7 +40,7 @@ fn shortened(text: &str) -> String {
 /// What the ranks that did not make the mistake do, the longest wording first: "rank 1 waits for its
 /// gradients at train.py:9".
 fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> Vec<String> {
-    // Wrong gradients keep nobody waiting.
+    // Wrong gradients make no rank wait.
     if mistake.ranks.is_empty() || draft.effect == Effect::Corrupts {
         return Vec::new();
     }
@@ -93,14 +93,13 @@ fn named(call: &Call) -> String {
 fn waits_for_others(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> Option<String> {
     let (group, seq) = draft.place?;
     let join = situation.join(group, seq)?;
+    let has_called = |rank: &u32| join.calls.contains_key(rank);
     let is_member = |rank: &u32| situation.model.member(group, *rank).is_some();
     let mut others: Vec<u32> = [&draft.root[..], &draft.victims].concat();
-    others.retain(|rank| {
-        is_member(rank) && !mistake.ranks.contains(rank) && !join.calls.contains_key(rank)
-    });
+    others.retain(|rank| is_member(rank) && !mistake.ranks.contains(rank) && !has_called(rank));
     others.sort_unstable();
     others.dedup();
-    let waiting: Vec<u32> = mistake.ranks.iter().copied().filter(is_member).collect();
+    let waiting: Vec<u32> = mistake.ranks.iter().copied().filter(has_called).collect();
     let wait = if waiting == mistake.ranks {
         number(&waiting, "it waits", "they wait").to_owned()
     } else {
