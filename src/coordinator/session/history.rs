@@ -14,7 +14,7 @@ use crate::report::viewer::gauges_of;
 /// Initial interval of samples. It doubles whenever the history is full.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);
 /// Bounds of the number of samples.
-const SAMPLES: (usize, usize) = (16, 256);
+const SAMPLES: (usize, usize) = (16, 128);
 /// Maximum number of states of single ranks in all samples together.
 const MAX_STATES: usize = 32_768;
 /// Maximum number of gauges per rank and sample.
@@ -152,6 +152,7 @@ impl Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     fn moment(second: u64) -> Arc<Moment> {
         Arc::new(Moment {
             at: Timestamp(second * 1_000_000_000),
