@@ -13,7 +13,10 @@ pub fn text(fact: &Fact) -> String {
     };
     let name = fields.remove("fact").map(|it| value_text(&it)).unwrap_or_default();
     // Records without a step have step 0.
-    fields.retain(|key, value| !value.is_null() && (key != "step" || value.as_u64() != Some(0)));
+    let is_step_zero = |key: &str, value: &Value| key == "step" && value.as_u64() == Some(0);
+    fields.retain(|key, value| {
+        !value.is_null() && *value != Value::Bool(false) && !is_step_zero(key, value)
+    });
     let mut parts = Vec::new();
     parts.extend(fields.remove("rank").map(|it| format!("rank {it}")));
     let seq = fields.remove("seq").map(|it| format!("#{it}"));
@@ -27,8 +30,7 @@ pub fn text(fact: &Fact) -> String {
         Value::Bool(true) => key.replace('_', " "),
         value => format!("{} {}", key.replace('_', " "), value_text(value)),
     });
-    let is_said = |part: &String| !part.ends_with(" false");
-    parts.extend(rest.filter(is_said));
+    parts.extend(rest);
     plain(&format!("{}: {}", name.replace('-', " "), parts.join(", ")))
 }
 

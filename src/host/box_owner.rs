@@ -70,7 +70,7 @@ impl Owner {
         are_known.then(|| self.boot_id == this_boot && proc::is_alive(self.pid, self.start_ticks))
     }
 
-    /// Where the boxes belong; `None`: there is no such directory any more.
+    /// Where the boxes belong; `None`: that directory no longer exists.
     ///
     /// # Errors
     ///

@@ -366,7 +366,7 @@ fn log_of_a_job_that_ended_well_is_healthy() {
         assert!(out.starts_with("healthy: ") && out.contains("no problems found"), "{out}");
         assert!(message.contains("this text states no failure: its job ended well"), "{message}");
     }
-    // Beside a log with a failure, it is no verdict.
+    // A log with a failure decides on the verdict.
     fs::write(dir.path().join("node1.log"), excerpt()).unwrap();
     let output = program(dir.path()).args(["analyze", "."]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

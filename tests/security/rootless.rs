@@ -63,7 +63,7 @@ fn ranks_in_a_rootless_container_are_diagnosed() {
 
 /// There everybody has the user id 0, and shares memory with the host.
 #[test]
-fn users_in_rootless_containers_and_root_of_the_host_do_not_take_names_from_each_other() {
+fn users_of_rootless_containers_have_directories_of_their_own() {
     let script = r#"
         attacker unshare --user --map-root-user /mnt/app/bin/ddp-doctor run -- true
         rootless /mnt/app/bin/ddp-doctor run -- true

@@ -67,7 +67,8 @@ fn folders_have_few_source_files_and_none_is_long() {
 fn name_folders(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() {
+        // git knows no empty folder.
+        if path.is_dir() && fs::read_dir(&path).unwrap().next().is_some() {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             let place = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
             found.entry(name).or_default().push(place);

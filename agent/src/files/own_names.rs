@@ -8,6 +8,7 @@ use crate::sys;
 /// process. In rootless containers every user has the id 0, and they may share `/dev/shm` and `/tmp` with the host.
 #[must_use]
 pub fn own_number() -> u32 {
+    // A kernel without user namespaces has no such file, and an id is the same everywhere.
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     number_outside(&map, sys::effective_uid())
 }

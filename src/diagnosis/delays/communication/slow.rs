@@ -85,7 +85,7 @@ struct Window {
     to: Timestamp,
 }
 
-/// A collective that takes longer than before, for whatever reason.
+/// A collective that takes longer than before, whether or not a host is the reason.
 struct Longer {
     slow: Slow,
     by: Duration,

@@ -273,7 +273,7 @@ impl Reader {
         self.facts.drop_network_warnings();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);
-        // The command may have ended with another one, "tee", which does not fail.
+        // Of a pipeline, it may be the status of `tee`: it counts only if nothing above it states a failure.
         if self.ends_with_zero && self.facts.has_only_names() {
             self.facts.add(Subject::default(), self.facts.last, Statement::Finished);
         }
