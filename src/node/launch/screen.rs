@@ -404,7 +404,8 @@ mod tests {
 
     /// Whether a job that ignores interrupts is killed by this number of them.
     fn do_interrupts_kill(number: usize, findings: Vec<Finding>) -> bool {
-        let mut child = Command::new("sh").args(["-c", "trap '' INT; exec sleep 60"]).spawn().unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", "trap '' INT; exec sleep 60"]).spawn().unwrap();
         let (follower, commands) = Commander::new();
         let (messages, inbox) = channel();
         let (out, style) = (Box::new(io::sink()), Style::default());
