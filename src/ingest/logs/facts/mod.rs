@@ -2,8 +2,8 @@
 //!
 //! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `failed_call`,
 //! `nccl`, `nccl_calls`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
-//! of lines that name a container, `name_resolution` warnings before a failed connection, and `exit_status` the last
-//! line.
+//! of lines that name a container, `name_resolution` warnings before a failed connection, and `exit_status` and
+//! `accounting` statements that the job ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
@@ -17,6 +17,7 @@ use crate::diagnosis::event::{Stacks, ThreadStack};
 use crate::diagnosis::model::libc_signal;
 use crate::ingest::stack_text::frame_bytes;
 
+mod accounting;
 mod c10d;
 mod container_prefixes;
 mod dialects;
@@ -189,6 +190,17 @@ pub(super) enum Statement {
 }
 
 impl Statement {
+    /// Whether logs of jobs that end well state this as well: the store ends before other ranks, and exceptions
+    /// are handled.
+    pub(super) const fn is_harmless(&self) -> bool {
+        match self {
+            Self::Named { .. } | Self::LostStore { .. } | Self::Finished => true,
+            Self::Raised { went_on, .. } => *went_on,
+            Self::Reported { next, .. } => next.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Memory of its texts and lists, in bytes, about.
     fn bytes(&self) -> usize {
         match self {
@@ -305,6 +317,8 @@ pub(super) struct Facts {
     file: Arc<str>,
     /// The line being read.
     pub(super) line: LineNumber,
+    /// Number of the last line in which a platform reports that the job ended well.
+    ends_well: Option<u64>,
     /// Number of the last line in which the program states its progress; 0: there is none.
     pub(super) progress: u64,
     /// Such a line may follow: `progress` is that of the first one behind an exception.
@@ -320,9 +334,9 @@ impl Facts {
         !self.facts.iter().any(is_news) && self.stacks.is_empty()
     }
 
-    /// Whether it states at most which ranks there are.
-    fn has_only_names(&self) -> bool {
-        self.facts.iter().all(|fact| is_name(&fact.what)) && self.stacks.is_empty()
+    /// Whether it states nothing that a job which ends well does not state.
+    fn states_no_failure(&self) -> bool {
+        self.facts.iter().all(|fact| fact.what.is_harmless()) && self.stacks.is_empty()
     }
 
     pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use super::accounting::Accounting;
 use super::container_prefixes::Prefixes;
 use super::dialects::{self, Dialects, Section};
+use super::exit_status::End;
 use super::failed_call::{self, FailedCall};
 use super::name_resolution::NameResolution;
 use super::traceback::{self, Traceback};
-use super::{
-    ExitStatus, Facts, LineNumber, Statement, Subject, c10d, exit_status, launcher, nccl,
-    stated_rank,
-};
+use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
 use crate::ingest::file_names;
 use crate::ingest::logs::lines::{Form, Label, Line, Lines, Year, of_title};
 use crate::ingest::logs::{folders, scan};
@@ -126,8 +125,8 @@ struct Reader {
     section: Option<u32>,
     /// The process whose error of NCCL is being read, the reason of which follows in lines without a label.
     reporter: Option<Label>,
-    /// The last line states that a command ended with status 0.
-    ends_with_zero: bool,
+    end: End,
+    accounting: Accounting,
 }
 
 impl Reader {
@@ -147,7 +146,8 @@ impl Reader {
             speaker: None,
             section: None,
             reporter: None,
-            ends_with_zero: false,
+            end: End::default(),
+            accounting: Accounting::default(),
         }
     }
 
@@ -195,9 +195,6 @@ impl Reader {
             None if line.label == Label::default() => line.label.rank = self.section,
             None => {}
         }
-        if !line.text.trim_end().is_empty() {
-            self.ends_with_zero = line.label == Label::default() && exit_status::is_zero(line.text);
-        }
         line.label = line.label.or(self.named);
         let at = self.facts.last.max(line.time.unwrap_or_default());
         self.facts.last = at;
@@ -206,6 +203,10 @@ impl Reader {
         }
         self.facts.line =
             LineNumber { number: self.facts.line.number + 1, is_dated: line.time.is_some() };
+        self.end.read(&line, &mut self.facts);
+        if line.label == Label::default() {
+            self.accounting.read(line.text, at, &mut self.facts);
+        }
         self.facts.name(line.label);
         if !self.streams.contains_key(&line.label) && self.streams.len() >= MAX_STREAMS {
             return;
@@ -273,10 +274,7 @@ impl Reader {
         self.facts.drop_network_warnings();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);
-        // Of a pipeline, it may be the status of `tee`: it counts only if nothing above it states a failure.
-        if self.ends_with_zero && self.facts.has_only_names() {
-            self.facts.add(Subject::default(), self.facts.last, Statement::Finished);
-        }
+        self.end.finish(&mut self.facts);
         // Tracebacks are complete some lines after they begin.
         self.facts.facts.sort_by_key(|fact| fact.line.number);
         self.facts

@@ -90,7 +90,7 @@ struct Report {
 }
 
 /// Who reports failures of nodes and their devices.
-const PLATFORMS: [&str; 3] = ["the kernel", "Kubernetes", "Ray"];
+const PLATFORMS: [&str; 4] = ["the kernel", "Kubernetes", "Ray", "Slurm"];
 
 /// Adds host and device to " on rank 3": " on rank 3 (gpu-7, GPU 1)", " on gpu-7, GPU 1".
 pub(super) fn on_place(on: String, place: &str) -> String {
@@ -117,7 +117,7 @@ pub(super) struct LoggedJob {
     /// When a launcher last restarted the ranks, and when one reported that they ended well.
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
-    /// Time of the last fact that does more than name a rank.
+    /// Time of the last fact that jobs which end well do not state.
     pub(super) last_fact: Timestamp,
     /// Ends of processes that the text does not identify.
     unidentified_ends: Vec<(Subject, ExitStatus)>,
@@ -212,7 +212,7 @@ impl LoggedJob {
         let mut has_failed = false;
         for (fact, at) in clock.times(facts) {
             self.extend_to(at);
-            if !matches!(fact.what, Statement::Named { .. }) {
+            if !fact.what.is_harmless() {
                 self.last_fact = self.last_fact.max(at);
             }
             if at < restarted {

@@ -36,6 +36,8 @@ pub(super) struct Pods {
     /// Pods that were killed for lack of memory, and that failed otherwise.
     killed: Vec<String>,
     failed: Vec<String>,
+    /// All pods of the table so far have completed.
+    have_completed: Option<bool>,
     /// The description states that the container was killed for lack of memory.
     is_killed: bool,
     /// The container has one device, so that the rank of its environment is not that of a node.
@@ -88,6 +90,8 @@ impl Pods {
     }
 
     fn pod(&mut self, pod: &str, state: &str, at: Timestamp, facts: &mut Facts) {
+        let has_completed = matches!(state, "Completed" | "Succeeded");
+        self.have_completed = Some(self.have_completed.unwrap_or(true) && has_completed);
         let failed = match state {
             "OOMKilled" => &mut self.killed,
             "Error" | "CrashLoopBackOff" | "StartError" => &mut self.failed,
@@ -106,7 +110,10 @@ impl Pods {
     /// Adds what the end of a table completes: others fail because of a pod that was killed, and which of several
     /// failed first is not stated.
     pub(super) fn finish(&mut self, facts: &mut Facts, at: Timestamp) {
-        let Self { killed, failed, .. } = std::mem::take(self);
+        let Self { killed, failed, have_completed, .. } = std::mem::take(self);
+        if have_completed == Some(true) {
+            facts.ends_well = Some(facts.line.number);
+        }
         let end = |pod: &str, end: ExitStatus, facts: &mut Facts| {
             let label = Label { worker: Worker::of_pod(pod), ..Label::default() };
             facts.add(label.into(), at, Statement::Ended(end));
