@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::diagnosis::event::{Event, OomKills};
+use crate::diagnosis::input::allocation;
 use crate::diagnosis::words;
 use crate::ingest::logs::job::{LoggedJob, Topic};
 use crate::ingest::process;
@@ -17,15 +18,24 @@ impl LoggedJob {
             let exits = [rank.ended.map(|(_, how)| how.exit()), rank.ended_later];
             let failed = exits.iter().flatten().any(|exit| exit.code != Some(0));
             for raised in &rank.raised {
-                if !raised.uncaught && !failed {
+                // A failed allocation that was caught leads to what the rank did next.
+                let is_noted = if raised.is_caught {
+                    allocation::failed(&raised.text).is_none()
+                } else {
+                    !raised.uncaught && !failed
+                };
+                if is_noted {
                     let (text, at) = (&raised.text, words::at(raised.place.as_ref()));
                     notes.push(format!("rank {number} logged an exception: {text}{at}"));
                     continue;
                 }
-                let kinds = [
-                    raised.is_of_others(number).then_some(ExceptionKind::LeftCollective),
-                    Some(ExceptionKind::Uncaught),
-                ];
+                let how = if raised.is_caught {
+                    ExceptionKind::LeftForward
+                } else {
+                    ExceptionKind::Uncaught
+                };
+                let of_others = raised.is_of_others(number);
+                let kinds = [of_others.then_some(ExceptionKind::LeftCollective), Some(how)];
                 for kind in kinds.into_iter().flatten() {
                     let event = Event::Exception {
                         process: process(number),

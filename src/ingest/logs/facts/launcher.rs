@@ -6,7 +6,7 @@ use super::traceback::Traceback;
 use super::{ExitStatus, Facts, Statement, Subject};
 use crate::diagnosis::model::MAX_WORLD;
 use crate::diagnosis::model::libc_signal::{KILL, TERM};
-use crate::ingest::logs::lines::{Label, Line, Name, Worker, report_time};
+use crate::ingest::logs::lines::{Label, Line, Name, Worker, kernel_time, report_time};
 use crate::ingest::logs::scan::{self, after, cut, number, small_after, until};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
@@ -115,6 +115,7 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
             uncaught: false,
             went_on: false,
             is_last: false,
+            is_logged: false,
             by_launcher: true,
         };
         facts.add(Subject::default(), at, what);
@@ -433,7 +434,10 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         && is_kernel.iter().any(|it| line.text.contains(it))
     {
         let who = Subject { pid: Some(pid), ..Subject::default() };
-        facts.add(who, at, Statement::KilledForMemory);
+        let name = after(line.text, "Killed process ").and_then(|it| after(it, " ("));
+        let name = cut(name.map_or("", |it| until(it, &[')'])), 64).into();
+        let on = kernel_time(line.text);
+        facts.add(who, at, Statement::KilledForMemory { name, on });
     }
 }
 

@@ -32,6 +32,7 @@ mod stated_rank;
 mod traceback;
 
 pub(super) use c10d::WATCHDOG;
+pub(super) use dialects::KERNEL;
 pub(super) use reader::read;
 
 /// Maximum number of facts kept. Half of them are for those that only name ranks.
@@ -132,6 +133,8 @@ pub(super) enum Statement {
         went_on: bool,
         /// It is the last output of its process.
         is_last: bool,
+        /// The program logged it, below a line with its time.
+        is_logged: bool,
         /// A launcher raised it, not a rank.
         by_launcher: bool,
     },
@@ -147,8 +150,8 @@ pub(super) enum Statement {
     Stopped { signal: i32 },
     /// A batch system lost this node; `next`: what to do.
     NodeFailed { by: &'static str, next: &'static str },
-    /// The kernel killed the process for lack of memory.
-    KilledForMemory,
+    /// The kernel killed the process with this name for lack of memory; `on`: as the line reads.
+    KilledForMemory { name: Arc<str>, on: Option<Timestamp> },
     /// The text ends within a traceback, at this line of the program.
     CutOff { place: Option<Where> },
     /// It lost its connection to the store at this address.
@@ -211,6 +214,7 @@ impl Statement {
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),
             Self::LostStore { server } => server.len(),
             Self::Unresolved { host, reason } => host.len() + reason.len(),
+            Self::KilledForMemory { name, .. } => name.len(),
             Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::OfModel { lines, .. } => lines.len(),
             Self::Misses { ranks, .. } => ranks.len() * 4,
@@ -314,7 +318,7 @@ pub(super) struct Facts {
     /// GPUs of processes, by their addresses on the bus.
     pub(super) gpus: BTreeMap<(u64, Option<Arc<str>>), u32>,
     /// Name of the file.
-    file: Arc<str>,
+    pub(super) file: Arc<str>,
     /// The line being read.
     pub(super) line: LineNumber,
     /// Number of the last line in which a platform reports that the job ended well.

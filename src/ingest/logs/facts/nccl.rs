@@ -114,8 +114,15 @@ fn warning_of(warning: &str, on: Arc<str>) -> Statement {
     }
     if warning.starts_with(CUDA) {
         let text = format!("{warning} ({on})").into();
-        let (place, uncaught, went_on, is_last, by_launcher) = (None, true, false, false, false);
-        return Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher };
+        return Statement::Raised {
+            text,
+            place: None,
+            uncaught: true,
+            went_on: false,
+            is_last: false,
+            is_logged: false,
+            by_launcher: false,
+        };
     }
     if NETWORK.iter().any(|it| warning.contains(it)) {
         return Statement::Network { on, text: warning.into() };

@@ -86,6 +86,10 @@ pub(super) struct Traceback {
     begins: LineNumber,
     /// The last line of the process belongs to it.
     is_last: bool,
+    /// The line before is one of a logger, with its time.
+    follows_log: bool,
+    /// The traceback follows such a line.
+    is_logged: bool,
     /// It did not end its process: that wrote further output of the program, or reports the exception as ignored.
     went_on: bool,
     /// The line before begins a report of an exception that does not end its process.
@@ -135,6 +139,7 @@ impl Traceback {
         }
         let is_ignored = std::mem::replace(&mut self.is_ignored, ends_no_process(text));
         let is_fatal = std::mem::replace(&mut self.is_fatal, text.contains(FATAL));
+        let follows_log = std::mem::replace(&mut self.follows_log, is_log(line));
         let of_rank = failed_rank(text);
         if text.ends_with(BEGIN) || of_rank.is_some() || is_box(text) {
             let spawned = self.spawned.filter(|_| self.text.is_empty());
@@ -150,6 +155,7 @@ impl Traceback {
             self.is_own_rank = line.is_own_rank;
             self.ends_process = is_fatal || text.contains(FATAL_IN_LINE);
             self.went_on |= is_ignored;
+            self.is_logged = follows_log || self.cause.is_some() && self.is_logged;
             self.at = at;
             return true;
         }
@@ -334,10 +340,13 @@ impl Traceback {
             went_on,
             is_ignored,
             is_fatal,
+            is_logged,
+            follows_log,
             ends_process,
             ..
         } = std::mem::take(self);
         (self.is_ignored, self.is_fatal) = (is_ignored, is_fatal);
+        self.follows_log = follows_log;
         let causes = cause.iter().flat_map(|(_, frames)| frames);
         let by_launcher = frames.iter().chain(causes).any(|it| is_launcher(&it.file));
         // A cause in a library has the line that led to the exception which it caused.
@@ -365,6 +374,7 @@ impl Traceback {
             uncaught: is_thrown || ends_process || spawned.is_some() || is_own && !went_on,
             went_on,
             is_last,
+            is_logged,
             by_launcher,
         };
         let who = match of_rank {
@@ -478,6 +488,12 @@ pub(super) fn is_message(text: &str) -> bool {
 /// Whether a line reports the exception whose traceback follows, and states that it does not end the process.
 fn ends_no_process(text: &str) -> bool {
     ["Exception ignored in", "Exception in thread "].iter().any(|it| text.starts_with(it))
+}
+
+/// Whether a logger of a program wrote the line: it has a time and a level.
+fn is_log(line: &Line<'_>) -> bool {
+    const LEVELS: [&str; 4] = ["INFO", "WARN", "ERROR", "CRITICAL"];
+    line.time.is_some() && !line.is_guessed && LEVELS.iter().any(|it| line.text.contains(it))
 }
 
 /// Whether a program wrote the line in the course of its work: it names a step, or the time behind the label of

@@ -9,7 +9,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::losses::Loss;
-use super::rank::{Raised, Rank};
+use super::rank::{Raised, Rank, went_on_after};
 use super::{LoggedJob, Topic, joins};
 use crate::diagnosis::event::Event;
 use crate::diagnosis::input::transport;
@@ -20,6 +20,8 @@ use crate::ingest::process;
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);
+/// Maximum time from the exception of a rank to the call in which the others wait for it: about a step.
+const STEP: Duration = Duration::from_secs(60);
 
 impl LoggedJob {
     /// Takes the exceptions with which the output of ranks ends as those that ended them, if no other failure is
@@ -49,11 +51,35 @@ impl LoggedJob {
         }
     }
 
+    /// Takes the exception that the only rank which waits for nothing logged right before the others began to wait as
+    /// the one that ended its work: whatever it printed afterwards, it makes no further call.
+    fn take_logged_exception(&mut self, given_up: Timestamp) {
+        let may_be_world = |group: &GroupName| group.is_world() || !group.is_named();
+        let wait = |rank: &Rank| {
+            let waits = rank.waits.iter().filter(|(group, _)| may_be_world(group));
+            waits.map(|(_, it)| it.since).min()
+        };
+        let Some(first) = self.ranks.values().filter_map(wait).min() else { return };
+        let (waiting, mut others): (Vec<_>, Vec<_>) =
+            self.ranks.iter_mut().partition(|(_, rank)| wait(rank).is_some());
+        let ([_, _, ..], [(number, only)]) = (&waiting[..], &mut others[..]) else { return };
+        let number = **number;
+        let is_cause = |it: &Raised| {
+            it.at < given_up && it.at.plus(STEP) >= first && !transport::is_due_to_others(&it.text)
+        };
+        let is_open = only.raised.is_empty() && only.ended.is_none();
+        let Some(raised) = only.handled.pop_if(|it| is_open && is_cause(it)) else { return };
+        let note = went_on_after(&format!("rank {number}"), &raised.text, raised.place.as_ref());
+        only.raised.push(Raised { uncaught: true, ..raised });
+        self.notes.retain(|(topic, text)| *topic != Topic::Exception || !text.starts_with(&note));
+    }
+
     /// Drops ends and exceptions that a watchdog's timeout brought about; `has_dumps`: dumps show who waited.
     pub(in super::super) fn drop_consequences(&mut self, has_dumps: bool) {
         let Some(given_up) = self.given_up else {
             return;
         };
+        self.take_logged_exception(given_up);
         // Before PyTorch 2.3 nothing marks exceptions that are not caught.
         let may_be_world = |group: &GroupName| group.is_world() || !group.is_named();
         let waits = |rank: &&mut Rank| rank.waits.keys().any(may_be_world);

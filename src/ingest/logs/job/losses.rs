@@ -12,10 +12,23 @@ const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];
 /// What DDP reports if a parameter has another shape on another rank.
 const OTHER_SHAPE: &str = "appears not to match sizes of the same param";
 
+/// How NCCL begins the report of an operation of InfiniBand, RoCE or EFA that failed.
+const FABRICS: [&str; 3] =
+    ["Got completion from peer", "Got completion with error", "completed with error. RC:"];
+/// What completion statuses of InfiniBand mean, which NCCL prints as numbers.
+const STATUSES: [(&str, &str); 4] = [
+    ("status=12 ", "the other side did not answer any retransmission (status 12)"),
+    ("status=13 ", "the other side was not ready to receive (status 13)"),
+    ("status=10 ", "the other side refused access to its memory (status 10)"),
+    ("status=5 ", "an earlier error closed the queue (status 5)"),
+];
+
 /// How an exception concerns other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
     Connection,
+    /// The network between hosts failed.
+    Fabric,
     /// A connection that was never made.
     Start,
     Wait,
@@ -33,6 +46,7 @@ impl Loss {
             _ if DIFFERENCES.iter().any(|it| text.contains(it)) => Self::Difference,
             _ if text.contains(OTHER_SHAPE) => Self::Models,
             _ if text.contains(CHECKPOINT) => Self::Failure,
+            _ if FABRICS.iter().any(|it| text.contains(it)) => Self::Fabric,
             _ if transport::is_start(text) => Self::Start,
             _ if transport::is_loss_of_peer(text) => Self::Connection,
             _ => Self::Wait,
@@ -46,6 +60,12 @@ impl Loss {
                 "lost its connection to another process",
                 "lost their connections to another process",
                 "Find out how that process ended: add its log.",
+            ),
+            Self::Fabric => (
+                "lost its connection to another process over the network between hosts",
+                "lost their connections to other processes over the network between hosts",
+                "Check that link on both hosts: cables and ports (ibstat, ibqueryerrors, dmesg), and whether the \
+                 other process had ended.",
             ),
             Self::Start => (
                 "could not connect to another process",
@@ -84,6 +104,8 @@ impl Loss {
         let text = after(text, " between collectives on ranks. ").unwrap_or(text);
         let text = after(text, "Collectives differ in ").unwrap_or(text);
         let (at, text) = (words::at(place), text.trim_end_matches('.'));
-        format!("{who} {what}{at}: {text}\n{next}")
+        let status = STATUSES.iter().find(|it| self == Self::Fabric && text.contains(it.0));
+        let status = status.map_or_else(String::new, |it| format!(", since {}", it.1));
+        format!("{who} {what}{at}{status}: {text}\n{next}")
     }
 }

@@ -11,19 +11,21 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::facts::{ExitStatus, Fact, Facts, GroupName, Statement, Subject, WATCHDOG};
+use super::facts::{ExitStatus, Fact, Facts, GroupName, KERNEL, Statement, Subject, WATCHDOG};
 use super::lines::Label;
 use super::{Log, scan};
 use crate::diagnosis::event::{Event, Stacks, UnplacedFailure};
 use crate::diagnosis::words;
 use clock::Clock;
 use joins::Joins;
+use kernel_kills::KernelKill;
 use process_names::ProcessNames;
 use rank::{Raised, went_on_after};
 
 mod clock;
 mod consequences;
 mod joins;
+mod kernel_kills;
 mod losses;
 mod process_names;
 mod rank;
@@ -90,7 +92,7 @@ struct Report {
 }
 
 /// Who reports failures of nodes and their devices.
-const PLATFORMS: [&str; 4] = ["the kernel", "Kubernetes", "Ray", "Slurm"];
+const PLATFORMS: [&str; 4] = [KERNEL, "Kubernetes", "Ray", "Slurm"];
 
 /// Adds host and device to " on rank 3": " on rank 3 (gpu-7, GPU 1)", " on gpu-7, GPU 1".
 pub(super) fn on_place(on: String, place: &str) -> String {
@@ -123,8 +125,12 @@ pub(super) struct LoggedJob {
     unidentified_ends: Vec<(Subject, ExitStatus)>,
     /// Names of such processes that raised an exception.
     unidentified_raised: BTreeSet<String>,
+    /// Launchers that gave up waiting for those of other nodes.
+    rendezvous_timeouts: BTreeSet<String>,
     /// Collectives that watchdogs of known ranks gave up.
     timed_out: HashSet<(Op, u64)>,
+    /// Processes that the kernel killed, and that have no other name.
+    kernel_kills: Vec<KernelKill>,
     /// Number of exceptions that parents quoted.
     quotes: usize,
     /// Errors of the network.
@@ -133,6 +139,8 @@ pub(super) struct LoggedJob {
     unplaced: Vec<UnplacedFailure>,
     /// What libraries and launchers reported.
     reports: Vec<Report>,
+    /// Name of the log whose facts are being added, if there are several.
+    file: Option<Arc<str>>,
     begins: Timestamp,
     pub(super) ends: Timestamp,
 }
@@ -160,16 +168,20 @@ impl LoggedJob {
             last_fact: Timestamp::default(),
             unidentified_ends: Vec::new(),
             unidentified_raised: BTreeSet::new(),
+            rendezvous_timeouts: BTreeSet::new(),
             timed_out: HashSet::new(),
+            kernel_kills: Vec::new(),
             quotes: 0,
             network: Vec::new(),
             unplaced: Vec::new(),
             reports: Vec::new(),
+            file: None,
             begins: clock.first,
             ends: clock.first,
         };
         let restarted = clock.restart_before_a_failure(all);
         for facts in all {
+            job.file = (all.len() > 1).then(|| Arc::clone(&facts.file));
             job.add_log(facts, clock, restarted);
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
@@ -193,6 +205,9 @@ impl LoggedJob {
                 job.ranks.entry(rank).or_default().stacks.push(stacks);
             }
         }
+        job.file = None;
+        job.note_rendezvous_timeouts();
+        job.assign_kernel_kills();
         job.note_unidentified_ends();
         for rank in job.joins.missing_at_barriers() {
             job.ranks.entry(rank).or_default();
@@ -200,6 +215,7 @@ impl LoggedJob {
         for (&number, rank) in &mut job.ranks {
             rank.stacks.sort_by_key(|stacks| stacks.at);
             rank.complete_end(number);
+            rank.mark_caught();
         }
         job.mark_last_exceptions_uncaught(all);
         job
@@ -260,7 +276,9 @@ impl LoggedJob {
         }
         let worker = fact.who.label.worker.map(|it| format!(" on worker {}", it.name));
         let on = rank.map(|rank| format!(" on rank {rank}")).or(worker);
-        let on = on_place(on.unwrap_or_default(), place);
+        let of_file = || self.names.host_in(self.file.as_deref()?);
+        let host = (on.is_none() && place.is_empty() && *by == KERNEL).then(of_file).flatten();
+        let on = on_place(on.unwrap_or_default(), host.as_deref().unwrap_or(place));
         if self.reports.len() < MAX_REPORTS {
             let (is_of_watchdog, next) = (*by == WATCHDOG, *next);
             let is_of_platform = PLATFORMS.contains(by);
@@ -362,7 +380,7 @@ impl LoggedJob {
             Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
             Statement::Failed(how) => rank.failed = Some((at, *how)),
             Statement::Stopped { signal } => rank.stopped = Some(*signal),
-            Statement::KilledForMemory => rank.killed_for_memory = Some(at),
+            Statement::KilledForMemory { .. } => rank.killed_for_memory = Some(at),
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::Unresolved { host, reason } => {
@@ -396,24 +414,29 @@ impl LoggedJob {
 
     /// Takes an exception of a rank.
     fn raised(&mut self, number: u32, fact: &Fact, at: Timestamp) {
-        let Statement::Raised { text, place, uncaught, went_on, is_last, by_launcher } = &fact.what
+        let Statement::Raised { text, place, uncaught, went_on, is_last, is_logged, by_launcher } =
+            &fact.what
         else {
             return;
+        };
+        let raised = Raised {
+            at,
+            text: Arc::clone(text),
+            place: place.clone(),
+            uncaught: *uncaught,
+            is_last: *is_last,
+            is_dated: fact.line.is_dated,
+            is_logged: *is_logged,
+            is_caught: false,
         };
         if *by_launcher {
             self.note_launcher_exception(&fact.who, text);
         } else if *went_on {
             let note = went_on_after(&format!("rank {number}"), text, place.as_ref());
             self.note(Topic::Exception, note);
+            self.ranks.entry(number).or_default().handled(raised);
         } else {
-            self.ranks.entry(number).or_default().raise(Raised {
-                at,
-                text: Arc::clone(text),
-                place: place.clone(),
-                uncaught: *uncaught,
-                is_last: *is_last,
-                is_dated: fact.line.is_dated,
-            });
+            self.ranks.entry(number).or_default().raise(raised);
         }
     }
 

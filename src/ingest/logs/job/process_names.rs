@@ -201,6 +201,15 @@ impl ProcessNames {
         by_name.or_else(|| only.filter(|_| is_one_host && has_all).map(|it| it.1))
     }
 
+    /// The only host of a rank that the name of a file has.
+    pub(super) fn host_in(&self, file: &str) -> Option<String> {
+        let hosts = self.processes.values().filter_map(|it| it.0.as_deref());
+        let mut named: Vec<String> = hosts.map(short).filter(|it| has_word(file, it)).collect();
+        named.sort_unstable();
+        named.dedup();
+        named.pop_if(|_| true).filter(|_| named.is_empty())
+    }
+
     /// Ranks known to run on a host, or that the text places there.
     pub(super) fn on_host(&self, host: &str) -> BTreeSet<u32> {
         let processes = self.processes.iter();

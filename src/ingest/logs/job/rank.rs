@@ -31,6 +31,8 @@ pub(in super::super) struct Rank {
     /// A collective that PyTorch compared with those of others.
     pub(in super::super) runs: Option<Waiting>,
     pub(in super::super) raised: Vec<Raised>,
+    /// Exceptions after which it wrote further output.
+    pub(super) handled: Vec<Raised>,
     pub(in super::super) ended: Option<(Timestamp, ExitStatus)>,
     /// The failure of its node.
     pub(in super::super) node_failure: Option<Arc<NodeFailure>>,
@@ -63,6 +65,9 @@ impl Rank {
             // Its last output may be written after that of the launcher.
             for raised in &mut self.raised {
                 raised.at = raised.at.min(*at);
+            }
+            if self.killed_for_memory.is_some() && *how == ExitStatus::default() {
+                *how = ExitStatus::of_status(-KILL);
             }
             how.for_memory |= self.killed_for_memory.is_some() && how.signal == Some(KILL);
         } else if let Some(at) = self.killed_for_memory {
@@ -137,6 +142,24 @@ impl Rank {
         facts.any(|it| it == ParameterFact::WithoutGradient)
     }
 
+    /// Adds an exception after which it wrote further output.
+    pub(super) fn handled(&mut self, raised: Raised) {
+        /// Maximum number that is kept: the last one counts.
+        const MAX: usize = 4;
+        self.handled.push(raised);
+        if self.handled.len() > MAX {
+            self.handled.remove(0);
+        }
+    }
+
+    /// Marks exceptions that the program logged, and after which the rank made the call that it then waited in.
+    pub(super) fn mark_caught(&mut self) {
+        let Some(last) = self.waits.values().map(|it| it.since).max() else { return };
+        for raised in self.raised.iter_mut().filter(|it| it.is_logged && it.at < last) {
+            (raised.is_caught, raised.uncaught) = (true, false);
+        }
+    }
+
     /// Adds an exception. PyTorch's watchdog and the program may print the same error, but only the
     /// program prints its line.
     pub(super) fn raise(&mut self, raised: Raised) {
@@ -206,6 +229,10 @@ pub(in super::super) struct Raised {
     pub(in super::super) is_last: bool,
     /// The text states its time.
     pub(in super::super) is_dated: bool,
+    /// The program logged it, below a line with its time.
+    pub(super) is_logged: bool,
+    /// It was caught: the rank made another call.
+    pub(in super::super) is_caught: bool,
 }
 
 impl Raised {

@@ -15,13 +15,14 @@ use crate::diagnosis::words;
 use crate::ingest::logs::facts::{
     ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject,
 };
+use crate::ingest::logs::scan::{after, until};
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
 /// What to do if a process has too little memory.
 const LESS_MEMORY_OF_DEVICE: &str = "Make the process need less memory, or give it more.";
 /// What to do if a host has too little memory.
-const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
+pub(super) const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
 const MAX_ENDS: usize = 256;
 
@@ -32,27 +33,27 @@ impl LoggedJob {
         match &fact.what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
-            Statement::Raised { text, place, by_launcher, went_on, uncaught, is_last } => {
+            Statement::Raised { text, place, by_launcher, went_on, uncaught, is_last, .. } => {
                 let has_ended = (*uncaught || *is_last) && !*went_on && !*by_launcher;
                 if has_ended && who.label.worker.is_some() && !transport::is_due_to_others(text) {
                     let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
                     return self.add_unplaced(who, raised, Exit::default(), at);
                 }
                 if !*went_on && is_named(who) && self.unidentified_raised.len() < MAX_ENDS {
-                    self.unidentified_raised.insert(name(who));
+                    self.unidentified_raised.insert(self.name(who));
                 }
                 let mut topic = Topic::Exception;
                 let text = if *by_launcher {
                     return self.note_launcher_exception(who, text);
                 } else if *went_on {
-                    went_on_after(&name(who), text, place.as_ref())
+                    went_on_after(&self.name(who), text, place.as_ref())
                 } else if transport::is_due_to_others(text) {
                     topic = Topic::Loss;
-                    Loss::parse(text).note(&name(who), 1, place.as_ref(), text)
+                    Loss::parse(text).note(&self.name(who), 1, place.as_ref(), text)
                 } else {
                     let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
                     let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
-                    let text = raised(&name(who), text, place.as_ref());
+                    let text = raised(&self.name(who), text, place.as_ref());
                     format!("{text}\n{advice}").trim_end().to_owned()
                 };
                 self.note(topic, text);
@@ -62,16 +63,12 @@ impl LoggedJob {
                 let node = who.host.clone().unwrap_or_default();
                 self.lost_node(NodeFailure { node, by, next }, at);
             }
-            Statement::KilledForMemory => {
-                let who = name(who);
-                let text = format!("the kernel killed {who} for lack of memory\n{LESS_MEMORY}");
-                self.note(Topic::End, text);
-            }
+            Statement::KilledForMemory { name, on } => self.killed_by_kernel(who, name, *on, at),
             Statement::Quoted { text } => self.quoted(text),
             Statement::LostStore { server } => self.joins.lost_store(None, server),
             Statement::Unresolved { host, reason } => {
                 let worker = who.label.worker.map(|it| format!("a process of {}", it.name));
-                self.note_unresolved(&worker.unwrap_or_else(|| name(who)), host, reason);
+                self.note_unresolved(&worker.unwrap_or_else(|| self.name(who)), host, reason);
             }
             Statement::Network { on, text } => self.network_failed(None, on, text),
             Statement::Cancelled { why, at: when } => {
@@ -113,6 +110,12 @@ impl LoggedJob {
             }
             what => self.joins.take(None, what, Timestamp::default()),
         }
+    }
+
+    /// What the text calls a process, or the log that it wrote.
+    fn name(&self, who: &Subject) -> String {
+        let file = self.file.as_ref().filter(|_| *who == Subject::default());
+        file.map_or_else(|| name(who), |file| format!("a process in {file}"))
     }
 
     /// Takes the exception that ended a worker, which its parent quotes: nothing caught it.
@@ -222,15 +225,19 @@ impl LoggedJob {
 
     /// Takes an exception of a launcher.
     pub(super) fn note_launcher_exception(&mut self, who: &Subject, text: &str) {
-        let who = launcher(who);
+        let who = launcher(who, self.file.as_deref());
+        if let Some((host, reason)) = unresolved(text) {
+            return self.note_unresolved(&who, host, reason);
+        }
         let is_loss = text.starts_with("Rendezvous") || transport::is_loss_of_peer(text);
         let topic = if is_loss { Topic::Loss } else { Topic::Exception };
-        let note = if text.starts_with("RendezvousTimeoutError") {
-            format!(
-                "{who} raised {text}: not all nodes of the launch came in time\nCheck that every node was \
-                 started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
-            )
-        } else if text.starts_with("RendezvousConnectionError") {
+        if text.starts_with("RendezvousTimeoutError") {
+            if self.rendezvous_timeouts.len() < MAX_ENDS {
+                self.rendezvous_timeouts.insert(who);
+            }
+            return;
+        }
+        let note = if text.starts_with("RendezvousConnectionError") {
             format!(
                 "{who} raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
                  to it."
@@ -241,6 +248,26 @@ impl LoggedJob {
             format!("{who} raised {text}")
         };
         self.note(topic, note);
+    }
+
+    /// Adds a note on the launchers that waited for others: what other launchers failed of precedes it.
+    pub(super) fn note_rendezvous_timeouts(&mut self) {
+        const MAX_NAMED: usize = 3;
+        let waited = std::mem::take(&mut self.rendezvous_timeouts);
+        if waited.is_empty() {
+            return;
+        }
+        let named: Vec<String> = waited.iter().take(MAX_NAMED).cloned().collect();
+        let named = named.join(" and ");
+        let who = match waited.len().saturating_sub(MAX_NAMED) {
+            0 => named,
+            more => format!("{named} and {more} more"),
+        };
+        let text = format!(
+            "{who} raised RendezvousTimeoutError: not all nodes of the launch came in time\nCheck that every node was \
+             started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
+        );
+        self.note(Topic::Loss, text);
     }
 
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
@@ -287,11 +314,13 @@ impl LoggedJob {
         let mut ranks = self.ranks.values();
         let is_failure = |how: &ExitStatus| !how.is_requested() && how.code != Some(0);
         let has_failed = ranks.any(|rank| {
-            let raised = rank.raised.iter().any(|it| it.uncaught);
+            let raised = rank.raised.iter().any(|it| it.uncaught || it.is_caught);
             raised || rank.ended.is_some_and(|(_, how)| is_failure(&how))
         });
         for failure in std::mem::take(&mut self.unplaced) {
-            if !has_failed && self.finished.is_none() {
+            // What a process ends of after a watchdog gave up is a consequence.
+            let is_later = failure.raised.is_none() && self.given_up.is_some();
+            if !has_failed && !is_later && self.finished.is_none() {
                 self.events.push((failure.at, Event::UnplacedFailure(Arc::new(failure))));
                 continue;
             }
@@ -365,12 +394,23 @@ impl LoggedJob {
                 raised(&who, text, place.as_ref())
             }
             Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
-            Statement::KilledForMemory => format!("the kernel killed {who} for lack of memory"),
+            Statement::KilledForMemory { .. } => {
+                format!("the kernel killed {who} for lack of memory")
+            }
             _ => return,
         };
         let text = format!("before the launcher restarted the ranks, {what}");
         self.note(Topic::Earlier, text);
     }
+}
+
+/// The host whose name could not be resolved, and why, as an exception of c10d states it.
+fn unresolved(text: &str) -> Option<(&str, &str)> {
+    const SERVER: &str = " to connect to any network address of (";
+    const REASON: &str = " IPv4 network addresses cannot be retrieved (gai error: ";
+    let host = until(after(text, SERVER)?, &[',']);
+    let reason = until(after(text, REASON)?, &[')']);
+    Some((host, reason.split_once(" - ").map_or(reason, |(_, words)| words)))
 }
 
 /// Whether the text names the process by more than its id.
@@ -379,13 +419,14 @@ const fn is_named(who: &Subject) -> bool {
 }
 
 /// What the text calls a process that is a launcher.
-fn launcher(who: &Subject) -> String {
+fn launcher(who: &Subject, file: Option<&str>) -> String {
     let worker = who.label.worker.map(|it| format!("the launcher of {}", it.name));
-    worker.unwrap_or_else(|| "a launcher".into())
+    let in_file = || file.map(|file| format!("the launcher in {file}"));
+    worker.or_else(in_file).unwrap_or_else(|| "a launcher".into())
 }
 
 /// What the text calls the process.
-fn name(who: &Subject) -> String {
+pub(super) fn name(who: &Subject) -> String {
     let host = who.host.as_ref();
     let host = host.map_or_else(String::new, |host| format!(" on {host}"));
     if let Some(worker) = who.label.worker {

@@ -296,6 +296,8 @@ impl<'a> Line<'a> {
                 text = rest.strip_prefix(' ').unwrap_or(rest);
             }
         }
+        // Loggers of the program write it behind the label.
+        time = time.or_else(|| own.and_then(|_| report_time(text)));
         let line = Self {
             label,
             is_own_rank: own.is_some() && !(is_role && is_single),

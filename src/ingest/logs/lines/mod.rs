@@ -10,4 +10,4 @@ pub(super) use label::{
     BEFORE, Form, Label, Line, Name, Worker, bracketed_rank, named_stamp, of_title,
 };
 pub(super) use text::{Lines, is_text};
-pub(super) use timestamps::{Year, in_year_of, report_time};
+pub(super) use timestamps::{Year, in_year_of, kernel_time, report_time};

@@ -103,6 +103,18 @@ pub(in super::super) fn report_time(text: &str) -> Option<Timestamp> {
     stamp(text.trim()).map(|(at, _)| at)
 }
 
+/// The time in "[Fri Nov 14 13:47:52 2025] ", which begins a line of `dmesg -T`.
+pub(in super::super) fn kernel_time(text: &str) -> Option<Timestamp> {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (inner, _) = text.strip_prefix('[')?.split_once(']')?;
+    let mut parts = inner.split_ascii_whitespace().skip(1);
+    let month = parts.next().and_then(|it| MONTHS.iter().position(|month| *month == it))? + 1;
+    let date = parts.next()?.parse().ok()?;
+    let (of_day, _) = clock(parts.next()?)?;
+    moment(parts.next()?.parse().ok()?, i64::try_from(month).ok()?, date, of_day)
+}
+
 /// Nanoseconds of "18:44:12.715", and what follows.
 pub(super) fn clock(text: &str) -> Option<(u64, &str)> {
     let part = |at: usize| -> Option<u64> { text.get(at..at + 2)?.parse().ok() };

@@ -65,6 +65,7 @@ fn raised(text: &str) -> Statement {
         uncaught: true,
         went_on: false,
         is_last: false,
+        is_logged: false,
         by_launcher: false,
     }
 }

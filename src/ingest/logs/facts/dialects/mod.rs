@@ -23,6 +23,7 @@ pub(super) fn begins_list(text: &str) -> bool {
 }
 
 pub(super) use engines::{Section, section};
+pub(in super::super) use statements::KERNEL;
 
 /// What the dialects remember of the lines of one process.
 #[derive(Debug, Default)]

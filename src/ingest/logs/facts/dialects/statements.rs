@@ -17,17 +17,15 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 9] = [
+static KNOWN: [Known; 11] = [
     Known {
         parts: &["Got fatal signal from worker processes"],
         by: "vLLM",
         next: "Find the worker that ended: its exception is above this line, or its host ended it (dmesg).",
     },
-    Known {
-        parts: &["mlx5_core", "Link down"],
-        by: "the kernel",
-        next: "Check the cable and the port of that interface (ip link, ethtool): ranks on this host lose the others.",
-    },
+    Known { parts: &["mlx5_", "Link down"], by: KERNEL, next: CHECK_LINK },
+    Known { parts: &["mlx5_", " DOWN"], by: KERNEL, next: CHECK_LINK },
+    Known { parts: &["mlx5_", "Port module event", "rror"], by: KERNEL, next: CHECK_LINK },
     Known {
         parts: &["raylet", "running low on memory"],
         by: "Ray",
@@ -66,6 +64,10 @@ static KNOWN: [Known; 9] = [
         next: "Request as much of that resource as the pod uses, so that it is placed on a node that has it.",
     },
 ];
+/// Who writes about the network interfaces of a host, and what to do.
+pub(in super::super::super) const KERNEL: &str = "the kernel";
+const CHECK_LINK: &str = "Check the cable and the port of that interface (ip link, ethtool, ibstat): ranks on this host lose \
+                          the others.";
 /// How an event of Kubernetes states that a node failed, and what precedes the name of the node.
 const NOT_READY: (&str, &str) = ("NodeNotReady", " node/");
 const FAILED_NODE: &str =
