@@ -81,11 +81,11 @@ fn status(line: &str) -> Option<u32> {
         return None;
     }
     let stated = stated.to_ascii_lowercase();
-    let is_key = |key: &&str| {
-        let before = stated.strip_suffix(key);
+    let is_stated = |key: &&&str| {
+        let before = stated.strip_suffix(**key);
         before.is_some_and(|it| !it.ends_with(|it: char| it.is_alphanumeric() || it == '_'))
     };
-    KEYS.iter().any(|it| is_key(&it)).then_some(number)
+    KEYS.iter().find(is_stated).map(|_| number)
 }
 
 #[cfg(test)]
