@@ -1,7 +1,7 @@
 //! Errors whose cause is not the line that raised them, by parts of their texts, and what to do about them.
 
 /// Parts of texts, and what to do.
-const KNOWN: [(&str, &str); 12] = [
+const KNOWN: [(&str, &str); 15] = [
     ("could not open device directory", HIDDEN_DEVICES),
     ("uncorrectable ECC error", FAULTY_DEVICE),
     ("uncorrectable NVLink error", FAULTY_DEVICE),
@@ -17,12 +17,19 @@ const KNOWN: [(&str, &str); 12] = [
         "Choose another port (MASTER_PORT, --rdzv-endpoint), or end the process that uses it: \
          ss -ltnp shows it.",
     ),
+    ("(gai error: ", UNRESOLVED_NAME),
+    ("No space left on device", FULL_DISK),
+    ("Disk quota exceeded", FULL_DISK),
     (
         "Cuda failure",
         "Check that the driver supports the CUDA of this NCCL (nvidia-smi), and that nothing else uses the device: \
          an earlier error of a kernel also leads to it.",
     ),
 ];
+const UNRESOLVED_NAME: &str = "Check the name (MASTER_ADDR, --rdzv-endpoint), and how that host resolves names: getent \
+                               hosts NAME.";
+const FULL_DISK: &str = "Free space where the program writes, or raise the quota (df -h, df -i, quota -s), and remove \
+                         what was written in part.";
 const HIDDEN_DEVICES: &str = "Give the processes access to /dev/dri: docker run --device /dev/dri, and the group \
                               that owns the devices.";
 const FAULTY_DEVICE: &str = "Drain the host, and check the device: nvidia-smi -q, dmesg | grep -i xid. No \

@@ -63,7 +63,22 @@ pub fn is_start(text: &str) -> bool {
         "socketStartConnect: Connect to",
         "socketPollConnect: connect to",
     ];
-    contains(text, &START)
+    contains(text, &START) && !is_unresolved(text)
+}
+
+/// How an exception states that the name of a host has no address: c10d tries both kinds.
+const UNRESOLVED: [&str; 2] =
+    ["IPv4 network addresses cannot be retrieved (gai error: ", " has no address (gai error: "];
+
+/// Whether an exception states that the process could not resolve the name of a host.
+fn is_unresolved(text: &str) -> bool {
+    contains(text, &UNRESOLVED)
+}
+
+/// The text of an exception with the reason that the process logged: it could not resolve the name of a host.
+pub fn unresolved(text: &str, host: &str, reason: &str) -> String {
+    let (class, message) = text.split_once(": ").unwrap_or(("DistNetworkError", text));
+    format!("{class}: {host}{}{reason}): {message}", UNRESOLVED[1])
 }
 
 /// Whether an exception of PyTorch states that another process closed or never opened its connection.

@@ -49,11 +49,13 @@ impl Accounting {
             return;
         }
         let is_border = text.starts_with('-');
+        // Without its header, a row is one if it states an exit code: "0:0".
+        let is_row = || is_job(text) && text.split(BORDERS).any(is_exit_code);
+        self.is_open |= is_row() && text.split(BORDERS).any(is_state);
         if !self.is_open || is_border {
             return;
         }
-        let Some(job) = words.next().filter(|it| it.starts_with(|it: char| it.is_ascii_digit()))
-        else {
+        let Some(job) = words.next().filter(|it| is_job(it)) else {
             self.is_open = false;
             return;
         };
@@ -67,4 +69,21 @@ impl Accounting {
             facts.add(Subject::default(), at, Statement::Reported { by, on, text, next });
         }
     }
+}
+
+/// Whether a text begins as the number of a job or a step: "88120", "88120.batch", "88120_4".
+fn is_job(text: &str) -> bool {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    digits > 0 && (digits == text.len() || text[digits..].starts_with([' ', '.', '_', '|']))
+}
+
+/// Whether a word is the status and the signal of a job: "0:0".
+fn is_exit_code(word: &str) -> bool {
+    let is_number = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
+    word.len() <= 7
+        && word.split_once(':').is_some_and(|(code, signal)| is_number(code) && is_number(signal))
+}
+
+fn is_state(word: &str) -> bool {
+    word == COMPLETED || word == "FAILED" || STATES.iter().any(|it| word.starts_with(it.0))
 }

@@ -429,6 +429,19 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         ray_worker("", pid, host, None, at, facts);
         return;
     }
+    // Slurm has a cgroup for each task.
+    if let Some(process) =
+        after(line.text, "oom-kill:constraint=").and_then(|it| after(it, ",task_memcg="))
+        && let Some((group, process)) = process.split_once(",task=")
+        && let Some(task) = group.rsplit_once("/task_").and_then(|it| scan::rank(it.1))
+    {
+        let label = Label { task: Some(task), ..Label::default() };
+        let who = Subject { pid: small_after(process, ",pid="), ..label.into() };
+        let name = cut(until(process, &[',']), 64).into();
+        let on = kernel_time(line.text);
+        facts.add(who, at, Statement::KilledForMemory { name, on });
+        return;
+    }
     let is_kernel = ["ut of memory", "total-vm:"];
     if let Some(pid) = small_after(line.text, "Killed process ")
         && is_kernel.iter().any(|it| line.text.contains(it))

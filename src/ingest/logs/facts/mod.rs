@@ -311,6 +311,9 @@ pub(super) struct Facts {
     pub(super) has_no_year: bool,
     /// Processes that found a network, and the line that states it.
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
+    name_resolution: name_resolution::NameResolution,
+    /// Ranks whose lines begin with the name of their host.
+    hosted: BTreeSet<u32>,
     /// Calls of NCCL.
     nccl_calls: nccl_calls::NcclCalls,
     /// Ranks that the text places on a host.

@@ -12,9 +12,11 @@ use super::container_prefixes::Prefixes;
 use super::dialects::{self, Dialects, Section};
 use super::exit_status::End;
 use super::failed_call::{self, FailedCall};
-use super::name_resolution::NameResolution;
 use super::traceback::{self, Traceback};
-use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, nccl, stated_rank};
+use super::{
+    ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, name_resolution, nccl,
+    stated_rank,
+};
 use crate::ingest::file_names;
 use crate::ingest::logs::lines::{Form, Label, Line, Lines, Year, of_title};
 use crate::ingest::logs::{folders, scan};
@@ -92,7 +94,6 @@ struct Stream {
     traceback: Traceback,
     report: launcher::Report,
     failed_call: FailedCall,
-    name_resolution: NameResolution,
     dialects: Dialects,
     dump: Dump,
     dumped_at: Timestamp,
@@ -208,6 +209,9 @@ impl Reader {
             self.accounting.read(line.text, at, &mut self.facts);
         }
         self.facts.name(line.label);
+        if let Some(rank) = line.label.rank.filter(|_| line.is_own_rank) {
+            stated_rank::read_host(text, rank, &mut self.facts);
+        }
         if !self.streams.contains_key(&line.label) && self.streams.len() >= MAX_STREAMS {
             return;
         }
@@ -309,7 +313,7 @@ impl Stream {
         stated_rank::read(line, at, facts);
         self.dialects.read(line, at, facts);
         self.failed_call.read(line, at, facts);
-        self.name_resolution.read(line, at, facts);
+        name_resolution::read(line, at, facts);
         self.traceback.read(line, at, facts);
     }
 

@@ -51,6 +51,28 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     facts.add(who, at, Statement::Named { of: Some(size) });
 }
 
+/// Reads the host that a launcher puts in front of a line with the label of PyTorch: "gpu-7: [rank3]: …".
+pub(super) fn read_host(line: &str, rank: u32, facts: &mut Facts) {
+    if facts.hosted.contains(&rank) {
+        return;
+    }
+    if let Some((host, _)) = line.split_once(": [rank")
+        && is_host(host)
+        && facts.placed.len() < MAX_PLACED
+    {
+        facts.placed.push((host.to_owned(), rank..=rank));
+        facts.hosted.insert(rank);
+    }
+}
+
+/// Whether a word may be the name of a host, or its address.
+fn is_host(word: &str) -> bool {
+    let is_part = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
+    let has = |kind: fn(&u8) -> bool| word.as_bytes().iter().any(kind);
+    let is_name = has(u8::is_ascii_alphabetic) || word.matches('.').count() == 3;
+    word.len() <= MAX_HOST && word.bytes().all(is_part) && has(u8::is_ascii_digit) && is_name
+}
+
 /// The host and its ranks in a list: "node 1: gpu-07 ranks 8-15", "ranks 8-15 on gpu-07".
 fn placed(text: &str) -> Option<(&str, RangeInclusive<u32>)> {
     let (before, own) = scan::split(text, "ranks ")?;
@@ -64,12 +86,7 @@ fn placed(text: &str) -> Option<(&str, RangeInclusive<u32>)> {
     let is_border = |it: char| {
         it.is_whitespace() || matches!(it, ':' | '=' | '>' | '(' | ')' | '[' | ']' | ',' | '@')
     };
-    let is_host = |it: &&str| {
-        let is_part = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'-' | b'.' | b'_');
-        let has = |kind: fn(&u8) -> bool| it.as_bytes().iter().any(kind);
-        let is_name = has(u8::is_ascii_alphabetic) || it.matches('.').count() == 3;
-        it.len() <= MAX_HOST && it.bytes().all(is_part) && has(u8::is_ascii_digit) && is_name
-    };
+    let is_host = |it: &&str| is_host(it);
     let mut words = before.split(is_border).rev().filter(|it| !matches!(*it, "" | "-" | "global"));
     let mut later = rest[digits..].split(is_border).filter(|it| !matches!(*it, "" | "-" | "on"));
     let host = words.next().filter(is_host).or_else(|| later.next().filter(is_host))?;

@@ -105,10 +105,10 @@ impl LoggedJob {
                 }
                 is_kept
             });
-            // Watchdogs abort. A rank that crashed, and gave up nothing, is the one that others waited for, whenever
-            // its launcher noticed that.
+            // Watchdogs abort. A rank that crashed or was killed for lack of memory, and gave up nothing, is the one
+            // that others waited for, whenever its launcher noticed that.
             let is_later = |(at, how): &mut (Timestamp, ExitStatus)| {
-                *at >= given_up && (waited || !how.is_crash())
+                *at >= given_up && (waited || !(how.is_crash() || how.for_memory))
             };
             if let Some((_, how)) = rank.ended.take_if(is_later) {
                 rank.ended_later = Some(how.exit());

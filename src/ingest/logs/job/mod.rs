@@ -17,6 +17,7 @@ use super::{Log, scan};
 use crate::diagnosis::event::{Event, Stacks, UnplacedFailure};
 use crate::diagnosis::words;
 use clock::Clock;
+use device_faults::DeviceFault;
 use joins::Joins;
 use kernel_kills::KernelKill;
 use process_names::ProcessNames;
@@ -24,6 +25,7 @@ use rank::{Raised, went_on_after};
 
 mod clock;
 mod consequences;
+mod device_faults;
 mod joins;
 mod kernel_kills;
 mod losses;
@@ -129,6 +131,8 @@ pub(super) struct LoggedJob {
     rendezvous_timeouts: BTreeSet<String>,
     /// Collectives that watchdogs of known ranks gave up.
     timed_out: HashSet<(Op, u64)>,
+    /// Faults of devices whose ranks the text does not name.
+    device_faults: Vec<DeviceFault>,
     /// Processes that the kernel killed, and that have no other name.
     kernel_kills: Vec<KernelKill>,
     /// Number of exceptions that parents quoted.
@@ -170,6 +174,7 @@ impl LoggedJob {
             unidentified_raised: BTreeSet::new(),
             rendezvous_timeouts: BTreeSet::new(),
             timed_out: HashSet::new(),
+            device_faults: Vec::new(),
             kernel_kills: Vec::new(),
             quotes: 0,
             network: Vec::new(),
@@ -206,6 +211,8 @@ impl LoggedJob {
             }
         }
         job.file = None;
+        job.add_unresolved_names();
+        job.assign_device_faults();
         job.note_rendezvous_timeouts();
         job.assign_kernel_kills();
         job.note_unidentified_ends();
@@ -276,9 +283,13 @@ impl LoggedJob {
         }
         let worker = fact.who.label.worker.map(|it| format!(" on worker {}", it.name));
         let on = rank.map(|rank| format!(" on rank {rank}")).or(worker);
-        let of_file = || self.names.host_in(self.file.as_deref()?);
-        let host = (on.is_none() && place.is_empty() && *by == KERNEL).then(of_file).flatten();
-        let on = on_place(on.unwrap_or_default(), host.as_deref().unwrap_or(place));
+        let is_unplaced = on.is_none() && place.is_empty() && *by == KERNEL;
+        let file = self.file.as_deref().filter(|_| is_unplaced);
+        let on = match file.map(|file| (file, self.names.host_in(file))) {
+            Some((_, Some(host))) => format!(" on {host}"),
+            Some((file, None)) => format!(" in {file}"),
+            None => on_place(on.unwrap_or_default(), place),
+        };
         if self.reports.len() < MAX_REPORTS {
             let (is_of_watchdog, next) = (*by == WATCHDOG, *next);
             let is_of_platform = PLATFORMS.contains(by);
@@ -384,7 +395,7 @@ impl LoggedJob {
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::Unresolved { host, reason } => {
-                self.note_unresolved(&format!("rank {number}"), host, reason);
+                rank.unresolved = Some((Arc::clone(host), Arc::clone(reason)));
             }
             Statement::OfModel { fact, total, lines } => {
                 rank.report(OfModel { at, fact: *fact, total: *total, lines: Arc::clone(lines) });

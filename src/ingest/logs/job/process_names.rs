@@ -210,6 +210,12 @@ impl ProcessNames {
         named.pop_if(|_| true).filter(|_| named.is_empty())
     }
 
+    /// Whether a rank is known to run on a host, or its launcher labels its lines by that name.
+    pub(super) fn is_on(&self, rank: u32, host: &str) -> bool {
+        let label = self.named.get(&rank).map(|it| it.name.to_string());
+        self.on_host(host).contains(&rank) || label.is_some_and(|it| short(&it) == short(host))
+    }
+
     /// Ranks known to run on a host, or that the text places there.
     pub(super) fn on_host(&self, host: &str) -> BTreeSet<u32> {
         let processes = self.processes.iter();

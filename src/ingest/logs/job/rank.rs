@@ -45,6 +45,8 @@ pub(in super::super) struct Rank {
     /// The kernel killed it for lack of memory.
     pub(super) killed_for_memory: Option<Timestamp>,
     pub(in super::super) device: Option<Arc<str>>,
+    /// The host whose name it could not resolve, and why.
+    pub(super) unresolved: Option<(Arc<str>, Arc<str>)>,
     /// What DDP reported about its model.
     pub(in super::super) of_model: Vec<OfModel>,
     pub(in super::super) stacks: Vec<Arc<Stacks>>,

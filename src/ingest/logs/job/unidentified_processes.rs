@@ -33,30 +33,10 @@ impl LoggedJob {
         match &fact.what {
             // These state the same as the line that the exception consists of.
             Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
-            Statement::Raised { text, place, by_launcher, went_on, uncaught, is_last, .. } => {
-                let has_ended = (*uncaught || *is_last) && !*went_on && !*by_launcher;
-                if has_ended && who.label.worker.is_some() && !transport::is_due_to_others(text) {
-                    let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
-                    return self.add_unplaced(who, raised, Exit::default(), at);
+            Statement::Raised { .. } => {
+                if !self.keep_device_fault(fact, at) {
+                    self.add_exception(fact, at);
                 }
-                if !*went_on && is_named(who) && self.unidentified_raised.len() < MAX_ENDS {
-                    self.unidentified_raised.insert(self.name(who));
-                }
-                let mut topic = Topic::Exception;
-                let text = if *by_launcher {
-                    return self.note_launcher_exception(who, text);
-                } else if *went_on {
-                    went_on_after(&self.name(who), text, place.as_ref())
-                } else if transport::is_due_to_others(text) {
-                    topic = Topic::Loss;
-                    Loss::parse(text).note(&self.name(who), 1, place.as_ref(), text)
-                } else {
-                    let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
-                    let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
-                    let text = raised(&self.name(who), text, place.as_ref());
-                    format!("{text}\n{advice}").trim_end().to_owned()
-                };
-                self.note(topic, text);
             }
             Statement::Ended(how) | Statement::Failed(how) => self.add_unidentified_end(who, *how),
             Statement::NodeFailed { by, next } => {
@@ -110,6 +90,39 @@ impl LoggedJob {
             }
             what => self.joins.take(None, what, Timestamp::default()),
         }
+    }
+
+    /// Takes an exception of a process that the text does not identify.
+    pub(super) fn add_exception(&mut self, fact: &Fact, at: Timestamp) {
+        let who = &fact.who;
+        let Statement::Raised { text, place, by_launcher, went_on, uncaught, is_last, .. } =
+            &fact.what
+        else {
+            return;
+        };
+        let has_ended = (*uncaught || *is_last) && !*went_on && !*by_launcher;
+        if has_ended && who.label.worker.is_some() && !transport::is_due_to_others(text) {
+            let raised = Some((Arc::clone(text), place.clone().map(Arc::new)));
+            return self.add_unplaced(who, raised, Exit::default(), at);
+        }
+        if !*went_on && is_named(who) && self.unidentified_raised.len() < MAX_ENDS {
+            self.unidentified_raised.insert(self.name(who));
+        }
+        let mut topic = Topic::Exception;
+        let text = if *by_launcher {
+            return self.note_launcher_exception(who, text);
+        } else if *went_on {
+            went_on_after(&self.name(who), text, place.as_ref())
+        } else if transport::is_due_to_others(text) {
+            topic = Topic::Loss;
+            Loss::parse(text).note(&self.name(who), 1, place.as_ref(), text)
+        } else {
+            let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
+            let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
+            let text = raised(&self.name(who), text, place.as_ref());
+            format!("{text}\n{advice}").trim_end().to_owned()
+        };
+        self.note(topic, text);
     }
 
     /// What the text calls a process, or the log that it wrote.
@@ -221,6 +234,26 @@ impl LoggedJob {
              (getent hosts {host})."
         );
         self.note(Topic::Loss, text);
+    }
+
+    /// Adds to exceptions of ranks that they could not resolve the name of a host, or notes it.
+    pub(super) fn add_unresolved_names(&mut self) {
+        let mut notes = Vec::new();
+        for (number, rank) in &mut self.ranks {
+            let Some((host, reason)) = rank.unresolved.take() else { continue };
+            let mut raised = rank.raised.iter_mut();
+            let raised =
+                raised.find(|it| transport::is_start(&it.text) && it.text.contains(&*host));
+            match raised {
+                Some(raised) => {
+                    raised.text = transport::unresolved(&raised.text, &host, &reason).into()
+                }
+                None => notes.push((*number, host, reason)),
+            }
+        }
+        for (number, host, reason) in notes {
+            self.note_unresolved(&format!("rank {number}"), &host, &reason);
+        }
     }
 
     /// Takes an exception of a launcher.

@@ -7,6 +7,7 @@ use std::ops::Bound;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::timestamps::{Day, Year, clock, glog, report_time, stamp};
+use crate::diagnosis::model::MAX_WORLD;
 use crate::ingest::logs::scan;
 
 /// Beginning of a label of PyTorch.
@@ -63,8 +64,13 @@ impl Worker {
 /// Beginnings of the titles of processes that engines name.
 const TITLES: [&str; 2] = ["sglang::scheduler_", "VLLM::"];
 
-/// The label of the process with this title, if an engine named it: "sglang::scheduler_TP3".
+/// The label of the process with this title or command: of an engine, "sglang::scheduler_TP3", or of a program that is
+/// given its rank, "python train.py --rank 3".
 pub(in super::super) fn of_title(title: &str, pid: Option<u32>) -> Option<Label> {
+    let mut words = title.split([' ', '=']).skip_while(|it| *it != "--rank").skip(1);
+    if let Some(rank) = words.next().and_then(|it| it.parse().ok()).filter(|it| *it < MAX_WORLD) {
+        return Some(Label { rank: Some(rank), ..Label::default() });
+    }
     let name = TITLES.iter().find_map(|it| title.strip_prefix(it))?;
     let name = Name::parse(name.split(' ').next()?)?;
     let worker = Some(Worker { name, pid, host: None });

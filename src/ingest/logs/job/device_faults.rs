@@ -1,0 +1,79 @@
+//! Faults of devices that the driver reports of processes which the text does not name otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::rank::Raised;
+use super::{LoggedJob, Rank, before};
+use crate::diagnosis::input::allocation;
+use crate::ingest::logs::facts::Fact;
+
+/// Parts of exceptions that a fault of a device leads to.
+const ERRORS: [&str; 4] =
+    ["CUDA error: ", "AcceleratorError: ", "unhandled cuda error", "ncclUnhandledCudaError"];
+/// Maximum number of faults that are kept.
+const MAX_FAULTS: usize = 256;
+
+/// A fault of a device.
+#[derive(Debug)]
+pub(super) struct DeviceFault {
+    fact: Fact,
+    at: Timestamp,
+}
+
+impl LoggedJob {
+    /// Keeps the fault of a device until all ranks are known. Returns whether it is one of a host.
+    pub(super) fn keep_device_fault(&mut self, fact: &Fact, at: Timestamp) -> bool {
+        let is_one = fact.who.gpu.is_some() && fact.who.host.is_some();
+        let is_kept = is_one && self.device_faults.len() < MAX_FAULTS;
+        if is_kept {
+            self.device_faults.push(DeviceFault { fact: fact.clone(), at });
+        }
+        is_kept
+    }
+
+    /// Takes the only faulty device of a host as that of its only rank with an error of its device. Others are noted.
+    pub(super) fn assign_device_faults(&mut self) {
+        let faults = std::mem::take(&mut self.device_faults);
+        for DeviceFault { fact, at } in &faults {
+            let who = &fact.who;
+            let same_host = faults.iter().map(|it| &it.fact.who).filter(|it| it.host == who.host);
+            let is_only = same_host.clone().all(|it| it.gpu == who.gpu);
+            let host = who.host.as_deref().unwrap_or_default();
+            let has_error = |rank: &Rank| rank.raised.iter().any(is_of_device);
+            let ranks = self.ranks.iter().filter(|(_, rank)| has_error(rank)).map(|it| *it.0);
+            let ranks: Vec<u32> = ranks.filter(|&rank| self.names.is_on(rank, host)).collect();
+            match ranks[..] {
+                [rank] if is_only => self.raised_by_device(rank, fact),
+                _ => self.add_exception(fact, *at),
+            }
+        }
+    }
+
+    /// Puts the fault in front of the exceptions of its rank.
+    fn raised_by_device(&mut self, number: u32, fact: &Fact) {
+        let crate::ingest::logs::facts::Statement::Raised { text, .. } = &fact.what else { return };
+        let rank = self.ranks.entry(number).or_default();
+        let first = rank.raised.iter().map(|it| it.at).min().unwrap_or_default();
+        let fault = Raised {
+            at: before(first, Duration::from_micros(1)),
+            text: Arc::clone(text),
+            place: None,
+            uncaught: true,
+            is_last: false,
+            is_dated: false,
+            is_logged: false,
+            is_caught: false,
+        };
+        if rank.raised.iter().all(|it| it.text != fault.text) {
+            rank.raised.insert(0, fault);
+        }
+    }
+}
+
+fn is_of_device(raised: &Raised) -> bool {
+    let is_error = ERRORS.iter().any(|it| raised.text.contains(it));
+    is_error && allocation::failed(&raised.text).is_none()
+}
