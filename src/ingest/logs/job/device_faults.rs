@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::rank::Raised;
 use super::{LoggedJob, Rank, before};
 use crate::diagnosis::input::allocation;
-use crate::ingest::logs::facts::Fact;
+use crate::ingest::logs::facts::{Fact, Statement};
 
 /// Parts of exceptions that a fault of a device leads to.
 const ERRORS: [&str; 4] =
@@ -54,7 +54,7 @@ impl LoggedJob {
 
     /// Puts the fault in front of the exceptions of its rank.
     fn raised_by_device(&mut self, number: u32, fact: &Fact) {
-        let crate::ingest::logs::facts::Statement::Raised { text, .. } = &fact.what else { return };
+        let Statement::Raised { text, .. } = &fact.what else { return };
         let rank = self.ranks.entry(number).or_default();
         let first = rank.raised.iter().map(|it| it.at).min().unwrap_or_default();
         let fault = Raised {

@@ -46,7 +46,9 @@ impl LoggedJob {
     /// Takes the only process that the kernel killed as the only rank that was killed by an unknown sender. Others
     /// are noted.
     pub(super) fn assign_kernel_kills(&mut self) {
-        let kills = std::mem::take(&mut self.kernel_kills);
+        let mut kills = std::mem::take(&mut self.kernel_kills);
+        // The kernel prints two lines, of which one names the task.
+        kills.retain(|it| it.who.pid.is_none_or(|pid| !self.killed_pids.contains(&pid)));
         let end = |rank: &Rank| {
             let end = rank.ended.or(rank.failed);
             let may_be = |how: ExitStatus| how == ExitStatus::default() || how.signal == Some(KILL);

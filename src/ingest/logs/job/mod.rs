@@ -135,6 +135,8 @@ pub(super) struct LoggedJob {
     device_faults: Vec<DeviceFault>,
     /// Processes that the kernel killed, and that have no other name.
     kernel_kills: Vec<KernelKill>,
+    /// Ids of processes of ranks that the kernel killed.
+    killed_pids: BTreeSet<u32>,
     /// Number of exceptions that parents quoted.
     quotes: usize,
     /// Errors of the network.
@@ -176,6 +178,7 @@ impl LoggedJob {
             timed_out: HashSet::new(),
             device_faults: Vec::new(),
             kernel_kills: Vec::new(),
+            killed_pids: BTreeSet::new(),
             quotes: 0,
             network: Vec::new(),
             unplaced: Vec::new(),
@@ -391,7 +394,10 @@ impl LoggedJob {
             Statement::EndedLater(how) => rank.ended_later = Some(how.exit()),
             Statement::Failed(how) => rank.failed = Some((at, *how)),
             Statement::Stopped { signal } => rank.stopped = Some(*signal),
-            Statement::KilledForMemory { .. } => rank.killed_for_memory = Some(at),
+            Statement::KilledForMemory { .. } => {
+                rank.killed_for_memory = Some(at);
+                self.killed_pids.extend(fact.who.pid);
+            }
             Statement::CutOff { place } => self.cut_off(number, place.as_ref()),
             Statement::LostStore { server } => self.joins.lost_store(Some(number), server),
             Statement::Unresolved { host, reason } => {

@@ -244,11 +244,10 @@ impl LoggedJob {
             let mut raised = rank.raised.iter_mut();
             let raised =
                 raised.find(|it| transport::is_start(&it.text) && it.text.contains(&*host));
-            match raised {
-                Some(raised) => {
-                    raised.text = transport::unresolved(&raised.text, &host, &reason).into()
-                }
-                None => notes.push((*number, host, reason)),
+            if let Some(raised) = raised {
+                raised.text = transport::unresolved(&raised.text, &host, &reason).into();
+            } else {
+                notes.push((*number, host, reason));
             }
         }
         for (number, host, reason) in notes {
