@@ -9,6 +9,7 @@ mod connections;
 mod interfaces;
 mod machine;
 mod names;
+mod nccl;
 
 /// How a line affects the job, from the least to the gravest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -97,6 +98,7 @@ pub fn lines(survey: &Survey) -> Vec<Line> {
     let mut lines = connections::lines(survey);
     lines.extend(names::lines(survey));
     lines.extend(interfaces::lines(survey));
+    lines.extend(nccl::lines(survey));
     lines.extend(agreement::lines(survey));
     lines.extend(machine::lines(survey));
     let mut merged: Vec<Line> = Vec::new();
