@@ -59,6 +59,12 @@ def run(command, environment):
     return done.returncode, done.stdout, done.stderr
 
 
+def has_memory(memory):
+    """Whether the report has what PyTorch's allocator holds on the GPU of a rank."""
+    allocated, reserved = memory.get("device_allocated_bytes"), memory.get("device_reserved_bytes")
+    return bool(allocated and reserved and reserved >= allocated)
+
+
 def check(program, way, fault, environment, folder):
     """A line that says what is wrong, or None. Leaves the run directory, the report and the output in the folder."""
     options, more, expected = WAYS[way]
@@ -73,6 +79,10 @@ def check(program, way, fault, environment, folder):
         report = json.load(file)
     findings = [finding for finding in report["findings"] if finding["severity"] != "note"]
     first = next((finding for finding in findings if finding["role"] == "initiating"), None)
+    if way == "hooks" and environment.get("GPU_TEST_BACKEND", "nccl") == "nccl":
+        lacking = [rank["rank"] for rank in report["ranks"] if not has_memory(rank.get("memory") or {})]
+        if lacking:
+            return "ranks %s without the memory of the allocator" % lacking
     if expected[fault] is None:
         codes = [finding["code"] for finding in findings]
         return None if (status, report["verdict"]) == (0, "healthy") else "status %d, findings %s\n%s" % (status, codes, said)

@@ -112,7 +112,7 @@ class Alone(unittest.TestCase):
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }
-        for name in ("described", "below_autograd", "enter_guard", "exit_guard", "record_gpu", "in_flight", "sent", "remember", "expect"):
+        for name in ("described", "below_autograd", "enter_guard", "exit_guard", "record_gpu", "in_flight", "sample_memory", "sent", "remember", "expect"):
             callbacks[name] = lambda *args: None
         for name, callback in callbacks.items():
             passed[name] = self.breakable(name, callback)
@@ -216,6 +216,7 @@ class Alone(unittest.TestCase):
         for name, function in (
             ("issue", lambda: before(Arguments("x", -1, tensor))),
             ("sent", bucket),
+            ("sample_memory", lambda: (self.extension.bind(GENERATION), direct())),
             ("record_gpu", lambda: (self.extension.bind(GENERATION), direct())),
             ("remember", lambda: (direct(), after(Arguments(BROADCAST, 1, tensor)))),
             ("waits", self.work.wait),

@@ -52,12 +52,16 @@ torch.cuda.memory_stats_as_nested_dict = lambda device: held if device == 1 else
 torch.cuda.get_device_properties = lambda device: Properties
 _memory._next = 0.0
 ddp_doctor.step()
+assert looks == 1
 ddp_doctor.step()  # too early for another sample
+_memory._next_snapshot = float("inf")  # the snapshot took long
 for more in (1 << 20, 1 << 28):  # not worth one, worth one
     held["allocated_bytes"]["all"]["current"] += more
     at_a_step()
-assert looks == 0
+assert looks == 1
+_memory._next_snapshot = 0.0
 at_a_step(num_alloc_retries=1)
+_memory._next_snapshot = float("inf")
 at_a_step(num_alloc_retries=2)  # too early for another look
 _memory._next_snapshot = 0.0
 at_a_step(num_alloc_retries=3, active=size(20_000, 0))  # too many pieces
@@ -65,7 +69,7 @@ _memory._next_snapshot = 0.0
 torch._C._cuda_isHistoryEnabled = lambda: True
 at_a_step(num_alloc_retries=4, active=size(3, 0))  # each with its history
 torch._C._cuda_isHistoryEnabled = lambda: False
-assert looks == 1
+assert looks == 2
 def refuses(**how):
     raise RuntimeError("an allocator without pieces")
 torch.cuda.memory_snapshot = refuses
@@ -75,7 +79,7 @@ torch.cuda.memory_snapshot = snapshot
 segments = []
 _memory._next_snapshot = 0.0
 at_a_step(num_ooms=2)  # nothing is free
-assert looks == 2
+assert looks == 3
 held = {}  # another allocator, which counts nothing
 _memory._next = 0.0
 ddp_doctor.step()
@@ -86,7 +90,7 @@ ddp_doctor.step()
         grown = (1 << 30) + (1 << 20) + (1 << 28)
         rest = [2 << 30, 3 << 30, 5 << 20]
         expected = [
-            [1, unknown, 80 << 30, 1 << 30, *rest, 0, 0, unknown],
+            [1, unknown, 80 << 30, 1 << 30, *rest, 0, 0, 7 << 20],
             [1, unknown, 80 << 30, grown, *rest, 0, 0, unknown],
             [1, unknown, 80 << 30, grown, *rest, 1, 0, 7 << 20],
             [1, unknown, 80 << 30, grown, *rest, 2, 0, unknown],
@@ -100,6 +104,45 @@ ddp_doctor.step()
         settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
         self.assertEqual(settings["python"], "%d.%d.%d" % sys.version_info[:3])
         self.assertRegex(settings["torch"], r"^\d+\.\d+")
+
+    def test_calls_without_steps_are_sampled_without_device_calls(self):
+        program = """
+from ddp_doctor._process import _memory
+class Properties:
+    total_memory = 80 << 30
+size = lambda current: {"all": {"current": current, "peak": current}}
+held = {"allocated_bytes": size(0), "reserved_bytes": size(8 << 30)}
+held.update(dict.fromkeys(("active", "inactive_split", "segment"), size(3)))
+piece = lambda mib: {"state": "inactive", "size": mib << 20}
+def refuse(*arguments, **keywords):
+    raise AssertionError("a device call")
+for name in ("mem_get_info", "synchronize", "empty_cache", "max_memory_allocated"):
+    setattr(torch.cuda, name, refuse)
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: 0
+torch.cuda.memory_stats_as_nested_dict = lambda device: held
+torch.cuda.get_device_properties = lambda device: Properties
+torch.cuda.memory_snapshot = lambda **how: [{"device": 0, "blocks": [piece(3), piece(9)]}]
+torch._C._cuda_isHistoryEnabled = lambda: False
+started = time.monotonic()
+calls = 0
+while time.monotonic() - started < 1.0:
+    held["allocated_bytes"] = size((1 + calls) << 30)
+    dist.all_reduce(torch.ones(1))
+    calls += 1
+    time.sleep(0.01)
+assert calls > 20
+"""
+        for native in ("1", "0"):
+            with self.subTest(native=native):
+                o = self.run_job(program, DDP_DOCTOR_NATIVE_HOOKS=native)
+                samples = [record for record in o.box.of("memory")]
+                self.assertIn(len(samples), range(4, 12))
+                for record in samples:
+                    self.assertEqual((record.memory[4], record.memory[9]), (8 << 30, 9 << 20))
+                kinds = [record.kind for record in o.box.of("memory", "issued")]
+                after = [before for before, kind in zip(kinds, kinds[1:]) if kind == "memory"]
+                self.assertEqual(set(after), {"issued"}, "each sample follows the record of a call")
 
     def test_gpu_is_recorded_only_if_the_program_names_a_device(self):
         o = self.run_job(

@@ -10,7 +10,7 @@ import sys
 
 from .. import _box, _builtins, _native, _sites, _words
 from .._ddp import _buckets
-from .._process import _exceptions
+from .._process import _exceptions, _memory
 from . import _calls, _groups, _hooks, _init, _methods
 
 _NAME = "ddp_doctor_python"
@@ -107,6 +107,7 @@ def _needed():
         "tensors": (torch.Tensor, torch.nn.Parameter),
         "record_gpu": _init.record_gpu_of,
         "in_flight": _exceptions.in_flight,
+        "sample_memory": _memory.sample,
         "sent": _buckets.sent,
         "remember": _calls.remember,
         "expect": _calls.expect,

@@ -21,7 +21,7 @@ from _thread import get_ident
 from .. import _box, _sites, _words
 from .._ddp import _buckets
 from .._native import CallRecord
-from .._process import _exceptions
+from .._process import _exceptions, _memory
 from . import _calls, _init
 
 HOOK_ID = 0x44445044  # "DDPD"
@@ -87,6 +87,7 @@ _ASYNC = _words.ASYNC
 _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
+_sample_memory = _memory.sample
 # c10d's functions that wait for their message. Since 2.7 they call isend() and irecv().
 _BLOCKING = ("send", "recv")
 
@@ -414,6 +415,7 @@ def issue(args, number, frame):
         _buckets.sent(get_ident())
     if op == _ALL_TO_ALL:
         _splits(call, values, args)
+    _sample_memory()
     return call
 
 

@@ -11,9 +11,10 @@ from .. import _box
 from .._native import MemorySample, UNKNOWN
 
 # Minimum interval of samples in seconds; minimum change that is recorded: the larger of 4 MiB and 1/200.
-_EVERY = 1.0
+_EVERY = 0.1
 _STEP = 4 << 20
 _SHARE = 200
+_clock = time.monotonic
 _next = 0.0
 # Device → values that were recorded last.
 _last_sample = {}
@@ -29,12 +30,12 @@ _SIZES = (
 _COUNTS = (("num_alloc_retries",), ("num_ooms",))
 
 # The largest free block is found only by a snapshot of all blocks, during which PyTorch holds the GIL and the
-# allocator's lock. It is taken only after the allocator ran out of memory, which is more expensive by itself, and
-# only if there are at most _MOST_PIECES blocks.
-_MOST_PIECES = 20_000
-_PIECES = (("active", "all", "current"), ("inactive_split", "all", "current"), ("segment", "all", "current"))
-# Minimum interval between snapshots at steps, in seconds.
-_SNAPSHOT_EVERY = 10.0
+# allocator's lock. It may take one thousandth of the time. A snapshot of more blocks than this is not taken …
+_MAX_BLOCKS = 2_000
+# … except after the allocator ran out of memory, which is more expensive by itself.
+_MAX_BLOCKS_AT_SHORTAGE = 20_000
+_BLOCKS = (("active", "all", "current"), ("inactive_split", "all", "current"), ("segment", "all", "current"))
+_SNAPSHOT_SHARE = 1000
 _next_snapshot = 0.0
 # Maximum number of snapshots after failed allocations, for programs that fail often and retry.
 _MOST_FAILURES = 16
@@ -62,10 +63,11 @@ def _differs(values, last):
     return any(abs(a - b) >= max(_STEP, b // _SHARE) for a, b in sizes) or any(a != b for a, b in counts)
 
 
-def sample(now=time.monotonic):
-    """Records a sample if the interval is over and the values have changed. Called at steps; never raises."""
+def sample():
+    """Records a sample if the interval is over and the values have changed. Called at steps and after the record of
+    a call; never raises."""
     global _next
-    at = now()
+    at = _clock()
     if at < _next:
         return
     _next = at + _EVERY
@@ -92,9 +94,8 @@ def failed(exception):
 
 
 def _sample(cuda, at):
-    """Reads the statistics, for which PyTorch briefly takes the allocator's lock. `at`: time of a step; None: an
-    allocation has failed."""
-    global _next_snapshot
+    """Reads the statistics, for which PyTorch briefly takes the allocator's lock, as for every allocation, and does
+    not access the device. `at`: time of a step or call; None: an allocation has failed."""
     device = cuda.current_device()
     statistics = cuda.memory_stats_as_nested_dict(device)
     values = [_at(statistics, path) for path in _SIZES + _COUNTS]
@@ -102,10 +103,8 @@ def _sample(cuda, at):
     if at is not None and last is not None and not _differs(values, last):
         return
     _last_sample[device] = values
-    largest = UNKNOWN
-    if at is None or (_has_run_short(values, last) and at >= _next_snapshot):
-        largest = _largest_free(cuda, device, statistics)
-        _next_snapshot = at + _SNAPSHOT_EVERY if at is not None else _next_snapshot
+    is_short = at is None or _has_run_short(values, last)
+    largest = _largest_free(cuda, device, statistics, is_short) if at is None or at >= _next_snapshot else UNKNOWN
     record = MemorySample(ctypes.sizeof(MemorySample), device, UNKNOWN, _total(cuda, device), *values, largest)
     _box.lib.memory(ctypes.byref(record))
 
@@ -116,14 +115,17 @@ def _has_run_short(values, last):
     return last is not None and any(UNKNOWN > a > b for a, b in zip(values[counts], last[counts]))
 
 
-def _largest_free(cuda, device, statistics):
+def _largest_free(cuda, device, statistics, is_short):
     """Bytes of the largest free block that the allocator holds. Does not access the device."""
+    global _next_snapshot
     try:
-        if sum(_at(statistics, path) for path in _PIECES) > _MOST_PIECES:
+        most = _MAX_BLOCKS_AT_SHORTAGE if is_short else _MAX_BLOCKS
+        if sum(_at(statistics, path) for path in _BLOCKS) > most:
             return UNKNOWN
         # With memory history enabled, the snapshot would include the history, at an unknown cost.
         if sys.modules["torch"]._C._cuda_isHistoryEnabled():
             return UNKNOWN
+        begin = _clock()
         try:
             segments = cuda.memory_snapshot(include_traces=False)
         except TypeError:  # PyTorch 2.10 and older, without traces
@@ -136,7 +138,10 @@ def _largest_free(cuda, device, statistics):
             for block in segment["blocks"]
             if block["state"] == "inactive"
         )
-        return max(pieces, default=0)
+        largest = max(pieces, default=0)
+        end = _clock()
+        _next_snapshot = end + _SNAPSHOT_SHARE * (end - begin)
+        return largest
     except Exception:  # an allocator without such blocks
         return UNKNOWN
 

@@ -117,6 +117,7 @@ pub(crate) fn issue(
     {
         state.python.sent.call(&[thread.as_ref()]);
     }
+    state.sample_memory();
     Some(())
 }
 

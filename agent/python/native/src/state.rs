@@ -4,7 +4,7 @@ use std::array;
 use std::cell::{Cell, OnceCell};
 
 use crate::frame::{self, Frame};
-use crate::library::Library;
+use crate::library::{self, Library};
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::methods::{self, Method};
 use crate::object::{Attribute, Owned, Ref};
@@ -20,6 +20,8 @@ pub(crate) mod tensor {
     pub(crate) const OUTPUT: u32 = 2;
 }
 
+/// Minimum interval of samples of the GPU memory: that of `_memory.py`, and a tick of this clock.
+const SAMPLE_EVERY_MS: u64 = 104;
 /// Number of operations that PyTorch can distinguish.
 const MAX_OPS: usize = 64;
 /// Kind of the code of installed packages, as in `_origin.py`.
@@ -122,6 +124,8 @@ pub(crate) struct Python {
     pub(crate) record_gpu: Static,
     /// `(exception)`: records an exception that is being handled.
     pub(crate) in_flight: Static,
+    /// `()`: records the GPU memory of the process if it has changed.
+    sample_memory: Static,
     /// `(thread)`: DDP sends a bucket from this thread.
     pub(crate) sent: Static,
     /// `(work, call, site)`: remembers a Work that may be waited for.
@@ -182,6 +186,8 @@ pub(crate) struct State {
     pub(crate) methods: [OnceCell<Method>; methods::MAX_METHODS],
     /// Generation of the open black box; 0: none is open.
     pub(crate) generation: Cell<u64>,
+    /// When the GPU memory was last sampled, in milliseconds.
+    sampled: Cell<u64>,
     /// Whether c10d's waits are still checked.
     pub(crate) checking: Cell<bool>,
 }
@@ -225,6 +231,7 @@ impl State {
                 exit_guard: kept(c"exit_guard")?,
                 record_gpu: kept(c"record_gpu")?,
                 in_flight: kept(c"in_flight")?,
+                sample_memory: kept(c"sample_memory")?,
                 sent: kept(c"sent")?,
                 remember: kept(c"remember")?,
                 expect: kept(c"expect")?,
@@ -264,14 +271,25 @@ impl State {
             signatures: SignatureCache::new(),
             original_wait: OnceCell::new(),
             methods: array::from_fn(|_| OnceCell::new()),
+            sampled: Cell::new(0),
             generation: Cell::new(0),
             checking: Cell::new(true),
         })
     }
 
+    /// Records the GPU memory of the process if the last sample is old enough.
+    pub(crate) fn sample_memory(&self) {
+        let now = library::coarse_milliseconds();
+        if now.wrapping_sub(self.sampled.get()) >= SAMPLE_EVERY_MS {
+            self.sampled.set(now);
+            self.python.sample_memory.call(&[]);
+        }
+    }
+
     /// Forgets what belongs to an earlier black box.
     pub(crate) fn bind(&self, generation: u64) {
         self.generation.set(generation);
+        self.sampled.set(0);
         self.memo.clear();
         self.signatures.clear();
     }
