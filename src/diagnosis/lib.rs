@@ -379,6 +379,7 @@ impl Engine {
             blocked_on: stacks::blocked_on(&self.model, process),
             waiting_in,
             activity: None,
+            memory: process.memory.reported(),
         }
     }
 
@@ -522,13 +523,14 @@ fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
     timeless(a) == timeless(b)
 }
 
-/// Whether the rank states are equal except for elapsed times.
+/// Whether the rank states are equal except for elapsed times and measurements.
 fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
     let timeless = |rank: &Rank| {
         let mut rank = rank.clone();
         if let Some(waiting) = &mut rank.waiting_in {
             waiting.waited_ms = None;
         }
+        rank.memory = None;
         rank
     };
     let same = |(a, b): (&Rank, &Rank)| a == b || timeless(a) == timeless(b);

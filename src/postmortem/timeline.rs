@@ -300,6 +300,7 @@ impl Process {
         if let Some(device) = sample.device {
             values.push((format!("GPU {device} tensors"), sample.gpu_allocated));
             values.push((format!("GPU {device} reserved"), sample.gpu_reserved));
+            values.push((format!("GPU {device} largest free block"), sample.gpu_largest));
             values.push((format!("GPU {device} in use"), sample.gpu_used));
         }
         for (name, value) in values {

@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
-use ddp_doctor_proto::report::{Rank, RankActivity, RankState, Report, Role, Where};
+use ddp_doctor_proto::report::{Rank, RankActivity, RankMemory, RankState, Report, Role, Where};
 use ddp_doctor_proto::words::of_group;
 
 use super::text::{Style, about, duration, ended, plain};
+use crate::diagnosis::words::bytes;
 
 /// Writes one line about the job, one about each finding and one about each rank. The first word of
 /// a line is its kind.
@@ -70,6 +71,9 @@ fn rank_words(rank: &Rank) -> String {
     if let Some(place) = place {
         text.push_str(&format!(", {}", line(place)));
     }
+    if let Some(memory) = rank.memory.as_ref().and_then(memory_words) {
+        text.push_str(&format!(", {memory}"));
+    }
     // Evidence of other tools may name neither process nor host.
     if rank.pid > 0 {
         text.push_str(&format!(", pid {}", rank.pid));
@@ -78,6 +82,21 @@ fn rank_words(rank: &Rank) -> String {
         text.push_str(&format!(" on {}", plain(&rank.host)));
     }
     text
+}
+
+/// "rss 900 MiB, GPU tensors 30.0 GiB, GPU reserved 40.0 GiB".
+fn memory_words(memory: &RankMemory) -> Option<String> {
+    let words = [
+        (memory.host_bytes, "rss"),
+        (memory.device_allocated_bytes, "GPU tensors"),
+        (memory.device_reserved_bytes, "GPU reserved"),
+        (memory.device_largest_free_bytes, "GPU largest free block"),
+        (memory.device_free_bytes, "GPU free"),
+    ];
+    let words = words.into_iter();
+    let known = words.filter_map(|(it, name)| Some(format!("{name} {}", bytes(it?))));
+    let known: Vec<String> = known.collect();
+    (!known.is_empty()).then(|| known.join(", "))
 }
 
 /// "idle, waiting for a request at engine.py:16".
@@ -106,6 +125,21 @@ mod tests {
             place: Some(Where { file: "engine.py".into(), line: 16, ..Where::default() }),
         });
         let expected = "idle, waiting for a request at engine.py:16, step 8, pid 1 on node";
+        assert_eq!(rank_words(&rank), expected);
+    }
+
+    #[test]
+    fn memory_of_a_rank_is_shown_as_far_as_measured() {
+        let mut rank = report().ranks.remove(0);
+        rank.memory = Some(RankMemory {
+            host_bytes: Some(900 << 20),
+            device_allocated_bytes: Some(30 << 30),
+            device_reserved_bytes: Some(40 << 30),
+            device_largest_free_bytes: Some(9 << 30),
+            device_free_bytes: None,
+        });
+        let expected = "waiting, step 8, rss 900 MiB, GPU tensors 30.0 GiB, GPU reserved 40.0 GiB, \
+                        GPU largest free block 9.0 GiB, pid 1 on node";
         assert_eq!(rank_words(&rank), expected);
     }
 

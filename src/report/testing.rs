@@ -89,6 +89,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         waiting_in: None,
         blocked_on: None,
         activity: None,
+        memory: None,
     };
     vec![
         rank(0, RankState::Waiting, None),

@@ -338,6 +338,25 @@ pub struct Rank {
     /// What it does while other ranks wait for it; `None`: unknown, or none does.
     #[serde(default)]
     pub activity: Option<RankActivity>,
+    /// Its memory; `None`: not measured.
+    #[serde(default)]
+    pub memory: Option<RankMemory>,
+}
+
+/// Latest measurements of the memory of a rank, in bytes; `None`: not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankMemory {
+    /// Resident set of the process.
+    pub host_bytes: Option<u64>,
+    /// Given to tensors by the framework's allocator, on the device on which it holds most.
+    pub device_allocated_bytes: Option<u64>,
+    /// Held on that device by the framework's allocator.
+    pub device_reserved_bytes: Option<u64>,
+    /// Largest free block that the allocator holds there.
+    #[serde(default)]
+    pub device_largest_free_bytes: Option<u64>,
+    /// Not in use on that device, by any process.
+    pub device_free_bytes: Option<u64>,
 }
 
 /// What a thread waits for.

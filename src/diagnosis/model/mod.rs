@@ -37,8 +37,8 @@ pub use ids::{GroupId, Post, Side, Target, World};
 pub use maps::{ByRank, Processes};
 pub use process::{
     Announced, Count, Device, Doing, End, Ending, Exception, Gauge, MAX_SHARED_SAMPLES, Memory,
-    Pace, Phase, Places, Process, Quantity, Room, RoomKind, Sample, Series, Site, Spent, Thread,
-    Unawaited, libc_signal,
+    Pace, Phase, Places, Process, Quantity, Repetition, Room, RoomKind, Sample, Series, Site,
+    Spent, Thread, Unawaited, libc_signal,
 };
 pub use worlds::{Attempt, Attempts, Init, Place};
 
@@ -328,6 +328,17 @@ impl Model {
             .collect();
         found.sort_by_key(|started| std::cmp::Reverse((started.seen, started.pid)));
         found
+    }
+
+    /// Number of calls that all ranks of the job repeat; `None`: it differs, or is not known of all.
+    pub fn repeated_calls(&self) -> Option<usize> {
+        if !self.unseen().is_empty() {
+            return None;
+        }
+        let mut ranks = self.ranks.keys();
+        let length = |rank: &u32| self.process_of(*rank)?.repetition.length();
+        let first = length(ranks.next()?)?;
+        ranks.all(|rank| length(rank) == Some(first)).then_some(first)
     }
 
     /// Ranks of the world from which nothing was captured, ascending.

@@ -3,6 +3,9 @@
 //! A rank grows if its values by step have a significant and steady trend ([`Trend`]) beyond their
 //! earlier peak. The end depends on the limit: on its device and in its address space the rank
 //! counts alone, in its control group and on its host together with all ranks that grow there.
+//!
+//! Where a program marks no steps, the repetitions of its calls take their place, if all ranks repeat
+//! equally many calls, and have done so for a minute.
 
 use std::collections::BTreeMap;
 
@@ -62,6 +65,8 @@ pub struct Grower<'a> {
     pub end: Option<Exhausted>,
     /// Kind of memory that grows.
     pub place: GrowsIn,
+    /// The program marks no steps: each one is a repetition of so many calls.
+    pub repeated_calls: Option<usize>,
 }
 
 /// Kind of memory that grows, as far as known.
@@ -204,7 +209,9 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
         (RoomKind::Cgroup, &memory.cgroup_by_step),
         (RoomKind::Shm, &memory.shm_by_step),
     ];
-    series.into_iter().filter_map(move |(kind, series)| {
+    // Repetitions of calls serve for the memory of the ranks alone.
+    let series = series.into_iter().filter(|_| process.step > 0);
+    series.filter_map(move |(kind, series)| {
         let room = memory.room(kind)?;
         let growth = growth(series, process.training_step())?;
         let first = series.samples().first()?;
@@ -221,6 +228,13 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
 pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     let processes = model.processes.values();
     let mut growers: Vec<Grower<'_>> = processes.flat_map(of_process).collect();
+    if growers.iter().any(|it| it.process.step == 0) {
+        let repeated = model.repeated_calls();
+        growers.retain_mut(|it| {
+            it.repeated_calls = repeated.filter(|_| it.process.step == 0);
+            it.process.step > 0 || it.repeated_calls.is_some() && lasts(it, &model.timing)
+        });
+    }
     // Of a rank that was restarted, the memory of the newest process counts.
     let is_newest = |process: &Process| {
         let newest = process.rank.and_then(|rank| model.process_of(rank));
@@ -244,6 +258,16 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
         }
     }
     growers
+}
+
+/// Whether memory has grown for long enough that the repeated calls are unlikely to be a part of a step,
+/// such as the layers of a forward pass.
+fn lasts(grower: &Grower<'_>, timing: &Timing) -> bool {
+    let memory = &grower.process.memory;
+    let device = grower.device.and_then(|number| memory.devices.get(&number));
+    let series = device.map_or(&memory.rss_by_step, |device| &device.allocated_by_step);
+    let first = series.samples().iter().find(|it| it.step >= grower.growth.steps.0);
+    first.is_some_and(|first| grower.growth.at.since(first.at) >= timing.shared_memory_growth)
 }
 
 /// Kind of memory that grows.
@@ -279,9 +303,10 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
             rank,
             process,
             device,
-            growth: growth(series, process.training_step())?,
+            growth: growth(series, process.memory_step())?,
             end: None,
             place: GrowsIn::Own,
+            repeated_calls: None,
         })
     };
     let memory = &process.memory;

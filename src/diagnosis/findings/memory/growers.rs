@@ -49,6 +49,17 @@ pub(crate) fn went(grower: &Grower<'_>) -> String {
     )
 }
 
+/// A sentence on what a step is, if the program marks none.
+pub(crate) fn repeats(grower: &Grower<'_>) -> Option<String> {
+    let calls = match grower.repeated_calls? {
+        1 => "the same call".to_owned(),
+        calls => format!("the same {calls} calls"),
+    };
+    Some(format!(
+        "The program marks no steps; a step here is one repetition of {calls} on every rank."
+    ))
+}
+
 /// A sentence if nearly all growth of a rank is shared memory.
 pub(crate) fn shared(grower: &Grower<'_>) -> Option<String> {
     matches!(grower.place, GrowsIn::Shared | GrowsIn::Shm).then(|| {

@@ -3,7 +3,9 @@
 use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
-use crate::findings::memory::growers::{about_growers, find_what_grows, memory_name, shared, went};
+use crate::findings::memory::growers::{
+    about_growers, find_what_grows, memory_name, repeats, shared, went,
+};
 use crate::situation::Situation;
 use crate::trends::growth::{self, Grower};
 use crate::words::{self, Ranks, number};
@@ -32,6 +34,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(most.growth.trend.slope as u64),
     );
     draft.say(went(most));
+    draft.why.extend(repeats(most));
     draft.why.extend(shared(most));
     draft.advise(find_what_grows(&draft.root));
     Some(draft)

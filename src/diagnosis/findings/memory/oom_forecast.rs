@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
 use crate::findings::memory::growers::{
-    about_growers, find_what_grows, held, memory_name, shared, steps, went,
+    about_growers, find_what_grows, held, memory_name, repeats, shared, steps, went,
 };
 use crate::findings::memory::too;
 use crate::model::RoomKind;
@@ -40,6 +40,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(end.limit)
     );
     draft.say(went(first));
+    draft.why.extend(repeats(first));
     draft.why.extend(shared(first));
     draft.say(left);
     if end.room.is_some_and(|room| room.kind == RoomKind::Cgroup) {

@@ -13,6 +13,7 @@ impl Model {
         match event {
             Event::Step { process, thread, step, forward, at } => {
                 let process = self.recorded(process, at)?;
+                process.begin_steps();
                 process.step = process.step.max(step);
                 process.step_at = at;
                 process.pace.step(at);
@@ -25,6 +26,7 @@ impl Model {
             Event::StepReached { process, step, at } => {
                 let process = self.processes.get_mut(&process)?;
                 if step > process.step {
+                    process.begin_steps();
                     process.step = step;
                     process.step_at = at;
                 }

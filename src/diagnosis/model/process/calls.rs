@@ -63,7 +63,15 @@ impl Process {
             self.count_record(call.at);
             self.exit = None;
         }
-        self.step = self.step.max(call.step);
+        if call.step > 0 {
+            self.begin_steps();
+            self.step = self.step.max(call.step);
+        } else if self.step == 0
+            && call.seq > 0
+            && self.repetition.take(call, target.map(|target| target.group()))
+        {
+            self.memory.restart_steps();
+        }
         if call.op == Op::InitProcessGroup {
             let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
             self.init = Some(Init::begun(nth, call, &self.settings));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{RankMemory, Timestamp};
 
 use crate::input::event::MemorySample;
 use crate::model::process::{MAX_SHARED_SAMPLES, Series};
@@ -90,7 +90,7 @@ pub struct Device {
     pub split: Option<Gauge>,
     /// Number of times the allocator released its free memory to retry an allocation, by step.
     pub retries_by_step: Series,
-    /// Largest free block that the allocator holds, as of the latest shortage.
+    /// Largest free block that the allocator holds.
     pub largest: Option<Gauge>,
     /// Held by NCCL itself, for the communicators of the process.
     pub nccl: Option<Gauge>,
@@ -247,6 +247,35 @@ impl Memory {
         device.retries_by_step.take(sample.gpu_retries, step, at);
         raise(&mut device.largest, sample.gpu_largest, at);
         raise(&mut device.nccl, sample.gpu_nccl, at);
+    }
+
+    /// The values so far belong to no step of what follows: as one step, they precede the first.
+    pub(in crate::model) fn restart_steps(&mut self) {
+        self.rss_by_step.restart();
+        self.shared_by_step.restart();
+        self.host_by_step.restart();
+        self.cgroup_by_step.restart();
+        self.shm_by_step.restart();
+        for device in self.devices.values_mut() {
+            device.allocated_by_step.restart();
+            device.retries_by_step.restart();
+        }
+    }
+
+    /// The latest values, as reported: of the devices, that on which the allocator holds most.
+    pub fn reported(&self) -> Option<RankMemory> {
+        let latest = |gauge: Option<Gauge>| gauge.map(|it| it.latest);
+        let held = |it: &&Device| (latest(it.allocated), latest(it.used));
+        let device = self.devices.values().map(|it| &**it).max_by_key(held);
+        let free = |it: &Device| it.total?.checked_sub(latest(it.used)?);
+        let memory = RankMemory {
+            host_bytes: latest(self.rss),
+            device_allocated_bytes: device.and_then(|it| latest(it.allocated)),
+            device_reserved_bytes: device.and_then(|it| latest(it.reserved)),
+            device_largest_free_bytes: device.and_then(|it| latest(it.largest)),
+            device_free_bytes: device.and_then(free),
+        };
+        (memory != RankMemory::default()).then_some(memory)
     }
 
     /// The room of this kind in the latest step; `None`: usage or limit is unknown.

@@ -24,6 +24,7 @@ mod memory;
 mod optimizer;
 mod pace;
 mod recent;
+mod repetition;
 mod series;
 mod thread;
 
@@ -34,6 +35,7 @@ pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub(in crate::model) use optimizer::OptimizerSteps;
 pub use pace::{Pace, Quantity, Spent};
 pub use recent::Places;
+pub use repetition::Repetition;
 pub use series::{MAX_SHARED_SAMPLES, Sample, Series};
 pub use thread::{Doing, Thread};
 
@@ -107,6 +109,8 @@ pub struct Process {
     pub turns: Turns,
     /// Which of its training forwards synchronize gradients.
     pub accumulation: Accumulation,
+    /// Repetitions of its calls, as long as it has no step.
+    pub repetition: Repetition,
     /// Phases in progress, outermost first.
     pub phases: Vec<Phase>,
     /// Start and end of the phase that ended last.
@@ -317,7 +321,11 @@ impl Process {
     pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
         let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
         let before = u64::from(at < self.step_at);
-        (!is_over).then(|| self.optimizer.at(self.step.saturating_sub(before)))
+        let step = || match self.step {
+            0 => self.repetition.number_at(at),
+            step => self.optimizer.at(step.saturating_sub(before)),
+        };
+        (!is_over).then(step)
     }
 
     /// Whether a time is so long after the beginning of its last step that the loop has probably ended, or
@@ -337,6 +345,19 @@ impl Process {
     /// Its training step: that of its optimizer, if known.
     pub fn training_step(&self) -> u64 {
         self.optimizer.at(self.step)
+    }
+
+    /// The step to which its memory belongs now: without training steps, the repetition of its calls.
+    pub fn memory_step(&self) -> u64 {
+        if self.step == 0 { self.repetition.number() } else { self.training_step() }
+    }
+
+    /// Its first step begins, unless it had one.
+    pub(super) fn begin_steps(&mut self) {
+        if self.step == 0 && self.repetition.length().is_some() {
+            self.memory.restart_steps();
+        }
+        self.repetition = Repetition::default();
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

@@ -57,6 +57,14 @@ impl<const KEPT: usize> Series<KEPT> {
         }
     }
 
+    /// Makes the values so far one that precedes the first step.
+    pub fn restart(&mut self) {
+        let highest = self.samples.iter().max_by_key(|it| (it.value, it.at)).copied();
+        let Some(highest) = highest else { return };
+        let value = highest.value.max(self.earlier_peak);
+        *self = Self { samples: vec![Sample { step: 0, value, ..highest }], earlier_peak: 0 };
+    }
+
     /// The kept values, by step.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
