@@ -59,12 +59,28 @@ pub struct Facts {
     pub versions: BTreeMap<String, String>,
     /// Models of the GPUs that the driver lists.
     pub gpus: Vec<String>,
+    /// PCIe links of those GPUs, as far as the kernel reports them.
+    pub gpu_links: Vec<GpuLink>,
+    /// Whether the module `nvidia_peermem` is loaded, by which network cards access the memory of GPUs.
+    pub has_peer_memory: bool,
     /// Whether the driver's device of unified memory is accessible; `None`: there is no driver.
     pub has_unified_memory: Option<bool>,
     /// Port at which this node answers probes.
     pub probe_port: u16,
     /// What it answers.
     pub probe_answer: u64,
+}
+
+/// The PCIe link of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuLink {
+    /// Address of the GPU: "0000:3b:00.0".
+    pub address: String,
+    /// Number of lanes in use.
+    pub width: u32,
+    /// Number of lanes that the GPU has.
+    pub max_width: u32,
 }
 
 /// A coordinator that runs apart from the job.
@@ -183,6 +199,10 @@ impl Facts {
             interface.name = text(&interface.name);
             interface.addresses.truncate(MAX_ENTRIES);
         }
+        self.gpu_links.truncate(MAX_ENTRIES);
+        for link in &mut self.gpu_links {
+            link.address = text(&link.address);
+        }
         for list in [&mut self.infiniband, &mut self.gpus] {
             list.truncate(MAX_ENTRIES);
             list.iter_mut().for_each(|it| *it = text(it));
@@ -240,12 +260,13 @@ mod tests {
             gpus: many(&long),
             variables: many("").into_iter().map(|it| (it.clone(), it)).collect(),
             interfaces: vec![Interface::default(); MAX_ENTRIES * 2],
+            gpu_links: vec![GpuLink::default(); MAX_ENTRIES * 2],
             ..Facts::default()
         };
         let facts = facts.bounded();
         assert_eq!(facts.host, "a\u{fffd}[2J");
         assert_eq!((facts.gpus.len(), facts.variables.len()), (MAX_ENTRIES, MAX_ENTRIES));
         assert_eq!(facts.gpus[0].chars().count(), MAX_TEXT + 1);
-        assert_eq!(facts.interfaces.len(), MAX_ENTRIES);
+        assert_eq!((facts.interfaces.len(), facts.gpu_links.len()), (MAX_ENTRIES, MAX_ENTRIES));
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::facts::{Container, Directory, Facts, Interface, Limit, MemoryLimit, Resolved};
+use super::facts::{Container, Directory, Facts, GpuLink, Interface, Limit, MemoryLimit, Resolved};
 use super::packages;
 use crate::host::cgroup::MemoryGroup;
 use crate::host::files::Dir;
@@ -38,6 +38,10 @@ const IPC_LOCK: u32 = 14;
 const INFINIBAND: &str = "/sys/class/infiniband";
 /// Where NVIDIA's driver lists GPUs.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
+/// Where the kernel lists PCI devices.
+const PCI: &str = "/sys/bus/pci/devices";
+/// Exists while that module is loaded.
+const PEER_MEMORY: &str = "/sys/module/nvidia_peermem";
 
 /// The facts of this machine for a command. May take seconds.
 #[must_use]
@@ -67,6 +71,8 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         variables: variables(std::env::vars_os()),
         versions: versions(command),
         gpus: gpus(),
+        gpu_links: gpu_links(Path::new(GPUS), Path::new(PCI)),
+        has_peer_memory: Path::new(PEER_MEMORY).exists(),
         has_unified_memory: environment::has_nvidia_driver()
             .then(|| Path::new("/dev/nvidia-uvm").exists()),
         coordinator: None,
@@ -261,6 +267,20 @@ fn gpus() -> Vec<String> {
     models.collect()
 }
 
+/// PCIe links of the GPUs in a folder of NVIDIA's driver. In virtual machines and containers, the kernel
+/// may not report them.
+fn gpu_links(gpus: &Path, devices: &Path) -> Vec<GpuLink> {
+    let links = entries(gpus).into_iter().filter_map(|address| {
+        let width = |name: &str| -> Option<u32> {
+            let text = fs::read_to_string(devices.join(&address).join(name)).ok()?;
+            text.trim().parse().ok()
+        };
+        let (width, max_width) = (width("current_link_width")?, width("max_link_width")?);
+        Some(GpuLink { address, width, max_width })
+    });
+    links.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -308,6 +328,23 @@ mod tests {
         let kept = variables(all.into_iter().map(|(a, b)| (a.into(), b.into())));
         let names: Vec<&String> = kept.keys().collect();
         assert_eq!(names, ["GLOO_SOCKET_IFNAME", "NCCL_ALGO"]);
+    }
+
+    #[test]
+    fn links_of_gpus_are_read_as_far_as_the_kernel_reports_them() {
+        let root = tempfile::tempdir().unwrap();
+        let (gpus, devices) = (root.path().join("gpus"), root.path().join("devices"));
+        let addresses = ["0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"];
+        for (address, widths) in addresses.into_iter().zip([Some("8"), Some("x"), None]) {
+            fs::create_dir_all(gpus.join(address)).unwrap();
+            let Some(width) = widths else { continue };
+            fs::create_dir_all(devices.join(address)).unwrap();
+            fs::write(devices.join(address).join("current_link_width"), width).unwrap();
+            fs::write(devices.join(address).join("max_link_width"), "16\n").unwrap();
+        }
+        let link = GpuLink { address: addresses[0].into(), width: 8, max_width: 16 };
+        assert_eq!(gpu_links(&gpus, &devices), [link]);
+        assert_eq!(gpu_links(&root.path().join("no"), &devices), []);
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Rules about NCCL on a node with GPUs: its InfiniBand devices and its release.
+//! Rules about NCCL on a node with GPUs: its InfiniBand devices, its release, and the links of GPUs.
 
 use super::{Level, Line, list};
-use crate::check::facts::Facts;
+use crate::check::facts::{Facts, GpuLink};
 use crate::check::survey::Survey;
 
 const DEVICES: &str = "interfaces";
 const RELEASE: &str = "versions";
+const GPU: &str = "gpu";
+/// Numbers of lanes that a PCIe link can have.
+const WIDTHS: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
 /// The variable that names InfiniBand and RoCE devices.
 const VARIABLE: &str = "NCCL_IB_HCA";
 
@@ -29,7 +32,11 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
     let nodes = survey.nodes.iter().enumerate().flat_map(|(index, node)| {
         let facts = &node.facts;
         let has_gpus = facts.has_unified_memory.is_some() || !facts.gpus.is_empty();
-        let lines = has_gpus.then(|| devices(facts).into_iter().chain(release(facts)));
+        let lines = has_gpus.then(|| {
+            let several = survey.launch.is_some();
+            let peer_memory = several.then(|| peer_memory(facts)).flatten();
+            devices(facts).into_iter().chain(release(facts)).chain(links(facts)).chain(peer_memory)
+        });
         lines.into_iter().flatten().map(move |line| line.at(survey.name(index)))
     });
     nodes.collect()
@@ -82,6 +89,31 @@ fn release(facts: &Facts) -> Option<Line> {
     Some(if *level > Level::Info { line.fix("Use another release of NCCL.") } else { line })
 }
 
+/// A line if GPUs use fewer PCIe lanes than they have. Their speed says nothing: idle GPUs reduce it.
+fn links(facts: &Facts) -> Option<Line> {
+    let is_narrow = |it: &&GpuLink| {
+        // Virtual machines report other numbers.
+        WIDTHS.contains(&it.width) && WIDTHS.contains(&it.max_width) && it.width < it.max_width
+    };
+    let narrow = facts.gpu_links.iter().filter(is_narrow);
+    let shown = narrow.map(|it| format!("{} ({} of {})", it.address, it.width, it.max_width));
+    let shown: Vec<String> = shown.collect();
+    (!shown.is_empty()).then(|| {
+        let reason = format!("GPUs use fewer PCIe lanes than they have: {}.", list(&shown));
+        Line::warning(GPU, reason)
+            .fix("Check the slot and the riser of the GPU (lspci -vv, LnkSta).")
+    })
+}
+
+/// A line if network cards may not access the memory of GPUs.
+fn peer_memory(facts: &Facts) -> Option<Line> {
+    (!facts.has_peer_memory && !facts.infiniband.is_empty()).then(|| {
+        let reason = "The module nvidia_peermem is not loaded. Without it, GPUDirect RDMA needs NVIDIA's open \
+                      kernel modules (DMA-BUF); otherwise data takes the way through host memory.";
+        Line::info(GPU, reason)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{set, survey};
@@ -91,6 +123,7 @@ mod tests {
         let mut survey = survey(2);
         survey.nodes[1].facts.has_unified_memory = Some(true);
         survey.nodes[1].facts.infiniband = vec!["mlx5_0".into(), "mlx5_10".into()];
+        survey.nodes[1].facts.has_peer_memory = true;
         change(&mut survey);
         lines(&survey).into_iter().map(|it| (it.level, it.reason)).collect()
     }
@@ -126,6 +159,38 @@ mod tests {
             it.nodes[1].facts.infiniband.clear();
         });
         assert!(none[0].1.contains("has no InfiniBand or RoCE device"), "{none:?}");
+    }
+
+    #[test]
+    fn gpus_should_use_all_their_lanes() {
+        let link = |width: u32, max_width: u32| {
+            found(move |it| {
+                let address = "0000:3b:00.0".into();
+                it.nodes[1].facts.gpu_links = vec![GpuLink { address, width, max_width }];
+            })
+        };
+        let narrow = link(8, 16);
+        assert_eq!((narrow[0].0, narrow.len()), (Level::Warning, 1));
+        assert!(narrow[0].1.contains("0000:3b:00.0 (8 of 16)"), "{narrow:?}");
+        for (width, max_width) in [(16, 16), (0, 16), (16, 8), (8, 255), (63, 255)] {
+            assert_eq!(link(width, max_width), [], "{width} of {max_width}");
+        }
+    }
+
+    #[test]
+    fn peer_memory_matters_for_infiniband_between_nodes() {
+        let lacking = |it: &mut Survey| it.nodes[1].facts.has_peer_memory = false;
+        assert_eq!(found(lacking)[0].0, Level::Info);
+        let no_network = |it: &mut Survey| {
+            lacking(it);
+            it.nodes[1].facts.infiniband.clear();
+        };
+        assert_eq!(found(no_network), []);
+        let one_node = |it: &mut Survey| {
+            lacking(it);
+            it.launch = None;
+        };
+        assert_eq!(found(one_node), []);
     }
 
     #[test]
