@@ -72,26 +72,64 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     is_user || origin == Origin::Installation && is_installer()
 }
 
+/// Checks everything in a directory that was resolved, such as the modules of a package and their compiled code.
+///
+/// # Errors
+///
+/// Describes the first entry that another user can change, or that cannot be read.
+pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<(), String> {
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        let failed = |error| format!("{}: {error}", directory.display());
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let found = fs::symlink_metadata(&path).map_err(failed)?;
+            if found.is_symlink() {
+                resolve(&path, origin, own)?;
+                continue;
+            }
+            check_entry(&path, &found, false, origin, own)?;
+            if found.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks who can change a file, or the entries of a directory. `may_add`: others may add entries.
+fn check_entry(
+    path: &Path,
+    found: &fs::Metadata,
+    may_add: bool,
+    origin: Origin,
+    own: &Path,
+) -> Result<(), String> {
+    let (shown, owner, mode) = (path.display(), found.uid(), found.mode());
+    let is_unmapped = is_unmapped(owner);
+    if !is_trusted(owner, origin, own) && !is_unmapped {
+        return Err(format!("{shown} belongs to user {owner}"));
+    }
+    let is_strict = origin == Origin::SourceTree || is_unmapped;
+    let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.gid()) && is_strict;
+    if !may_add && (mode & OTHER_WRITE != 0 || is_shared) {
+        return Err(format!("{shown} is writable by other users"));
+    }
+    Ok(())
+}
+
 /// Checks a canonical path.
 fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
     // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
     let mut is_below_unmapped = false;
     for part in path.ancestors() {
-        let shown = part.display();
-        let found = fs::symlink_metadata(part).map_err(|error| format!("{shown}: {error}"))?;
-        let (owner, mode) = (found.uid(), found.mode());
-        let is_unmapped = is_unmapped(owner);
-        if !is_trusted(owner, origin, own) && !is_unmapped {
-            return Err(format!("{shown} belongs to user {owner}"));
-        }
+        let found = fs::symlink_metadata(part).map_err(|it| format!("{}: {it}", part.display()))?;
+        let is_unmapped = is_unmapped(found.uid());
         // In a sticky directory others may add entries but not replace existing ones.
-        let is_sticky = found.is_dir() && mode & STICKY != 0 && part != path && !is_below_unmapped;
+        let is_sticky =
+            found.is_dir() && found.mode() & STICKY != 0 && part != path && !is_below_unmapped;
         is_below_unmapped = is_unmapped;
-        let is_strict = origin == Origin::SourceTree || is_unmapped;
-        let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.gid()) && is_strict;
-        if !is_sticky && (mode & OTHER_WRITE != 0 || is_shared) {
-            return Err(format!("{shown} is writable by other users"));
-        }
+        check_entry(part, &found, is_sticky, origin, own)?;
     }
     Ok(())
 }

@@ -189,7 +189,7 @@ pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<Dir> {
 /// If it cannot be written.
 pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
     // Readers never see a part of it.
-    directory.remove_all(UNFINISHED.as_ref()).ok();
+    directory.remove_file(UNFINISHED.as_ref()).ok();
     let mut journal = Writer::create_in(directory, UNFINISHED.as_ref())?;
     for report in &attached.reports {
         journal.append(report)?;

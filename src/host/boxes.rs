@@ -222,14 +222,13 @@ impl BoxDir {
             }
             return Ok(());
         }
-        let (parent, name) = files::parent(self.path())?;
-        let dir = parent.private_child(name)?;
+        let (parent, _) = files::parent(self.path())?;
         let keep = self.keep.as_ref().filter(|_| !self.snapshot);
         let mut failed = None;
         if let Some(keep) = keep {
-            for name in boxes_of(&dir)? {
+            for name in boxes_of(&self.dir)? {
                 // A smaller box may still fit.
-                failed = relocate(&dir, &name, keep).err().or(failed);
+                failed = relocate(&self.dir, &name, keep).err().or(failed);
             }
         }
         if let Some(error) = failed {
@@ -238,7 +237,7 @@ impl BoxDir {
             let why = format!("black boxes remain in {at}: {error}");
             return Err(io::Error::new(error.kind(), why));
         }
-        parent.remove_all(name)
+        parent.remove_all(&self.dir)
     }
 }
 
@@ -289,10 +288,9 @@ fn sweep(user: &Path) {
         return;
     };
     for dir in own_dirs(&user) {
-        let name = dir.path().file_name().unwrap_or_default();
         if is_done(&dir) {
             // If it cannot be removed now, the next run tries again.
-            drop(user.remove_all(name));
+            drop(user.remove_all(&dir));
         }
     }
 }

@@ -2,16 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Take};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ddp_doctor_agent::files::open_regular;
+use ddp_doctor_agent::files;
 pub use ddp_doctor_agent::files::reopen;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
-
-use crate::host::files::user_id;
 
 /// First bytes of a file compressed with gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -98,22 +95,23 @@ impl<R: BufRead> Read for Zstd<R> {
 
 /// Opens a regular file for reading: as many bytes as it has now, since a file that grows, or one of `/proc`, may
 /// have no end. Other files are rejected, before they are opened: opening a FIFO can block, and opening a device
-/// can have side effects. So is a link of another user, who chooses where it leads.
+/// can have side effects. So is a path with a link of another user, who chooses where it leads.
 ///
 /// # Errors
 ///
 /// Fails if the file cannot be opened, or is rejected.
 pub fn open(path: &Path) -> io::Result<Take<File>> {
-    let rejected = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let link = path.symlink_metadata()?;
-    if link.is_symlink() && link.uid() != 0 && link.uid() != user_id() {
-        return rejected(format!(
-            "it is a link of user {}: give the path that it leads to",
-            link.uid()
-        ));
-    }
-    let (opened, metadata) = open_regular(path)?;
+    let (opened, metadata) = files::regular(&reach(path)?, path)?;
     Ok(opened.take(metadata.len()))
+}
+
+/// Opens what a path leads to with `O_PATH`, unless a component is a link of another user, who chooses where it leads.
+///
+/// # Errors
+///
+/// Fails if it cannot be opened, or there is such a link.
+pub fn reach(path: &Path) -> io::Result<File> {
+    Ok(files::reach(path)?.into())
 }
 
 /// Reads a regular file of at most `limit` bytes as text.
@@ -136,6 +134,7 @@ mod tests {
     use std::os::unix::fs::{lchown, symlink};
 
     use super::*;
+    use crate::host::files::user_id;
 
     fn why(result: io::Result<Take<File>>) -> String {
         result.map(|_| ()).unwrap_err().to_string()

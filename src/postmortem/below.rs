@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::evidence::journal;
+use crate::host::input_files;
 use crate::host::run_description::Description;
 
 /// Maximum depth of subdirectories that are searched.
@@ -30,7 +32,8 @@ pub(super) struct Below {
 }
 
 impl Below {
-    /// Searches the subdirectories of a folder. Links are followed, but not to folders that contain it.
+    /// Searches the subdirectories of a folder. Links are followed, but not those of other users, nor to folders that
+    /// contain it.
     pub(super) fn list(dir: &Path) -> Self {
         let mut below = Self::default();
         let root = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
@@ -86,7 +89,11 @@ impl Below {
 
 /// The entries of a directory that are of a kind, in the order of their names.
 pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<PathBuf>> {
-    let paths = fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+    let reached = input_files::reach(dir)?;
+    // Without `/proc`, the directory can have been exchanged.
+    let by_descriptor = fs::read_dir(format!("/proc/self/fd/{}", reached.as_raw_fd()));
+    let listing = by_descriptor.or_else(|_| fs::read_dir(dir))?;
+    let paths = listing.flatten().map(|entry| dir.join(entry.file_name()));
     let mut paths: Vec<PathBuf> = paths.filter(|path| is(path)).take(MAX_FILES).collect();
     paths.sort_unstable();
     Ok(paths)

@@ -15,6 +15,7 @@ use super::read_logs::{self, ReadLogs};
 use super::{Progress, Remark};
 use crate::evidence::journal::{self, JournalError, Reader};
 use crate::host::boxes::BoxDir;
+use crate::host::input_files;
 use crate::host::private::SHARED_MEMORY;
 use crate::host::run_description::Description;
 use crate::ingest::{
@@ -130,7 +131,7 @@ pub(super) struct Gap {
 pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
     let mut found = Collected { progress: progress.clone(), ..Collected::default() };
     for (place, path) in paths.iter().enumerate() {
-        match fs::metadata(path) {
+        match input_files::reach(path).and_then(|it| it.metadata()) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
             Ok(metadata) => found.file(path, &metadata, place),
             Err(error) => found.remark(path, reason(&error)),

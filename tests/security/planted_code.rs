@@ -56,3 +56,28 @@ fn link_of_another_user_beside_the_library_starts_no_reporter() {
     );
     assert!(!said.contains("started"), "{said}");
 }
+
+/// Compiled code in a folder that Python once made with the umask of another program.
+#[test]
+fn package_whose_compiled_modules_others_can_replace_is_not_loaded() {
+    let script = r#"
+        mkdir -p /mnt/installed/bin /mnt/installed/lib/ddp-doctor/python
+        cp /mnt/bin/ddp-doctor /mnt/installed/bin
+        cp -r "$SOURCE/agent/python/ddp_doctor" /mnt/installed/lib/ddp-doctor/python
+        chmod -R go-w /mnt/installed
+        find /mnt/installed -name __pycache__ -prune -exec rm -r {} +
+        cd /mnt/home
+        for mode in 755 777; do
+            mkdir -p /mnt/installed/lib/ddp-doctor/python/ddp_doctor/__pycache__
+            chmod $mode /mnt/installed/lib/ddp-doctor/python/ddp_doctor/__pycache__
+            victim /mnt/installed/bin/ddp-doctor run -- sh -c "echo $mode: \$PYTHONPATH"
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("755: /mnt/installed"), "{said}");
+    assert!(
+        said.contains("777: \n") && said.contains("__pycache__ is writable by other users"),
+        "{said}"
+    );
+}

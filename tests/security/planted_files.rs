@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor::host::boxes::BoxDir;
 use ddp_doctor::host::files::Dir;
+use ddp_doctor::host::input_files;
 
 use super::other_users::{OtherUser, text};
 use super::victim::{
@@ -306,6 +307,10 @@ fn link_among_the_evidence_shows_no_file() {
             > evidence/rank0.log
         chmod 644 evidence/rank0.log
         attacker ln -s /mnt/home/history evidence/rank1.log
+        victim mkdir /mnt/home/private
+        cp /mnt/home/history /mnt/home/private/rank2.log
+        chown -R 64126 /mnt/home/private
+        attacker ln -s /mnt/home/private evidence/node2
         for format in text json markdown; do
             victim ddp-doctor analyze --format $format evidence || true
         done
@@ -313,5 +318,76 @@ fn link_among_the_evidence_shows_no_file() {
     let Some(output) = with_two_users(script) else { return };
     let said = text(&output);
     assert!(said.contains("KeyError"), "{said}");
-    assert!(!said.contains("private"), "{said}");
+    assert!(!said.contains("ValueError"), "{said}");
+    assert!(said.contains("node2 is a link of user 65534"), "{said}");
+}
+
+/// The entry is a file of the attacker's when it is examined, and a link when it is opened, or the reverse.
+#[test]
+fn link_that_is_exchanged_for_a_file_among_the_evidence_shows_no_file() {
+    let Some(victim) = Victim::new() else { return };
+    let (entry, link) = (victim.shm().join("rank0.log"), victim.shm().join("other"));
+    attackers_file(&entry, "the attacker's text");
+    attackers_link(&victim.secret(), &link);
+    let stop = AtomicBool::new(false);
+    let (mut refused, mut read) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                let cwd = rustix::fs::CWD;
+                rustix::fs::renameat_with(cwd, &link, cwd, &entry, exchange).unwrap();
+            }
+        });
+        for _ in 0..20_000 {
+            match input_files::read_text(&entry, 1 << 10) {
+                Ok(text) => {
+                    assert_eq!(text, "the attacker's text");
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(read > 0 && refused > 0, "{read} {refused}");
+}
+
+/// A directory of the same name and owner, which was private to the victim, is renamed to where the boxes were.
+#[test]
+fn end_of_a_run_removes_only_its_own_directory() {
+    let Some(victim) = Victim::new() else { return };
+    let boxes = BoxDir::create(&victim.shm(), "job", None).unwrap();
+    // A cleaner empties the shared memory.
+    fs::remove_dir_all(victim.squatted()).unwrap();
+    let shared = victim.shm().join("shared");
+    attackers_dir(&shared);
+    let thesis = shared.join("job");
+    fs::create_dir(&thesis).unwrap();
+    fs::set_permissions(&thesis, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(thesis.join("chapter"), SECRET).unwrap();
+    fs::rename(&shared, victim.squatted()).unwrap();
+    boxes.remove().unwrap_err();
+    assert_eq!(fs::read_to_string(victim.squatted().join("job/chapter")).unwrap(), SECRET);
+}
+
+/// What the file system of another user states about owners and modes is that user's choice, and this one never answers.
+#[test]
+fn file_system_of_another_user_in_place_of_the_directory_is_not_asked() {
+    let script = r#"
+        attacker mkdir /dev/shm/ddp-doctor-64126
+        exec 3<>/dev/fuse
+        options=fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other,default_permissions
+        mount -i -t fuse -o "$options" planted /dev/shm/ddp-doctor-64126 || { echo "no FUSE"; exit 0; }
+        cd /mnt/home
+        victim timeout -s KILL 60 ddp-doctor run -- echo the job starts 3>&- || echo "status $?"
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    if said.contains("no FUSE") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(said.contains("the job starts") && !said.contains("status"), "{said}");
+    assert!(said.contains("ddp-doctor-64126 is a file system of another user"), "{said}");
 }

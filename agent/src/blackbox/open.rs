@@ -101,7 +101,8 @@ pub(super) struct Tables {
 
 /// Opens a file of any user for reading.
 pub(super) fn any(path: &Path) -> Result<File, OpenError> {
-    let opened = files::open_regular(path).map(|(file, _)| file);
+    let opened =
+        files::reach(path).and_then(|it| files::regular(&it.into(), path)).map(|(file, _)| file);
     opened.map_err(|source| OpenError::Io { path: path.to_owned(), source })
 }
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::calls;
 use super::known::{Identity, KnownDirectories};
-use super::walk::{AS_IT_IS, Missing, can_others_write, refused, walk};
+use super::mounts::is_served_by_other;
+use super::walk::{AS_IT_IS, Missing, OF_ANOTHER, can_others_write, refused, walk};
 use crate::sys;
 
 const ANY_PERMISSION: u32 = 0o077;
@@ -108,6 +109,9 @@ impl Dir {
             io::ErrorKind::NotADirectory => refused(&path, "is not a directory"),
             _ => error,
         })?;
+        if is_served_by_other(&self.fd, &fd) {
+            return Err(refused(&path, OF_ANOTHER));
+        }
         // Other users can neither create nor move such a directory.
         let child = Self { fd, path, is_changeable: false }.own()?;
         if !child.is_private()? {

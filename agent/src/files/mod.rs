@@ -12,13 +12,17 @@
 mod calls;
 mod dir;
 mod known;
+mod mounts;
 mod own_names;
+mod reach;
 mod regular;
 mod walk;
 
 pub(crate) use dir::{Access, Dir};
 pub use known::{Identity, KnownDirectories};
+pub use mounts::is_served_by_other;
 pub use own_names::{own_directory_name, own_number};
-pub use regular::{open_regular, reopen};
+pub use reach::reach;
+pub use regular::{open_regular, regular, reopen};
 pub(crate) use walk::{MAX_LINKS, components, is_private_group};
-pub use walk::{Missing, Walked, can_any_other_write, can_others_write, refused, walk};
+pub use walk::{Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write, refused, walk};

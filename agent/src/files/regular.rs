@@ -16,13 +16,21 @@ const NEVER_BLOCKS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
 ///
 /// If it cannot be opened, or is rejected.
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
+    regular(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?, path)
+}
+
+/// Like [`open_regular`], for what was opened with `O_PATH` at this path.
+///
+/// # Errors
+///
+/// If it cannot be opened for reading, or is rejected.
+pub fn regular(found: &File, path: &Path) -> io::Result<(File, Metadata)> {
     let rejected = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let found = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let metadata = found.metadata()?;
     if !metadata.is_file() {
         return rejected("it is not a regular file");
     }
-    match reopen(&found) {
+    match reopen(found) {
         // Without `/proc`, the file can have been exchanged.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let again = OpenOptions::new().read(true).custom_flags(NEVER_BLOCKS).open(path)?;

@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::calls;
+use super::mounts::is_served_by_other;
 use crate::{sys, trust};
 
 /// Maximum number of links in a path, as in the kernel.
@@ -17,6 +18,8 @@ pub(super) const AS_IT_IS: i32 = libc::O_PATH | libc::O_NOFOLLOW;
 const GROUP_WRITE: u32 = 0o020;
 const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
+/// Why a file system is not used.
+pub const OF_ANOTHER: &str = "is a file system of another user";
 /// Directories that only root can have made, beside the root directory and those in it.
 const SYSTEM: [&str; 2] = ["/dev/shm", "/var/tmp"];
 
@@ -55,8 +58,13 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
     let (mut links, mut changeable, mut writable) = (0, None, None);
     while let Some(name) = left.pop_front() {
         let next = step(fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
-        let (directory, entry) = (calls::status(fd.as_fd())?, calls::status(next.as_fd())?);
+        let directory = calls::status(fd.as_fd())?;
         let trusted = is_trusted(&directory, &shown);
+        let is_shared = !trusted || can_any_other_write(directory.st_mode);
+        if is_shared && is_served_by_other(&fd, &next) {
+            return Err(refused(&shown.join(&name), OF_ANOTHER));
+        }
+        let entry = calls::status(next.as_fd())?;
         let is_changeable = name != ".." && can_replace(&directory, &entry, trusted);
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
@@ -86,7 +94,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         if is_changeable {
             changeable = here();
         }
-        if name != ".." && (!trusted || can_any_other_write(directory.st_mode)) {
+        if name != ".." && is_shared {
             writable = here();
         }
         shown.push(&name);
@@ -96,7 +104,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
 }
 
 /// Opens the next component of a path as it is.
-fn step(dir: BorrowedFd<'_>, name: &CStr, missing: Missing) -> io::Result<OwnedFd> {
+pub(super) fn step(dir: BorrowedFd<'_>, name: &CStr, missing: Missing) -> io::Result<OwnedFd> {
     let open = || {
         // An automount point is mounted only if a directory is requested.
         let directory = calls::open(Some(dir), name, AS_IT_IS | libc::O_DIRECTORY, 0);
@@ -119,7 +127,7 @@ fn step(dir: BorrowedFd<'_>, name: &CStr, missing: Missing) -> io::Result<OwnedF
 }
 
 /// Opens where a path begins, and adds its components to `left`.
-fn begin(path: &Path, left: &mut VecDeque<OsString>) -> io::Result<OwnedFd> {
+pub(super) fn begin(path: &Path, left: &mut VecDeque<OsString>) -> io::Result<OwnedFd> {
     components(path, left);
     let start = if path.is_absolute() { c"/" } else { c"." };
     calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)

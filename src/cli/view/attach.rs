@@ -295,7 +295,6 @@ fn analyze(attached: &Attached, kept: Option<&Dir>) -> anyhow::Result<Analysis> 
 /// A directory that only this user may enter, and that is removed afterwards.
 struct Scratch {
     parent: Dir,
-    name: String,
     dir: Dir,
 }
 
@@ -319,13 +318,13 @@ impl Scratch {
         let parent = Dir::ensure_own(place)?;
         let name = format!("attach-{}", std::process::id());
         let dir = parent.new_child(name.as_ref())?;
-        Ok(Self { parent, name, dir })
+        Ok(Self { parent, dir })
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Err(error) = self.parent.remove_all(self.name.as_ref()) {
+        if let Err(error) = self.parent.remove_all(&self.dir) {
             // Nothing depends on it.
             writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.dir.path().display())
                 .ok();

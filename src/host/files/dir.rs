@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_doctor_agent::files::{
-    Identity, KnownDirectories, Missing, Walked, can_any_other_write, can_others_write, refused,
-    walk,
+    Identity, KnownDirectories, Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write,
+    is_served_by_other, refused, walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -276,6 +276,9 @@ impl Dir {
             Errno::NOTDIR | Errno::LOOP => refused(&path, "is not a directory"),
             error => error.into(),
         })?;
+        if is_served_by_other(&*self.fd, &fd) {
+            return Err(refused(&path, OF_ANOTHER));
+        }
         let changeable = self.changeable_by_others()?.map(Path::to_owned);
         let writable = self.writable_by_others()?.map(Path::to_owned);
         Ok(Self { fd: Arc::new(fd), path, changeable, writable })
@@ -514,13 +517,15 @@ impl Dir {
         Ok(unlinkat(&*self.fd, &*component(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes a directory of this user with everything in it.
+    /// Removes a directory of this user with everything in it. The name is the last one of its path.
     ///
     /// # Errors
     ///
-    /// If a part of it cannot be removed, or belongs to another user.
-    pub fn remove_all(&self, name: &OsStr) -> io::Result<()> {
-        removal::remove_all(&*self.fd, &component(name)?)
+    /// If the entry of this name is another directory by now, or a part of it cannot be removed or belongs to another
+    /// user.
+    pub fn remove_all(&self, directory: &Self) -> io::Result<()> {
+        let name = directory.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        removal::remove_all(&*self.fd, &component(name)?, directory.identity()?)
     }
 }
 

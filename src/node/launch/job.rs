@@ -281,7 +281,7 @@ fn remove(dir: &Dir) {
         return;
     }
     let parent = files::parent(dir.path());
-    if parent.and_then(|(parent, name)| parent.remove_all(name)).is_ok()
+    if parent.and_then(|(parent, _)| parent.remove_all(dir)).is_ok()
         && let Some(runs) = dir.path().parent()
     {
         // Other runs may be in it.

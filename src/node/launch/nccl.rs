@@ -145,9 +145,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let name = self.dir.path().file_name().unwrap_or_default();
         // If they cannot be removed, they stay, and harm nothing.
-        drop(self.parent.remove_all(name));
+        drop(self.parent.remove_all(&self.dir));
         if self.parent.path().file_name() == Some(fallback::CACHE.as_ref()) {
             let parent = files::parent(self.parent.path());
             drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));

@@ -32,6 +32,7 @@ const OUR_PROFILER_LIBRARY: &str = "libnccl-profiler-ddp_doctor.so";
 const NEXT_PROFILER: &str = "DDP_DOCTOR_NEXT_PROFILER";
 /// Directory of the Python package that must be first in `PYTHONPATH`.
 const ACTIVATION: &str = "ddp_doctor/activate";
+const PACKAGE: &str = "ddp_doctor";
 
 /// Switches capture off if set to `0`.
 pub const SWITCH: &str = "DDP_DOCTOR";
@@ -342,8 +343,20 @@ pub fn find_python() -> Found {
         return Found::Nowhere;
     };
     match trusted(&path.join(ACTIVATION).join("sitecustomize.py"), origin) {
-        Found::At(_) => trusted(&path, origin),
+        Found::At(_) => trusted_package(&path, origin),
         refused => refused,
+    }
+}
+
+/// Like [`trusted`], also for everything in the package below this path: ranks import its modules, or what Python
+/// compiled from them, whose folder is created with the umask of the first program that imported it.
+fn trusted_package(path: &Path, origin: Origin) -> Found {
+    let found = trusted(path, origin);
+    let Found::At(place) = &found else { return found };
+    let own = Path::new("/proc/self/exe");
+    match trust::check_contents(&place.join(PACKAGE), origin, own) {
+        Ok(()) => found,
+        Err(why) => Found::Refused(format!("{} is ignored, because {why}", path.display())),
     }
 }
 
