@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Write};
-use std::path::Path;
 
 use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
@@ -12,7 +11,7 @@ use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::words::is_hidden;
 use serde::Serialize;
 
-use crate::host::files::{self, Dir};
+use crate::host::files::Dir;
 
 /// Assembles the report from updates.
 #[derive(Clone, Debug)]
@@ -131,21 +130,12 @@ pub fn text(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(escaped)
 }
 
-/// Writes a report atomically: readers of the file see the old report or the new one.
+/// Replaces a report in an open directory: readers of the file see the old report or the new one. Only this user may
+/// read it.
 ///
 /// # Errors
 ///
-/// Fails if the file cannot be written; the old file is unchanged then.
-pub fn write(report: &Report, path: &Path) -> io::Result<()> {
-    let (dir, name) = files::parent(path)?;
-    dir.publish(name, text(report)?.as_bytes())
-}
-
-/// Writes a report like [`write()`], in an open directory. Only this user may read it.
-///
-/// # Errors
-///
-/// Like [`write()`].
+/// If the file cannot be written; the old file is unchanged then.
 pub fn write_in(report: &Report, dir: &Dir, name: &OsStr) -> io::Result<()> {
     dir.replace(name, text(report)?.as_bytes())
 }
@@ -185,13 +175,13 @@ mod tests {
     #[test]
     fn report_replaces_the_old_file_and_leaves_no_other() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("report.json");
+        let opened = Dir::open_own(dir.path()).unwrap();
         let report = Assembler::new(Job::default()).report();
-        write(&report, &path).unwrap();
-        write(&report, &path).unwrap();
+        write_in(&report, &opened, "report.json".as_ref()).unwrap();
+        write_in(&report, &opened, "report.json".as_ref()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        let read: Report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let read = fs::read(dir.path().join("report.json")).unwrap();
+        let read: Report = serde_json::from_slice(&read).unwrap();
         assert_eq!(read, report);
-        assert!(write(&report, &dir.path().join("no/such/dir")).is_err());
     }
 }

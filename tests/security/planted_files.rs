@@ -292,6 +292,64 @@ fn report_is_written_to_the_directory_that_was_named_at_the_start() {
     assert!(said.contains("\"verdict\": "), "{said}");
 }
 
+/// Two private directories of the victim in one of the attacker's, who exchanges them while the program runs.
+const PRIVATE_IN_SHARED: &str = r#"
+    mkdir -m 777 /mnt/shared
+    cd /mnt/shared
+    victim mkdir -m 700 out thesis
+    echo precious > thesis/x.json
+    chown 64126:64126 thesis/x.json
+    chmod 600 thesis/x.json
+    exchange() { attacker mv out away; attacker mv thesis out; }
+"#;
+
+#[test]
+fn report_of_attach_is_written_to_the_directory_that_was_named_at_the_start() {
+    let script = r#"
+        cp "$LIBRARIES"/libnccl_double.so /mnt/bin/libnccl.so.2
+        setpriv --reuid=64126 --regid=64126 --clear-groups env LD_PRELOAD=/mnt/bin/libnccl.so.2 \
+            RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_PORT=77 sleep 60 &
+        rank=$!
+        sleep 0.2
+        setpriv --reuid=64126 --regid=64126 --clear-groups \
+            ddp-doctor attach --report /mnt/shared/out/x.json $rank &
+        attach=$!
+        for turn in $(seq 100); do
+            ls -l /proc/$attach/fd | grep -q /mnt/shared/out && break
+            sleep 0.02
+        done
+        exchange
+        wait $attach || true
+        kill $rank
+        echo "left: $(cat out/x.json)"
+        grep verdict away/x.json
+    "#;
+    let Some(output) = with_two_users(&format!("{PRIVATE_IN_SHARED}{script}")) else { return };
+    let said = text(&output);
+    assert!(said.contains("left: precious\n"), "{said}");
+    assert!(said.contains("\"verdict\": "), "{said}");
+}
+
+#[test]
+fn coordinator_creates_reports_only_in_the_directory_that_was_named_at_the_start() {
+    let script = r#"
+        setpriv --reuid=64126 --regid=64126 --clear-groups \
+            ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir out > /mnt/home/address &
+        coordinator=$!
+        until [ -s /mnt/home/address ]; do sleep 0.05; done
+        exchange
+        cd /mnt/home
+        victim ddp-doctor -q run --coordinator "$(head -n 1 /mnt/home/address)" -- true
+        kill -INT $coordinator
+        wait $coordinator || true
+        echo "private: $(ls -A /mnt/shared/out) reports: $(ls -A /mnt/shared/away)"
+    "#;
+    let Some(output) = with_two_users(&format!("{PRIVATE_IN_SHARED}{script}")) else { return };
+    let said = text(&output);
+    assert!(said.contains("private: x.json reports: "), "{said}");
+    assert!(said.contains(".json\n"), "{said}");
+}
+
 /// The text of a file that its user alone can read does not get into a report because of a link among the evidence.
 #[test]
 fn link_among_the_evidence_shows_no_file() {
@@ -310,7 +368,11 @@ fn link_among_the_evidence_shows_no_file() {
         victim mkdir /mnt/home/private
         cp /mnt/home/history /mnt/home/private/rank2.log
         chown -R 64126 /mnt/home/private
-        attacker ln -s /mnt/home/private evidence/node2
+        attacker mkdir dumps
+        cp "$SOURCE"/tests/fixtures/nccl-flight-recorder/_dump_0.gz dumps
+        chmod -R a+rX dumps
+        attacker ln -s /mnt/home/private dumps/node2
+        victim ddp-doctor analyze dumps || true
         for format in text json markdown; do
             victim ddp-doctor analyze --format $format evidence || true
         done
@@ -319,7 +381,7 @@ fn link_among_the_evidence_shows_no_file() {
     let said = text(&output);
     assert!(said.contains("KeyError"), "{said}");
     assert!(!said.contains("ValueError"), "{said}");
-    assert!(said.contains("node2 is a link of user 65534"), "{said}");
+    assert!(said.contains("node2: it cannot be read: it is a link of user 65534"), "{said}");
 }
 
 /// The entry is a file of the attacker's when it is examined, and a link when it is opened, or the reverse.

@@ -72,6 +72,12 @@ fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
 }
 
 /// Listens for processes of this machine, and with keys for other machines. Returns the address in use.
+/// Opens the directory of reports, and creates it if it does not exist.
+fn report_dir(path: &Path) -> anyhow::Result<Dir> {
+    let opened = if path.is_dir() { Dir::open(path) } else { Dir::ensure_own(path) };
+    opened.with_context(|| format!("cannot use report directory {}", path.display()))
+}
+
 fn listen(address: SocketAddr, keys: Option<Keys>) -> io::Result<(Socket, Listeners, SocketAddr)> {
     let Some(keys) = keys else {
         let (socket, local, address) = Socket::at(address)?;
@@ -100,10 +106,7 @@ impl Coordinator {
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         sys::forbid_core_files();
         let keys = self.keys()?;
-        if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            Dir::ensure_own(dir)
-                .with_context(|| format!("cannot use report directory {}", dir.display()))?;
-        }
+        let report_dir = self.report_dir.as_deref().map(report_dir).transpose()?;
         sys::block_interrupts();
         let (socket, listeners, address) = listen(self.listen, keys)
             .with_context(|| format!("cannot listen on {}", self.listen))?;
@@ -135,7 +138,7 @@ impl Coordinator {
             None => None,
         };
         let mut output = JobOutput::new(
-            self.report_dir,
+            report_dir,
             global.verbosity(),
             global.style(stderr_is_terminal()),
             monitoring.notifier(),

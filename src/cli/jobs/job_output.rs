@@ -1,7 +1,8 @@
 //! The output of a coordinator about its jobs: messages on standard error, and one report file for each job.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use ddp_doctor_proto::viewer::Update;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::coordinator::Begun;
-use crate::host::files;
+use crate::host::files::Dir;
 use crate::host::names;
 use crate::monitoring::webhook::Notifier;
 use crate::node::live::{Live, ReportFile, Verbosity};
@@ -23,7 +24,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Output about the jobs, from one thread per job, because a terminal or a disk may be slow.
 pub(super) struct JobOutput {
-    report_dir: Option<PathBuf>,
+    /// The directory that the path led to at the beginning.
+    report_dir: Option<Dir>,
     verbosity: Verbosity,
     style: Style,
     notifier: Option<Notifier>,
@@ -34,7 +36,7 @@ pub(super) struct JobOutput {
 
 impl JobOutput {
     pub(super) const fn new(
-        report_dir: Option<PathBuf>,
+        report_dir: Option<Dir>,
         verbosity: Verbosity,
         style: Style,
         notifier: Option<Notifier>,
@@ -65,11 +67,12 @@ impl JobOutput {
         let about =
             Job { id: job.id.clone(), nodes: 1, started_at: Some(job.started), ..Job::default() };
         let name = text::plain(&job.id);
-        let file = self.report_dir.as_deref();
-        let file = file.and_then(|dir| report_file(dir, &job));
+        let dir = self.report_dir.as_ref();
+        let created = dir.and_then(|dir| Some((dir.clone(), report_file(dir, &job)?)));
+        let file = created.as_ref().map(|(dir, name)| dir.path().join(name));
         let out = Box::new(Labeled(name));
-        let files = file.clone().into_iter().map(ReportFile::from).collect();
-        let live = Live::new(out, self.style, self.verbosity, about, files);
+        let files = created.iter().map(|(dir, name)| ReportFile::published_in(dir.clone(), name));
+        let live = Live::new(out, self.style, self.verbosity, about, files.collect());
         let mut live = live.with_sources(self.sources.clone());
         if let Some(notifier) = &self.notifier {
             live.notify(notifier.clone());
@@ -127,16 +130,16 @@ fn show(mut live: Live, updates: &Receiver<Update>, file: Option<&Path>) {
     live.announce(&format!("{end}{verdict}{place}"));
 }
 
-/// A new report file for the job.
-fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
+/// Creates a report file for the job. Returns its name.
+fn report_file(dir: &Dir, job: &Begun) -> Option<OsString> {
     let name = names::run_dir(&names::file_name(&job.id), job.started);
     (1..1000)
         .map(|number| match number {
-            1 => dir.join(format!("{name}.json")),
-            _ => dir.join(format!("{name}-{number}.json")),
+            1 => format!("{name}.json").into(),
+            _ => format!("{name}-{number}.json").into(),
         })
         // Created at once, because another job may begin in the same second.
-        .find(|path| files::parent(path).and_then(|(dir, name)| dir.new_file(name)).is_ok())
+        .find(|name: &OsString| dir.new_file(name).is_ok())
 }
 
 /// Standard error, with the job id before every message.

@@ -23,6 +23,7 @@ use crate::host::names;
 use crate::host::private;
 use crate::host::sys;
 use crate::node::launch::fallback;
+use crate::node::live::ReportFile;
 use crate::postmortem::{self, Analysis};
 use crate::report::json;
 use crate::report::text::plain;
@@ -93,6 +94,8 @@ impl Attach {
             let report = self.following(global).run(job)?;
             return Ok(self.fail_on.status(&report));
         }
+        // Opened before the ranks are read: meanwhile another user may put another directory in its place.
+        let mut report_file = self.report.clone().map(ReportFile::from);
         let several = jobs.len() > 1;
         let mut analysis = Analysis::default();
         let mut read = Vec::new();
@@ -126,9 +129,9 @@ impl Attach {
             read.push(attached);
         }
         print_remarks(&analysis.remarks, global.quiet);
-        if let Some(file) = &self.report {
+        if let Some(file) = &mut report_file {
             for report in &analysis.reports {
-                json::write(report, file).context("the report cannot be written")?;
+                file.write(report).context("the report cannot be written")?;
             }
         }
         let sources = read.iter().map(Attached::sources);

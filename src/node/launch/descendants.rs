@@ -23,6 +23,8 @@ const CHECKS: [Duration; 7] = [
     Duration::from_secs(40),
     Duration::from_secs(80),
 ];
+/// Maximum number of ancestors of a process that are considered.
+const MAX_ANCESTORS: usize = 64;
 /// Prefixes of the names of PyTorch's libraries.
 const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
 
@@ -78,6 +80,14 @@ struct ProcessEntry {
     rank: Option<u32>,
 }
 
+impl ProcessEntry {
+    /// Whether the pid of a process of the job is still that of this process. Others, which can be many, are not examined
+    /// again.
+    fn is_current(&self, pid: u32) -> bool {
+        !self.is_below || Stat::read(pid).is_ok_and(|it| it.start_ticks == self.start_ticks)
+    }
+}
+
 impl Descendants {
     /// Follows the processes below `root`. For `activation` see
     /// [`environment::Environment::activation`].
@@ -98,7 +108,7 @@ impl Descendants {
     }
 
     /// Reads the processes of this host; returns those newly found to train without capture. Reads
-    /// `/proc/PID/stat` only of processes that are new since the last call.
+    /// `/proc/PID/stat` only of processes that are new since the last call, and of those of the job.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
         // Without the list, every known process would seem to have ended.
         let Ok(mut pids) = proc::all() else {
@@ -106,7 +116,7 @@ impl Descendants {
         };
         // Parents come before their children, unless pids have wrapped around in between.
         pids.sort_unstable();
-        self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
+        self.known.retain(|pid, known| pids.binary_search(pid).is_ok() && known.is_current(*pid));
         loop {
             let before = self.known.len();
             for &pid in &pids {
@@ -228,18 +238,17 @@ impl Descendants {
 
     /// Whether the condition holds for a process between this one and the root.
     fn descends_from(&self, pid: u32, is: impl Fn(u32, &ProcessEntry) -> bool) -> bool {
-        let parent = |pid: u32| self.known.get(&pid).map(|known| known.parent);
-        let mut at = parent(pid);
-        while let Some((above, known)) = at
-            .and_then(|pid| Some((pid, self.known.get(&pid)?)))
-            .filter(|(_, known)| known.is_below)
-        {
-            if is(above, known) {
-                return true;
-            }
-            at = parent(above);
-        }
-        false
+        let parent = |entry: &ProcessEntry| {
+            let above = self.known.get(&entry.parent)?;
+            // A later process can have the pid of a parent that has exited.
+            let is_parent = above.is_below && above.start_ticks <= entry.start_ticks;
+            is_parent.then_some((entry.parent, above))
+        };
+        let first = self.known.get(&pid).and_then(parent);
+        // Processes of one clock tick can still seem to be each other's parents.
+        std::iter::successors(first, |(_, entry)| parent(entry))
+            .take(MAX_ANCESTORS)
+            .any(|(pid, entry)| is(pid, entry))
     }
 }
 
@@ -388,6 +397,49 @@ mod tests {
         assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
         assert!(!is_lost("./trainer", "PATH=/bin"));
         assert!(!is_lost("python train.py", ""), "unreadable environment");
+    }
+
+    fn entry(parent: u32, start_ticks: u64) -> ProcessEntry {
+        ProcessEntry {
+            start_ticks,
+            parent,
+            is_below: true,
+            first_seen: Instant::now(),
+            checks: 0,
+            is_reported: false,
+            rank: None,
+        }
+    }
+
+    #[test]
+    fn later_process_with_the_pid_of_a_parent_is_no_ancestor() {
+        let mut following = Descendants::new(10, None);
+        for (pid, parent, start_ticks) in [(10, 1, 5), (13, 12, 6), (12, 13, 9), (14, 12, 9)] {
+            following.known.insert(pid, entry(parent, start_ticks));
+        }
+        let ancestors = |pid: u32| {
+            let seen = std::cell::RefCell::new(Vec::new());
+            following.descends_from(pid, |above, _| {
+                seen.borrow_mut().push(above);
+                false
+            });
+            seen.into_inner()
+        };
+        assert_eq!((ancestors(14), ancestors(12), ancestors(13)), (vec![12, 13], vec![13], vec![]));
+        // All of one tick: a cycle without an end.
+        for (pid, parent) in [(12, 13), (13, 12), (14, 12)] {
+            following.known.insert(pid, entry(parent, 5));
+        }
+        assert!(!following.descends_from(14, |_, _| false));
+    }
+
+    #[test]
+    fn process_with_the_pid_of_one_that_ended_is_examined_anew() {
+        let own = std::process::id();
+        let mut following = Descendants::new(own, None);
+        following.known.insert(own, entry(1, 1));
+        following.scan(Instant::now());
+        assert_eq!(following.known[&own].start_ticks, Stat::read(own).unwrap().start_ticks);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The files that have the latest report of a run.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 
@@ -34,7 +35,18 @@ impl ReportFile {
         Self { path, dir: Some(dir.clone()), is_published: false, is_stale: false }
     }
 
-    pub(super) fn write(&mut self, report: &Report) -> io::Result<()> {
+    /// A report in an open directory, that others may read as far as the umask permits.
+    #[must_use]
+    pub fn published_in(dir: Dir, name: &OsStr) -> Self {
+        Self { path: dir.path().join(name), dir: Some(dir), is_published: true, is_stale: false }
+    }
+
+    /// Replaces the report: readers of the file see the old one or the new one.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written; the old file is unchanged then.
+    pub fn write(&mut self, report: &Report) -> io::Result<()> {
         let dir = match &self.dir {
             Some(dir) => dir,
             None => self.dir.insert(files::parent(&self.path)?.0),
