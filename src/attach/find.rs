@@ -4,6 +4,8 @@
 //! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::environment::Environment;
@@ -187,9 +189,21 @@ fn key(process: &RankProcess) -> String {
     } else {
         ids.join("\n")
     };
-    // Another user can choose the same variables.
+    // Another user, or another container, can choose the same variables.
     let user = proc::owner(process.pid).unwrap_or(0);
-    format!("{user}\n{place}")
+    let network = network_of(process).unwrap_or_default();
+    format!("{user}\n{network}\n{place}")
+}
+
+/// The network namespace of a process whose ranks meet at a loopback address: they cannot be in another one.
+fn network_of(process: &RankProcess) -> Option<String> {
+    let meets = process.environment.get("MASTER_ADDR").unwrap_or_default();
+    let is_loopback = meets.parse::<IpAddr>().is_ok_and(|it| it.to_canonical().is_loopback());
+    if !is_loopback && !matches!(meets, "" | "localhost") {
+        return None;
+    }
+    let network = fs::read_link(format!("/proc/{}/ns/net", process.pid)).ok()?;
+    Some(network.to_string_lossy().into_owned())
 }
 
 /// Splits processes that cannot be of one job: a rank that occurs twice is one of each launcher.
@@ -249,6 +263,22 @@ mod tests {
         assert_eq!(key(&port("29500")), key(&port("29500")));
         let alone = |parent| process(7, parent, &[("RANK", "0")]);
         assert_ne!(key(&alone(1)), key(&alone(2)));
+    }
+
+    #[test]
+    fn ranks_that_meet_at_a_loopback_address_are_in_one_network_namespace() {
+        let own = std::process::id();
+        let network =
+            |pid, address| network_of(&process(pid, 1, &[("RANK", "0"), ("MASTER_ADDR", address)]));
+        let here = fs::read_link("/proc/self/ns/net").unwrap().to_string_lossy().into_owned();
+        for address in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "localhost", ""] {
+            assert_eq!(network(own, address).as_ref(), Some(&here), "{address}");
+        }
+        assert_eq!(network(own, "10.0.0.7"), None);
+        let here = key(&process(own, 1, &[("RANK", "0"), ("MASTER_ADDR", "127.0.0.1")]));
+        // The namespace of a process that does not exist is unknown.
+        let unknown = key(&process(u32::MAX, 1, &[("RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]));
+        assert_ne!(here, unknown);
     }
 
     #[test]

@@ -175,11 +175,11 @@ impl fmt::Display for Whereabouts {
 /// # Errors
 ///
 /// If it cannot be created.
-pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<Dir> {
+pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<RunDir> {
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let job = names::file_name(&attached.job.id);
     let directory = RunDir::make(shared_memory, Some(requested), &job, Timestamp::now(), |_| false);
-    Ok(directory.context("the run directory cannot be created")?.dir)
+    directory.context("the run directory cannot be created")
 }
 
 /// Writes the journal of the evidence to a directory, in place of an earlier one.

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::host::sys;
+use crate::node::launch::secrets;
 use crate::node::sample::environment;
 
 /// Time limit for the interpreter.
@@ -57,7 +58,9 @@ pub(super) fn versions(command: &[OsString]) -> BTreeMap<String, String> {
 }
 
 fn ask(python: &Path) -> Option<String> {
-    let mut child = Command::new(python)
+    let mut command = Command::new(python);
+    secrets::remove_from(&mut command);
+    let mut child = command
         .args(["-c", SCRIPT])
         .env(environment::SWITCH, "0")
         .stdin(Stdio::null())

@@ -1,7 +1,7 @@
 //! Information about processes from `/proc`.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,9 @@ use ddp_doctor_proto::report::Exit;
 
 use crate::host::processes::PidFd;
 use crate::host::sys;
+
+/// Maximum length of the list of mappings that is read. That of a rank has less than 1 MiB.
+const MAX_MAPS: u64 = 16 << 20;
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,12 +232,16 @@ pub fn environment(pid: u32) -> Vec<String> {
 /// Whether a process maps a library whose file name has one of these prefixes.
 #[must_use]
 pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
-    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
-        return false;
-    };
-    maps.lines().any(|line| {
-        let file = line.rsplit('/').next().unwrap_or_default();
-        prefixes.iter().any(|prefix| file.starts_with(prefix))
+    File::open(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| names_library(BufReader::new(maps), prefixes))
+}
+
+/// Whether a library is among the first mappings. Another user can have mapped any number of files, with long names:
+/// one line at a time is kept, and [`MAX_MAPS`] bytes are read.
+fn names_library(maps: impl BufRead, prefixes: &[&str]) -> bool {
+    maps.take(MAX_MAPS).split(b'\n').map_while(Result::ok).any(|line| {
+        let file = line.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        prefixes.iter().any(|prefix| file.starts_with(prefix.as_bytes()))
     })
 }
 
@@ -448,6 +455,18 @@ mod tests {
         assert!(is_alive(pid, ticks));
         assert!(!is_alive(pid, ticks + 1));
         assert!(Watched::new(pid, ticks + 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn libraries_are_found_among_mappings_one_line_at_a_time() {
+        let maps = "7f00-7f01 r-xp 00000000 00:1 5 /opt/lib/libtorch_cpu.so\n";
+        assert!(names_library(maps.as_bytes(), &["libother.", "libtorch_cpu."]));
+        assert!(!names_library(maps.as_bytes(), &["torch_cpu."]));
+        // What follows the limit is not read.
+        let line = format!("7f00-7f01 r--p 00000000 00:1 5 /{}\n", "x".repeat(4000));
+        let count = MAX_MAPS as usize / line.len() + 1;
+        let long = line.repeat(count) + maps;
+        assert!(!names_library(long.as_bytes(), &["libtorch_cpu."]));
     }
 
     #[test]

@@ -115,6 +115,10 @@ impl Attach {
                 None => folder(&attached),
             });
             let kept = directory.map(|it| attach::run_dir(&attached, it)).transpose()?;
+            if let Some(directory) = &kept {
+                print_lines(&directory.notices, global)?;
+            }
+            let kept = kept.map(|it| it.dir);
             let mut found = analyze(&attached, kept.as_ref())?;
             if shares || self.coordinator.is_some() {
                 let (report, notices) = self.following(global).gather(&attached)?;
@@ -278,21 +282,21 @@ fn print_lines(lines: &[String], global: &Global) -> io::Result<()> {
     Ok(())
 }
 
-/// Diagnoses what was read, and keeps it if there is a directory for it.
+/// Diagnoses what was read, and keeps it if there is a directory for it. Others may be able to replace that directory:
+/// the evidence is read from one that only this user may enter.
 fn analyze(attached: &Attached, kept: Option<&Dir>) -> anyhow::Result<Analysis> {
+    let scratch = Scratch::new()?;
+    attach::write(attached, &scratch.dir)?;
+    let analysis = postmortem::analyze(&[scratch.dir.path().to_owned()]);
     if let Some(directory) = kept {
         attach::write(attached, directory)?;
-        let analysis = postmortem::analyze(&[directory.path().to_owned()]);
         if let Some(report) = analysis.reports.first() {
             json::write_in(report, directory, "report.json".as_ref())
                 .context("report.json cannot be written")?;
         }
         attach::describe(attached, directory, None)?;
-        return Ok(analysis);
     }
-    let directory = Scratch::new()?;
-    attach::write(attached, &directory.dir)?;
-    Ok(postmortem::analyze(&[directory.dir.path().to_owned()]))
+    Ok(analysis)
 }
 
 /// A directory that only this user may enter, and that is removed afterwards.

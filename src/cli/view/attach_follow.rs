@@ -20,6 +20,8 @@ use crate::host::files::Dir;
 use crate::host::log::UserLog;
 use crate::host::sys;
 use crate::node::launch::coordinator::Chosen;
+use crate::node::launch::rendezvous::Rendezvous;
+use crate::node::launch::rundir::RunDir;
 use crate::node::live::{Live, ReportFile};
 use crate::node::timing::Timing;
 use crate::report::json::Assembler;
@@ -63,12 +65,16 @@ impl Follow<'_> {
         let local_address = chosen.address.clone();
         let mut rounds = Rounds::new(job, self.options);
         let first = rounds.read().context("all ranks have ended")?;
-        let directory =
-            attach::run_dir(&first, self.run_dir.clone().unwrap_or_else(|| folder(&first)))?;
+        let requested = self.run_dir.clone().unwrap_or_else(|| folder(&first));
+        let RunDir { dir: directory, notices: of_directory } = attach::run_dir(&first, requested)?;
         attach::write(&first, &directory)?;
         attach::describe(&first, &directory, local_address.as_deref())?;
         let mut screen = self.screen(&first, &directory);
-        notices.iter().chain(&first.notes).for_each(|line| screen.live.print_line(line));
+        notices
+            .iter()
+            .chain(&of_directory)
+            .chain(&first.notes)
+            .for_each(|line| screen.live.print_line(line));
         screen.live.announce(&format!(
             "watching job {}, {} ranks on this host · coordinator {} · {}",
             first.job.id,
@@ -147,9 +153,7 @@ impl Follow<'_> {
     }
 
     fn chosen(&self, job: &RankedJob) -> Chosen {
-        let is_spread = !job.is_local() && !job.elsewhere().is_empty();
-        let first = job.ranks.first().filter(|_| is_spread);
-        let rendezvous = first.and_then(connection::rendezvous);
+        let rendezvous = meeting_point(job, sys::user_id());
         let credentials = Credentials { can_ask: false, ..self.access.credentials() };
         Chosen::new(self.coordinator, rendezvous.as_ref(), &credentials)
     }
@@ -253,5 +257,37 @@ impl Screen {
     fn is_blocked(&self) -> bool {
         let mut findings = self.live.findings().iter();
         findings.any(|it| it.effect != Effect::None)
+    }
+}
+
+/// Where the hosts of a job of this user find a coordinator; `None` for a job on one host. The variables of another
+/// user's job choose no host that this process connects to, and no port at which it listens.
+fn meeting_point(job: &RankedJob, user: u32) -> Option<Rendezvous> {
+    let is_spread = !job.is_local() && !job.elsewhere().is_empty();
+    let first = job.ranks.first().filter(|_| is_spread && job.user == user);
+    first.and_then(connection::rendezvous)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::find::RankProcess;
+
+    #[test]
+    fn job_of_another_user_chooses_no_host() {
+        let variables = [("MASTER_ADDR", "198.51.100.2"), ("MASTER_PORT", "29500")];
+        let rank = RankProcess {
+            pid: 7,
+            start_ticks: 1,
+            parent: 1,
+            rank: 1,
+            world_size: Some(4),
+            local_rank: None,
+            local_world_size: Some(1),
+            environment: variables.into_iter().collect(),
+        };
+        let job = RankedJob { id: "job".into(), user: 7, ranks: vec![rank] };
+        assert!(meeting_point(&job, 7).is_some());
+        assert!(meeting_point(&job, 0).is_none());
     }
 }

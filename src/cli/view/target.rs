@@ -1,5 +1,6 @@
 //! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -296,9 +297,19 @@ pub(in super::super) fn newest_run() -> anyhow::Result<PathBuf> {
 /// Directories in which runs of this user may be active. Those of other users are left out when they are opened.
 fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     let mut dirs = BoxDir::run_dirs(shared_memory);
-    let here = std::fs::read_dir(runs).into_iter().flatten();
-    dirs.extend(here.flatten().map(|entry| entry.path()));
+    let runs = runs.to_owned();
+    dirs.extend(sys::within(MAX_READ, move || own_entries(&runs)).unwrap_or_default());
     dirs
+}
+
+/// Directories of this user in a folder, in which others may be able to create any number of entries.
+fn own_entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(folder) = Dir::open(folder) else { return Vec::new() };
+    let is_own = |name: &OsString| {
+        folder.status_of(name).is_ok_and(|it| it.is_dir() && it.owner() == files::user_id())
+    };
+    let names = folder.names().unwrap_or_default();
+    names.into_iter().filter(is_own).map(|name| folder.path().join(name)).collect()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use ddp_doctor_proto::v1::Report;
 use prost::Message;
+use prost::encoding::{self, DecodeContext};
 
 use crate::host::files::{self, Dir};
 
@@ -35,6 +36,12 @@ pub const HEADER: usize = 8;
 const FRAME_HEADER: usize = 8;
 /// Maximum size of a frame, in bytes. Batches are kept far below it.
 pub const MAX_FRAME: usize = 8 << 20;
+
+/// Maximum number of events in a frame. An empty one takes two bytes in the file and hundreds once it is decoded; batches
+/// have some thousands.
+const MAX_EVENTS: usize = 65_536;
+/// Number of the field of `Report` with the events.
+const EVENTS: u32 = 2;
 
 /// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -230,6 +237,9 @@ impl<R: Read> Reader<R> {
         if crc32fast::hash(&bytes) != u32_at(&header, 4) {
             return Ok(self.end(Some("a frame's checksum is wrong")));
         }
+        if events_in(&bytes).is_some_and(|events| events > MAX_EVENTS) {
+            return Ok(self.end(Some("a frame has too many events")));
+        }
         let Ok(report) = Report::decode(bytes.as_slice()) else {
             return Ok(self.end(Some("a frame contains no report")));
         };
@@ -248,6 +258,17 @@ impl<R: Read> Reader<R> {
         self.skipped = reason.map(|reason| Skipped { at: self.at, reason });
         None
     }
+}
+
+/// Number of events in an encoded `Report`; `None`: it is damaged.
+fn events_in(mut bytes: &[u8]) -> Option<usize> {
+    let mut events = 0;
+    while !bytes.is_empty() {
+        let (field, kind) = encoding::decode_key(&mut bytes).ok()?;
+        events += usize::from(field == EVENTS);
+        encoding::skip_field(kind, field, &mut bytes, DecodeContext::default()).ok()?;
+    }
+    Some(events)
 }
 
 /// Fills the buffer as far as possible. Returns the number of bytes read.
@@ -289,6 +310,27 @@ mod tests {
             Report { sent_unix_ns: 6, ..Report::default() },
             Report { sent_unix_ns: 7, ..Report::default() },
         ]
+    }
+
+    /// A journal of one report with this many empty events.
+    fn journal_of_empty_events(count: usize) -> Vec<u8> {
+        let frame = [0x12, 0].repeat(count);
+        let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+        bytes.extend((frame.len() as u32).to_le_bytes());
+        bytes.extend(crc32fast::hash(&frame).to_le_bytes());
+        bytes.extend(frame);
+        bytes
+    }
+
+    #[test]
+    fn events_that_take_more_memory_than_any_node_sends_are_not_decoded() {
+        for (count, events) in [(MAX_EVENTS, Some(MAX_EVENTS)), (MAX_EVENTS + 1, None)] {
+            let bytes = journal_of_empty_events(count);
+            let mut reader = Reader::new(&bytes[..]).unwrap();
+            let report = reader.read().unwrap();
+            assert_eq!(report.map(|it| it.events.len()), events);
+            assert_eq!(reader.skipped().is_none(), events.is_some());
+        }
     }
 
     fn journal() -> Vec<u8> {

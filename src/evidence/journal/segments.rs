@@ -89,7 +89,7 @@ impl Segments {
         for kind in report.events.iter().filter_map(|event| event.kind.as_ref()) {
             self.kept.add(kind);
         }
-        self.events += report.events.len() as u64;
+        self.events = self.events.saturating_add(report.events.len() as u64);
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub mod nccl;
 pub mod rendezvous;
 pub mod rundir;
 pub mod screen;
-mod secrets;
+pub(crate) mod secrets;
 pub mod shape;
 mod start_failure;
 

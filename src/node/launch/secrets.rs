@@ -17,7 +17,7 @@ const SECRETS: [&str; 3] = [token::VARIABLE, METRICS_TOKEN, "DDP_DOCTOR_WEBHOOK"
 const NAME: &str = "ddp-doctor.token";
 
 /// Removes all secrets from the environment of a command.
-pub(super) fn remove_from(command: &mut Command) {
+pub(crate) fn remove_from(command: &mut Command) {
     for name in SECRETS {
         command.env_remove(name);
     }

@@ -1,6 +1,7 @@
 //! Causes of which the number of calls at a line is the evidence: one side left a loop in which the
 //! other goes on, or repeats a line.
 
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use ddp_doctor_proto::GuardForm;
@@ -203,7 +204,7 @@ impl Sides<'_> {
             return 0;
         }
         let joins = &self.situation.model.group(group).joins;
-        let later = joins.range(seq + 1..).filter(|(_, join)| {
+        let later = joins.range((Excluded(seq), Unbounded)).filter(|(_, join)| {
             let call = join.calls.get(&rank);
             call.and_then(|it| it.call.place.as_deref()).is_some_and(|it| it == line)
         });
