@@ -78,16 +78,22 @@ impl Following {
 
     /// Locks the file with the word, which no other user can open. A user who may read a directory can lock it.
     fn begin_with_file(directory: &Dir, who: FollowedBy) -> io::Result<Option<Self>> {
-        let create = || match directory.new_file(FOLLOWED.as_ref()) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        let opened = directory.open_own_file(FOLLOWED.as_ref(), Access::ReadWrite);
+        let mut file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match directory.new_file(FOLLOWED.as_ref()) {
+                    // Another process created it just now, and may hold its lock.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                    created => created?,
+                }
+            }
+            Err(_) => {
                 // It is not a file of this user alone.
                 directory.remove(FOLLOWED.as_ref())?;
-                directory.new_file(FOLLOWED.as_ref())
+                directory.new_file(FOLLOWED.as_ref())?
             }
-            other => other,
+            Ok(file) => file,
         };
-        let opened = directory.open_own_file(FOLLOWED.as_ref(), Access::ReadWrite);
-        let mut file = opened.or_else(|_| create())?;
         // Its last owner may have removed it meanwhile.
         if !sys::lock(&file, true)? || !directory.has(FOLLOWED.as_ref(), &file) {
             return Ok(None);
@@ -132,6 +138,27 @@ mod tests {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(directory.path(), permissions).unwrap();
             has_one_follower_at_a_time(directory.path());
+        }
+    }
+
+    /// All of them find no file, and one creates it.
+    #[test]
+    fn directory_has_one_follower_of_many_that_begin_at_once() {
+        use std::os::unix::fs::PermissionsExt;
+        for _ in 0..200 {
+            let directory = tempfile::tempdir().unwrap();
+            let permissions = std::fs::Permissions::from_mode(0o777);
+            std::fs::set_permissions(directory.path(), permissions).unwrap();
+            let barrier = std::sync::Barrier::new(4);
+            let begin = || {
+                barrier.wait();
+                Following::begin(directory.path(), FollowedBy::Reporter).unwrap()
+            };
+            let followers = std::thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(begin));
+                threads.map(|it| it.join().unwrap())
+            });
+            assert_eq!(followers.iter().flatten().count(), 1);
         }
     }
 
