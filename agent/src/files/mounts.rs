@@ -8,7 +8,8 @@ use crate::sys;
 /// Whether an entry of a directory is the root of a FUSE file system that another user mounted there.
 ///
 /// What such a file system states about owners and modes is that user's choice, and a request can
-/// block forever. Therefore the answer is found in `/proc` alone; without `/proc` it is `false`.
+/// block forever. Therefore the answer is found in `/proc` alone. Without `/proc` it is `false`; a mount that
+/// `mountinfo` does not list is taken for one.
 #[must_use]
 pub fn is_served_by_other(directory: impl AsFd, entry: impl AsFd) -> bool {
     let (Some(outer), Some(inner)) = (mount_of(directory.as_fd()), mount_of(entry.as_fd())) else {
@@ -17,8 +18,8 @@ pub fn is_served_by_other(directory: impl AsFd, entry: impl AsFd) -> bool {
     if outer == inner {
         return false;
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    is_served(&mounts, &inner, sys::effective_uid())
+    let mounts = fs::read_to_string("/proc/self/mountinfo");
+    mounts.map_or(true, |it| is_served(&it, &inner, sys::effective_uid()))
 }
 
 /// The id of the mount in which a descriptor was opened.

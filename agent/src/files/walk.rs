@@ -1,7 +1,7 @@
 //! Opens a directory by its path, without following a link that another user can have made.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -51,56 +51,90 @@ pub enum Missing {
 /// If it cannot be opened or created, or if its path contains a link that another user can have
 /// made.
 pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
-    let mut left = VecDeque::new();
-    let mut fd = begin(path, &mut left)?;
-    // Leads to `fd`, for messages.
-    let mut shown = if path.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
-    let (mut links, mut changeable, mut writable) = (0, None, None);
-    while let Some(name) = left.pop_front() {
-        let next = step(fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
-        let directory = calls::status(fd.as_fd())?;
-        let trusted = is_trusted(&directory, &shown);
+    let mut way = Way::begin(path)?;
+    let (mut changeable, mut writable) = (None, None);
+    while let Some(name) = way.left.pop_front() {
+        let next = step(way.fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
+        let directory = calls::status(way.fd.as_fd())?;
+        let trusted = is_trusted(&directory, &way.shown);
         let is_shared = !trusted || can_any_other_write(directory.st_mode);
-        if is_shared && is_served_by_other(&fd, &next) {
-            return Err(refused(&shown.join(&name), OF_ANOTHER));
+        if is_shared && is_served_by_other(&way.fd, &next) {
+            return Err(refused(&way.shown.join(&name), OF_ANOTHER));
         }
         let entry = calls::status(next.as_fd())?;
         let is_changeable = name != ".." && can_replace(&directory, &entry, trusted);
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
-            links += 1;
-            if is_changeable || !is_trusted_link(&directory, &entry, &shown) {
-                let link = shown.join(&name);
+            if is_changeable || !is_trusted_link(&directory, &entry, &way.shown) {
+                let link = way.shown.join(&name);
                 return Err(refused(&link, "is a link that another user can change"));
             }
-            if links > MAX_LINKS {
-                return Err(io::Error::from_raw_os_error(libc::ELOOP));
-            }
-            let target = PathBuf::from(OsString::from_vec(calls::target(next.as_fd())?));
-            let mut rest = std::mem::take(&mut left);
-            if target.is_absolute() {
-                fd = begin(&target, &mut left)?;
-                shown = PathBuf::from("/");
-            } else {
-                components(&target, &mut left);
-            }
-            left.append(&mut rest);
+            way.follow(next.as_fd())?;
             continue;
         }
         if kind != libc::S_IFDIR {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        let here = || Some(if shown.as_os_str().is_empty() { ".".into() } else { shown.clone() });
         if is_changeable {
-            changeable = here();
+            changeable = Some(way.here());
         }
         if name != ".." && is_shared {
-            writable = here();
+            writable = Some(way.here());
         }
-        shown.push(&name);
-        fd = next;
+        way.enter(&name, next);
     }
-    Ok(Walked { fd, changeable, writable })
+    Ok(Walked { fd: way.fd, changeable, writable })
+}
+
+/// A path that is being opened component by component.
+pub(super) struct Way {
+    /// The last component that was opened, with `O_PATH`.
+    pub(super) fd: OwnedFd,
+    /// Leads to it, for messages.
+    pub(super) shown: PathBuf,
+    /// Components that follow.
+    pub(super) left: VecDeque<OsString>,
+    /// Number of links that were followed.
+    links: u32,
+}
+
+impl Way {
+    /// Opens where the path begins.
+    pub(super) fn begin(path: &Path) -> io::Result<Self> {
+        let mut left = VecDeque::new();
+        components(path, &mut left);
+        let (start, shown) = if path.is_absolute() { (c"/", "/") } else { (c".", "") };
+        let fd = calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)?;
+        Ok(Self { fd, shown: shown.into(), left, links: 0 })
+    }
+
+    /// The path of what was opened last.
+    fn here(&self) -> PathBuf {
+        if self.shown.as_os_str().is_empty() { ".".into() } else { self.shown.clone() }
+    }
+
+    /// Continues with a component that is not a link.
+    pub(super) fn enter(&mut self, name: &OsStr, opened: OwnedFd) {
+        self.shown.push(name);
+        self.fd = opened;
+    }
+
+    /// Continues where a link leads.
+    pub(super) fn follow(&mut self, link: BorrowedFd<'_>) -> io::Result<()> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        let target = PathBuf::from(OsString::from_vec(calls::target(link)?));
+        let mut rest = std::mem::take(&mut self.left);
+        if target.is_absolute() {
+            *self = Self { links: self.links, ..Self::begin(&target)? };
+        } else {
+            components(&target, &mut self.left);
+        }
+        self.left.append(&mut rest);
+        Ok(())
+    }
 }
 
 /// Opens the next component of a path as it is.
@@ -124,13 +158,6 @@ pub(super) fn step(dir: BorrowedFd<'_>, name: &CStr, missing: Missing) -> io::Re
         }
         other => other,
     }
-}
-
-/// Opens where a path begins, and adds its components to `left`.
-pub(super) fn begin(path: &Path, left: &mut VecDeque<OsString>) -> io::Result<OwnedFd> {
-    components(path, left);
-    let start = if path.is_absolute() { c"/" } else { c"." };
-    calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)
 }
 
 /// Adds the components of a path to `left`.
