@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,11 @@ pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<()
         let failed = |error| format!("{}: {error}", directory.display());
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let found = fs::symlink_metadata(&path).map_err(failed)?;
+            let found = match fs::symlink_metadata(&path) {
+                // Python writes compiled code to temporary files, which another process may do now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                found => found.map_err(failed)?,
+            };
             if found.is_symlink() {
                 resolve(&path, origin, own)?;
                 continue;
