@@ -291,7 +291,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::v1::{Event, JobEnded, RecordsLost, event::Kind};
+    use ddp_doctor_proto::v1::{self, Event, JobEnded, RecordsLost, event::Kind};
 
     use super::*;
 
@@ -323,7 +323,25 @@ mod tests {
     }
 
     #[test]
-    fn events_that_take_more_memory_than_any_node_sends_are_not_decoded() {
+    fn number_of_earlier_events_may_be_any() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.ddpj");
+        let mut writer = Writer::create(&path).unwrap();
+        let segment = Some(v1::Segment { number: 1, events_before: u64::MAX });
+        writer.append(&Report { sent_unix_ns: 1, segment, ..Report::default() }).unwrap();
+        for report in reports() {
+            writer.append(&report).unwrap();
+        }
+        let mut reader = SegmentReader::open([path]).unwrap();
+        let mut events = 0;
+        while let Some(report) = reader.read().unwrap() {
+            events += report.events.len();
+        }
+        assert!(events >= 2, "those of the reports, and a note of the gap");
+    }
+
+    #[test]
+    fn frame_with_too_many_events_is_not_decoded() {
         for (count, events) in [(MAX_EVENTS, Some(MAX_EVENTS)), (MAX_EVENTS + 1, None)] {
             let bytes = journal_of_empty_events(count);
             let mut reader = Reader::new(&bytes[..]).unwrap();

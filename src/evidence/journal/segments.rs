@@ -89,7 +89,7 @@ impl Segments {
         for kind in report.events.iter().filter_map(|event| event.kind.as_ref()) {
             self.kept.add(kind);
         }
-        self.events = self.events.saturating_add(report.events.len() as u64);
+        self.events += report.events.len() as u64;
         Ok(())
     }
 
@@ -230,7 +230,7 @@ impl SegmentReader {
                 }
             } else {
                 self.repeats = false;
-                self.events += report.events.len() as u64;
+                self.events = self.events.saturating_add(report.events.len() as u64);
                 for event in &report.events {
                     if let Some(Kind::RecordsLost(lost)) = &event.kind {
                         let sum = self.lost.entry(lost.process).or_default();
