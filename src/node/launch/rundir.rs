@@ -68,7 +68,8 @@ impl RunDir {
             place.display(),
             dir.path().display()
         );
-        Ok(Self { dir, notices: vec![notice] })
+        let notices = std::iter::once(notice).chain(replaceable(&dir)?).collect();
+        Ok(Self { dir, notices })
     }
 
     /// Creates the requested directory, or one below the working directory if none was requested. Ranks
@@ -89,14 +90,7 @@ impl RunDir {
         let own = names::run_dir(job, started);
         let dir = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
         let dir = Dir::ensure_own(&dir)?.canonical();
-        let mut notices = Vec::new();
-        if let Some(place) = dir.changeable_by_others()? {
-            notices.push(format!(
-                "{}, and can remove or replace the evidence in {}",
-                others_at(place),
-                dir.path().display()
-            ));
-        }
+        let mut notices = Vec::from_iter(replaceable(&dir)?);
         let dir = match Previous::read(&dir, is_own)? {
             None => dir,
             // Ranks of a killed run may still be alive.
@@ -118,6 +112,18 @@ impl RunDir {
         };
         Ok(Self { dir, notices })
     }
+}
+
+/// A message if other users can replace the directory.
+fn replaceable(dir: &Dir) -> io::Result<Option<String>> {
+    let place = dir.changeable_by_others()?;
+    Ok(place.map(|place| {
+        format!(
+            "{}, and can remove or replace the evidence in {}",
+            others_at(place),
+            dir.path().display()
+        )
+    }))
 }
 
 /// The run that used a directory before.
