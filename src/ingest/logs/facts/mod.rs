@@ -193,6 +193,19 @@ pub(super) enum Statement {
 }
 
 impl Statement {
+    /// An exception of a process, of which the text states nothing else.
+    pub(super) const fn uncaught(text: Arc<str>) -> Self {
+        Self::Raised {
+            text,
+            place: None,
+            uncaught: true,
+            went_on: false,
+            is_last: false,
+            is_logged: false,
+            by_launcher: false,
+        }
+    }
+
     /// Whether logs of jobs that end well state this as well: the store ends before other ranks, and exceptions
     /// are handled.
     pub(super) const fn is_harmless(&self) -> bool {

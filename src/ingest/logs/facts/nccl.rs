@@ -114,15 +114,7 @@ fn warning_of(warning: &str, on: Arc<str>) -> Statement {
     }
     if warning.starts_with(CUDA) {
         let text = format!("{warning} ({on})").into();
-        return Statement::Raised {
-            text,
-            place: None,
-            uncaught: true,
-            went_on: false,
-            is_last: false,
-            is_logged: false,
-            by_launcher: false,
-        };
+        return Statement::uncaught(text);
     }
     if NETWORK.iter().any(|it| warning.contains(it)) {
         return Statement::Network { on, text: warning.into() };

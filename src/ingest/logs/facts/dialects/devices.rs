@@ -59,13 +59,5 @@ fn bus(device: &str) -> Option<u64> {
 }
 
 fn raised(text: &str) -> Statement {
-    Statement::Raised {
-        text: cut(text.trim_end(), MAX_TEXT).into(),
-        place: None,
-        uncaught: true,
-        went_on: false,
-        is_last: false,
-        is_logged: false,
-        by_launcher: false,
-    }
+    Statement::uncaught(cut(text.trim_end(), MAX_TEXT).into())
 }
