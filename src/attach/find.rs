@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_meet_at_a_loopback_address_are_in_one_network_namespace() {
+    fn loopback_addresses_differ_by_network_namespace() {
         let own = std::process::id();
         let network =
             |pid, address| network_of(&process(pid, 1, &[("RANK", "0"), ("MASTER_ADDR", address)]));

@@ -12,7 +12,7 @@ use ddp_doctor::host::files::{Identity, KnownDirectories};
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Reader};
 
 use super::other_users::text;
-use super::victim::{Victim, with_two_users};
+use super::victim::{Victim, while_exchanging, with_two_users};
 use crate::support::compiled_programs::training;
 use crate::support::coordinator::Coordinator;
 use crate::support::evidence::boxes_of;
@@ -169,22 +169,17 @@ fn file_that_is_exchanged_for_a_fifo_is_not_opened() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                let cwd = rustix::fs::CWD;
-                rustix::fs::renameat_with(cwd, &black_box, cwd, &fifo, exchange).unwrap();
-            }
-        });
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
                 // Succeeds only while a reader has it open.
                 let nonblocking = libc::O_NONBLOCK;
                 let found = File::options().write(true).custom_flags(nonblocking).open(&writer);
                 assert!(found.is_err(), "it was opened for reading");
             }
         });
-        for _ in 0..20_000 {
-            opened += u32::from(Reader::open(&black_box).is_ok());
-        }
+        while_exchanging(&black_box, &fifo, || {
+            for _ in 0..20_000 {
+                opened += u32::from(Reader::open(&black_box).is_ok());
+            }
+        });
         stop.store(true, Ordering::Relaxed);
     });
     assert!(opened > 0, "the file was never opened");

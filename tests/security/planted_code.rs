@@ -59,7 +59,7 @@ fn link_of_another_user_beside_the_library_starts_no_reporter() {
 
 /// Compiled code in a folder that Python once made with the umask of another program.
 #[test]
-fn package_whose_compiled_modules_others_can_replace_is_not_loaded() {
+fn package_with_modules_that_others_can_replace_is_ignored() {
     let script = r#"
         mkdir -p /mnt/installed/bin /mnt/installed/lib/ddp-doctor/python
         cp /mnt/bin/ddp-doctor /mnt/installed/bin

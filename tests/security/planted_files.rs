@@ -4,7 +4,6 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ddp_doctor::host::boxes::BoxDir;
@@ -13,7 +12,7 @@ use ddp_doctor::host::input_files;
 
 use super::other_users::{OtherUser, text};
 use super::victim::{
-    SECRET, Victim, attackers_dir, attackers_file, attackers_link, with_two_users,
+    SECRET, Victim, attackers_dir, attackers_file, attackers_link, while_exchanging, with_two_users,
 };
 
 /// A directory of boxes, of a run that has ended, whose `owner` file names a run directory with a trap.
@@ -108,19 +107,10 @@ fn directory_that_is_exchanged_for_a_link_during_sweeps_removes_nothing() {
     let link = victim.shm().join("link");
     attackers_link(&victim.home(), &link);
     fs::rename(&own, victim.squatted()).unwrap();
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                let cwd = rustix::fs::CWD;
-                rustix::fs::renameat_with(cwd, &link, cwd, victim.squatted(), exchange).unwrap();
-            }
-        });
+    while_exchanging(&link, &victim.squatted(), || {
         for _ in 0..300 {
             BoxDir::sweep(&victim.shm());
         }
-        stop.store(true, Ordering::Relaxed);
     });
     victim.assert_unharmed();
     assert!(old.join("key").exists());
@@ -304,7 +294,7 @@ const PRIVATE_IN_SHARED: &str = r#"
 "#;
 
 #[test]
-fn report_of_attach_is_written_to_the_directory_that_was_named_at_the_start() {
+fn report_of_attach_goes_to_the_named_directory() {
     let script = r#"
         cp "$LIBRARIES"/libnccl_double.so /mnt/bin/libnccl.so.2
         setpriv --reuid=64126 --regid=64126 --clear-groups env LD_PRELOAD=/mnt/bin/libnccl.so.2 \
@@ -331,7 +321,7 @@ fn report_of_attach_is_written_to_the_directory_that_was_named_at_the_start() {
 }
 
 #[test]
-fn coordinator_creates_reports_only_in_the_directory_that_was_named_at_the_start() {
+fn reports_of_a_coordinator_go_to_the_named_directory() {
     let script = r#"
         setpriv --reuid=64126 --regid=64126 --clear-groups \
             ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir out > /mnt/home/address &
@@ -386,21 +376,13 @@ fn link_among_the_evidence_shows_no_file() {
 
 /// The entry is a file of the attacker's when it is examined, and a link when it is opened, or the reverse.
 #[test]
-fn link_that_is_exchanged_for_a_file_among_the_evidence_shows_no_file() {
+fn evidence_exchanged_for_a_link_shows_no_file() {
     let Some(victim) = Victim::new() else { return };
     let (entry, link) = (victim.shm().join("rank0.log"), victim.shm().join("other"));
     attackers_file(&entry, "the attacker's text");
     attackers_link(&victim.secret(), &link);
-    let stop = AtomicBool::new(false);
     let (mut refused, mut read) = (0, 0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                let cwd = rustix::fs::CWD;
-                rustix::fs::renameat_with(cwd, &link, cwd, &entry, exchange).unwrap();
-            }
-        });
+    while_exchanging(&link, &entry, || {
         for _ in 0..20_000 {
             match input_files::read_text(&entry, 1 << 10) {
                 Ok(text) => {
@@ -410,7 +392,6 @@ fn link_that_is_exchanged_for_a_file_among_the_evidence_shows_no_file() {
                 Err(_) => refused += 1,
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(read > 0 && refused > 0, "{read} {refused}");
 }
@@ -435,7 +416,7 @@ fn end_of_a_run_removes_only_its_own_directory() {
 
 /// What the file system of another user states about owners and modes is that user's choice, and this one never answers.
 #[test]
-fn file_system_of_another_user_in_place_of_the_directory_is_not_asked() {
+fn file_system_of_another_user_is_not_asked() {
     let script = r#"
         attacker mkdir /dev/shm/ddp-doctor-64126
         exec 3<>/dev/fuse

@@ -4,12 +4,13 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Options, Place, Reader, Writer};
 
 use super::other_users::OtherUser;
-use super::victim::{OTHER, SECRET, Victim, attackers_dir, attackers_file, attackers_link};
+use super::victim::{
+    OTHER, SECRET, Victim, attackers_dir, attackers_file, attackers_link, while_exchanging,
+};
 use crate::support::compiled_programs::training;
 use crate::support::evidence::boxes_of;
 use crate::support::healthy_job::assert_same_result;
@@ -98,16 +99,8 @@ fn directory_that_is_exchanged_for_a_link_gets_no_box() {
     let (run, link) = (shared.join("run"), shared.join("link"));
     fs::create_dir(&run).unwrap();
     attackers_link(&victim.home(), &link);
-    let stop = AtomicBool::new(false);
     let mut made = 0;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let exchange = rustix::fs::RenameFlags::EXCHANGE;
-                let cwd = rustix::fs::CWD;
-                rustix::fs::renameat_with(cwd, &link, cwd, &run, exchange).unwrap();
-            }
-        });
+    while_exchanging(&link, &run, || {
         for i in 0..2000 {
             let boxes = run.join(format!("boxes-{i}"));
             made += u32::from(Following::begin(&boxes, FollowedBy::Run).is_ok());
@@ -117,7 +110,6 @@ fn directory_that_is_exchanged_for_a_link_gets_no_box() {
                 drop(writer);
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(made > 0, "the directory was never used");
     victim.assert_unharmed();

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor::host::files;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tempfile::TempDir;
 
 use crate::support::artifact;
@@ -128,4 +130,25 @@ pub(super) fn attackers_file(path: &Path, contents: &str) {
 pub(super) fn attackers_link(target: &Path, path: &Path) {
     symlink(target, path).unwrap();
     lchown(path, Some(OTHER), Some(OTHER)).unwrap();
+}
+
+/// Exchanges two entries again and again, as fast as possible, while `work` runs.
+pub(super) fn while_exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
+    /// Ends the exchanges also if `work` panics.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let _end = End(&is_over);
+        work()
+    })
 }

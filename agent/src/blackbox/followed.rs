@@ -143,7 +143,7 @@ mod tests {
 
     /// All of them find no file, and one creates it.
     #[test]
-    fn directory_has_one_follower_of_many_that_begin_at_once() {
+    fn one_of_many_processes_follows_a_directory() {
         use std::os::unix::fs::PermissionsExt;
         for _ in 0..200 {
             let directory = tempfile::tempdir().unwrap();

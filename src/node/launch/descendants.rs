@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn process_with_the_pid_of_one_that_ended_is_examined_anew() {
+    fn process_with_a_reused_pid_is_examined_anew() {
         let own = std::process::id();
         let mut following = Descendants::new(own, None);
         following.known.insert(own, entry(1, 1));

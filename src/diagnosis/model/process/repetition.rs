@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_are_counted_once_a_sequence_was_called_several_times() {
+    fn sequence_called_four_times_is_a_repetition() {
         assert_eq!(played(&"abac".repeat(3)), (None, 0));
         assert_eq!(played(&format!("xyz{}", "abac".repeat(10))), (Some(4), 11));
         assert_eq!(played("abcdefghijklmnopqrstuvwxyz"), (None, 0));
