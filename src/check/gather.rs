@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn links_of_gpus_are_read_as_far_as_the_kernel_reports_them() {
+    fn links_of_gpus_that_the_kernel_reports_are_read() {
         let root = tempfile::tempdir().unwrap();
         let (gpus, devices) = (root.path().join("gpus"), root.path().join("devices"));
         let addresses = ["0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"];

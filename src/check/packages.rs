@@ -57,17 +57,17 @@ pub(super) fn versions(command: &[OsString]) -> BTreeMap<String, String> {
     pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect()
 }
 
-fn ask(python: &Path) -> Option<String> {
+/// The command that asks an interpreter. Modules that it loads at its start inherit no secret.
+fn question(python: &Path) -> Command {
     let mut command = Command::new(python);
+    command.args(["-c", SCRIPT]).env(environment::SWITCH, "0");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     secrets::remove_from(&mut command);
-    let mut child = command
-        .args(["-c", SCRIPT])
-        .env(environment::SWITCH, "0")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+    command
+}
+
+fn ask(python: &Path) -> Option<String> {
+    let mut child = question(python).spawn().ok()?;
     let answer = child.stdout.take();
     let read = move || {
         let mut text = String::new();
@@ -143,6 +143,14 @@ mod tests {
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         path.into_os_string()
+    }
+
+    #[test]
+    fn interpreter_inherits_no_secret() {
+        let command = question(Path::new("python3"));
+        for name in ["DDP_DOCTOR_TOKEN", "DDP_DOCTOR_METRICS_TOKEN", "DDP_DOCTOR_WEBHOOK"] {
+            assert!(command.get_envs().any(|it| it == (OsStr::new(name), None)), "{name}");
+        }
     }
 
     #[test]

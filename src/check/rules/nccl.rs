@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn infiniband_devices_do_not_matter_without_gpus_or_if_disabled() {
+    fn infiniband_devices_are_checked_only_if_used() {
         assert_eq!(found(|it| set(it, 0, VARIABLE, "mlx4")), [], "a node without GPUs");
         let disabled = |it: &mut Survey| {
             set(it, 1, VARIABLE, "mlx4");

@@ -332,6 +332,21 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_other_users_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, foreign) = (dir.path().join("own"), dir.path().join("foreign"));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::create_dir(&foreign).unwrap();
+        std::os::unix::fs::symlink(&own, dir.path().join("link")).unwrap();
+        if files::user_id() == 0 {
+            std::os::unix::fs::chown(&foreign, Some(4001), None).unwrap();
+        } else {
+            std::fs::remove_dir(&foreign).unwrap();
+        }
+        assert_eq!(own_entries(dir.path()), [own]);
+    }
+
+    #[test]
     fn newest_active_run_is_selected() {
         let dir = tempfile::tempdir().unwrap();
         let (us, nobody) = (std::process::id(), u32::MAX);
