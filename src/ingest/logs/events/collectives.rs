@@ -19,19 +19,50 @@ use crate::ingest::{dtypes, process};
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);
 
+/// Maximum number of groups of all ranks, since members are listed for each: attempts of a job, at most.
+const MAX_WORLDS: usize = 16;
+
 /// Adds the calls of all ranks.
 pub(super) fn add_calls(job: &mut LoggedJob) {
-    let names = job.ranks.values().flat_map(|rank| rank.waits.keys());
-    let names: BTreeSet<GroupName> = names.cloned().collect();
-    for (index, name) in (1..).zip(&names) {
-        Members::new(job, name).add(job, name, index);
-    }
-    if names.is_empty() {
+    let groups = members(job);
+    if groups.is_empty() {
         stacks(job);
+    }
+    for (index, (name, members)) in (1..).zip(&groups) {
+        members.add(job, name, index);
     }
 }
 
+/// What the text states about each group in which ranks wait.
+fn members(job: &LoggedJob) -> BTreeMap<GroupName, Members> {
+    let mut groups: BTreeMap<GroupName, Members> = BTreeMap::new();
+    for (&number, rank) in &job.ranks {
+        for (name, waiting) in &rank.waits {
+            let members = groups.entry(name.clone()).or_default();
+            members.waiting.insert(number, waiting.clone());
+        }
+    }
+    for (&number, rank) in &job.ranks {
+        for (name, progress) in &rank.progress {
+            if let Some(members) = groups.get_mut(name) {
+                members.progress.insert(number, *progress);
+            }
+        }
+    }
+    let is_gone = |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
+    let gone = job.ranks.iter().filter(|(_, rank)| is_gone(rank));
+    let gone: BTreeSet<u32> = gone.map(|(&number, _)| number).collect();
+    let worlds = groups.iter_mut().filter(|(name, _)| name.is_world());
+    for (_, members) in worlds.take(MAX_WORLDS) {
+        members.gone =
+            gone.iter().filter(|it| !members.waiting.contains_key(it)).copied().collect();
+        members.is_complete = job.names.world.is_some();
+    }
+    groups
+}
+
 /// What the text states about the ranks of a group.
+#[derive(Default)]
 struct Members {
     waiting: BTreeMap<u32, Waiting>,
     /// Numbers of the last collectives that ranks enqueued and completed.
@@ -43,24 +74,6 @@ struct Members {
 }
 
 impl Members {
-    fn new(job: &LoggedJob, name: &GroupName) -> Self {
-        let of_rank =
-            |(&number, rank): (&u32, &Rank)| Some((number, rank.waits.get(name)?.clone()));
-        let waiting: BTreeMap<u32, Waiting> = job.ranks.iter().filter_map(of_rank).collect();
-        let progress = job.ranks.iter();
-        let progress =
-            progress.filter_map(|(&number, rank)| Some((number, *rank.progress.get(name)?)));
-        let is_gone =
-            |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
-        let gone = job.ranks.iter().filter(|(_, rank)| name.is_world() && is_gone(rank));
-        Self {
-            progress: progress.collect(),
-            gone: gone.map(|(&number, _)| number).filter(|it| !waiting.contains_key(it)).collect(),
-            waiting,
-            is_complete: name.is_world() && job.names.world.is_some(),
-        }
-    }
-
     /// The last collective that a rank is known to have issued.
     fn issued(&self, rank: u32) -> Option<u64> {
         let enqueued = self.progress.get(&rank).map(|it| it.0);
@@ -122,9 +135,7 @@ impl Members {
         for (&rank, waiting) in &self.waiting {
             issue(job, rank, index, info.as_ref(), waiting);
         }
-        let silent = job.ranks.keys().filter(|it| !known.contains(it));
-        let silent: Vec<u32> = silent.copied().collect();
-        self.explain(job, name, is_known, &silent);
+        self.explain(job, name, is_known, &known);
     }
 
     /// Adds how far ranks had come. One that did not time out is in its first collective that is not
@@ -175,7 +186,13 @@ impl Members {
     }
 
     /// Adds a note on why the calls decide nothing.
-    fn explain(&self, job: &mut LoggedJob, name: &GroupName, is_known: bool, silent: &[u32]) {
+    fn explain(
+        &self,
+        job: &mut LoggedJob,
+        name: &GroupName,
+        is_known: bool,
+        known: &BTreeSet<u32>,
+    ) {
         let ranks: Vec<u32> = self.waiting.keys().copied().collect();
         let Some(first) = self.waiting.values().next() else {
             return;
@@ -228,13 +245,15 @@ impl Members {
                 were(&ranks),
                 Ranks(behind)
             ));
-        } else if !silent.is_empty() && name.is_world() && !self.is_decisive() {
+        } else if name.is_world() && job.ranks.len() > known.len() && !self.is_decisive() {
+            let silent = job.ranks.keys().filter(|it| !known.contains(it));
+            let silent: Vec<u32> = silent.copied().collect();
             job.note(
                 Topic::Waits,
                 format!(
                     "{} waiting {waited} s for {what}{never}; the text does not say how far {} had come",
                     were(&ranks),
-                    Ranks(silent)
+                    Ranks(&silent)
                 ),
             );
         }
