@@ -14,6 +14,11 @@ const MAX_TIME: usize = 40;
 /// Number of zero bytes in a row behind which nothing is read: they cost nothing where a file has a hole.
 const MAX_ZEROS: u64 = 1 << 20;
 
+/// A compressed log is read up to this many times its size: lines that say nothing take next to no room.
+const MAX_EXPANSION: u64 = 256;
+/// Number of bytes of a compressed log that are read whatever its size.
+const MIN_EXPANDED: u64 = 16 << 20;
+
 /// Reads a file line by line.
 pub(in super::super) struct Lines {
     reader: Box<dyn BufRead>,
@@ -35,7 +40,9 @@ pub(in super::super) struct Lines {
 impl Lines {
     /// Reads up to `limit` bytes of a file, after decompression.
     pub(in super::super) fn open(path: &Path, limit: u64) -> io::Result<Self> {
-        Ok(Self::new(input_files::decompressed(input_files::open(path)?)?, limit))
+        let file = input_files::open(path)?;
+        let expanded = file.limit().saturating_mul(MAX_EXPANSION).max(MIN_EXPANDED);
+        Ok(Self::new(input_files::decompressed(file)?, limit.min(expanded)))
     }
 
     pub(in super::super) fn new(reader: Box<dyn BufRead>, limit: u64) -> Self {
@@ -308,6 +315,20 @@ mod tests {
         assert!(!lines.read(&mut text).unwrap());
         assert!(lines.bytes() < 2 << 20, "{}", lines.bytes());
         assert_eq!(lines.detect_cut().unwrap(), "it was read up to a long run of zero bytes");
+    }
+
+    #[test]
+    fn compressed_text_is_read_up_to_a_multiple_of_its_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rank0.log.gz");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut packed = flate2::write::GzEncoder::new(file, flate2::Compression::best());
+        io::copy(&mut io::repeat(b'\n').take(4 * MIN_EXPANDED), &mut packed).unwrap();
+        assert!(packed.finish().unwrap().metadata().unwrap().len() < 100_000);
+        let mut lines = Lines::open(&path, u64::MAX).unwrap();
+        assert!(!lines.read(&mut String::new()).unwrap());
+        assert_eq!(lines.bytes(), MIN_EXPANDED);
+        assert_eq!(lines.detect_cut().unwrap(), "only its first 16.0 MiB were read");
     }
 
     #[test]
