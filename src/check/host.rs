@@ -197,7 +197,7 @@ async fn welcome(
     door: &Door,
 ) -> Option<Arrival> {
     let address = address.ip().to_canonical();
-    let mut stream = match handshake.complete(&door.keys, stream).await {
+    let mut stream = match handshake.complete(door.keys.accept(stream)).await {
         Ok(stream) => stream,
         // A connection without a handshake is a probe, or of another program.
         Err(error) if error.kind() == io::ErrorKind::InvalidData && is_refusal(&error) => {

@@ -181,7 +181,7 @@ async fn authenticate(
     access: Access,
     open: &Arc<Open>,
 ) -> Option<Connection> {
-    let stream: Box<dyn Stream> = Box::new(handshake.complete(keys, stream).await.ok()?);
+    let stream: Box<dyn Stream> = Box::new(handshake.complete(keys.accept(stream)).await.ok()?);
     let slot = Open::take(open, peer, MAX_PER_HOST, access.connections())?;
     Some(Connection::new(stream, slot))
 }

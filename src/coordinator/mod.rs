@@ -33,7 +33,6 @@ pub mod summary;
 pub mod updates;
 
 pub use connections::{Access, Listeners};
-pub(crate) use connections::{Open, Peer};
 pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 

@@ -20,15 +20,16 @@ use tokio::time::{Instant, timeout};
 
 use super::metrics;
 use super::webhook::Notifier;
-use crate::coordinator::{Hub, Open, Peer};
+use crate::coordinator::Hub;
 use crate::transport::Token;
+use crate::transport::handshakes::{Handshakes, Host};
 
 /// Path of the metrics.
 pub const PATH: &str = "/metrics";
 /// Scheme of the header with the token (RFC 6750).
 const SCHEME: &[u8] = b"Bearer ";
-/// Maximum number of connections, per host and in total.
-const CONNECTIONS: (usize, usize) = (8, 64);
+/// Maximum number of connections.
+const MAX_CONNECTIONS: usize = 64;
 /// Time limit for a connection, which carries a single request.
 const CONNECTION: Duration = Duration::from_secs(10);
 /// Maximum size of the head of a request, in bytes.
@@ -121,21 +122,18 @@ impl Source {
 pub async fn serve(listener: StdTcpListener, source: Arc<Source>) -> io::Result<Infallible> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
-    let open = Arc::new(Open::default());
+    let open = Handshakes::new(MAX_CONNECTIONS);
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let peer = Peer::Host(address.ip().to_canonical());
-        let Some(slot) = Open::take(&open, peer, CONNECTIONS.0, CONNECTIONS.1) else {
-            continue;
-        };
+        let (turn, _) = open.begin(Host::of_peer(address));
         let source = Arc::clone(&source);
         tokio::spawn(async move {
             // A connection that is slow or breaks is closed without a message.
-            drop(timeout(CONNECTION, connection(stream, &source)).await);
-            drop(slot);
+            let served = async { connection(stream, &source).await.map_err(io::Error::other) };
+            drop(timeout(CONNECTION, turn.complete(served)).await);
         });
     }
 }

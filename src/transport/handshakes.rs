@@ -1,4 +1,5 @@
-//! TLS handshakes that are not complete: their peers have not proved anything yet.
+//! Handshakes that are not complete: their peers have not proved anything yet. A connection of a single request counts
+//! as one until it is answered.
 //!
 //! Their number is limited. At the limit, the oldest handshake of the host with the most is closed, not the newest
 //! refused: a peer that knows the token completes its own within milliseconds, so that idle connections cannot exclude it.
@@ -9,11 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio_rustls::server::TlsStream;
-
-use super::tls::Keys;
 
 /// Maximum number of handshakes at a time.
 pub const MAX_HANDSHAKES: usize = 512;
@@ -130,19 +127,18 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Completes it.
+    /// Completes it by what it consists of.
     ///
     /// # Errors
     ///
-    /// If the peer does not know the token or is too slow, or the connection is closed for a later one.
-    pub async fn complete(
+    /// If that fails, or the connection is closed for a later one.
+    pub async fn complete<T>(
         mut self,
-        keys: &Keys,
-        stream: TcpStream,
-    ) -> io::Result<TlsStream<TcpStream>> {
+        steps: impl Future<Output = io::Result<T>>,
+    ) -> io::Result<T> {
         tokio::select! {
             _ = &mut self.closed => Err(io::ErrorKind::ConnectionAborted.into()),
-            done = keys.accept(stream) => done,
+            done = steps => done,
         }
     }
 }
