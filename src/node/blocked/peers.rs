@@ -10,6 +10,8 @@ use crate::host::proc;
 const WRITES: u32 = 0o3;
 /// Maximum size of a table of connections, of any user, that is read: some 14 000 connections.
 const MAX_TABLE: u64 = 2 << 20;
+/// Maximum number of descriptors of other users' processes that one search reads: their users choose how many there are.
+const MAX_FOREIGN: usize = 16_384;
 
 /// A process that has the other end of a pipe.
 pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
@@ -21,12 +23,11 @@ pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
     let own = writes(pid, &fd.to_string())?;
     let name = format!("pipe:[{inode}]");
     // A process that has both ends of the pipe would not be the one that is waited for.
-    let is_other = |other: &u32| {
-        let ends: Vec<bool> =
-            descriptors(*other, &name).iter().filter_map(|fd| writes(*other, fd)).collect();
-        *other != pid && ends.contains(&!own)
+    let is_end = |other: u32, fds: &[String]| {
+        let ends: Vec<bool> = fds.iter().filter_map(|fd| writes(other, fd)).collect();
+        other != pid && ends.contains(&!own)
     };
-    proc::all().ok()?.into_iter().find(is_other)
+    search(pid, &name, is_end)
 }
 
 /// The process at the other end of a socket on this host, and the address of that end.
@@ -36,22 +37,37 @@ pub(super) fn of_socket(pid: u32, inode: u64) -> (Option<u32>, Option<String>) {
         return (None, None);
     };
     let is_other = |it: &&Socket| it.local == own.remote && it.remote == own.local;
-    let peer = sockets.iter().find(is_other).and_then(|it| {
-        let name = format!("socket:[{}]", it.inode);
-        proc::all().ok()?.into_iter().find(|&other| !descriptors(other, &name).is_empty())
-    });
+    let peer = sockets
+        .iter()
+        .find(is_other)
+        .and_then(|it| search(pid, &format!("socket:[{}]", it.inode), |_, fds| !fds.is_empty()));
     (peer, Some(own.remote.to_string()))
 }
 
-/// Descriptors of a process that refer to this object.
-fn descriptors(pid: u32, name: &str) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
+/// The first process for which its descriptors of this object hold the other end. The user of `pid` comes first.
+fn search(pid: u32, name: &str, is_end: impl Fn(u32, &[String]) -> bool) -> Option<u32> {
+    let user = proc::owner(pid);
+    let all = proc::all().ok()?.into_iter();
+    let (own, foreign): (Vec<u32>, Vec<u32>) = all.partition(|it| proc::owner(*it) == user);
+    let mut unlimited = usize::MAX;
+    let mut left = MAX_FOREIGN;
+    let in_own = own.into_iter().find(|&it| is_end(it, &descriptors(it, name, &mut unlimited)));
+    let mut foreign = foreign.into_iter();
+    in_own.or_else(|| foreign.find(|&it| is_end(it, &descriptors(it, name, &mut left))))
+}
+
+/// Descriptors of a process that refer to this object, as far as `left` allows to read them.
+fn descriptors(pid: u32, name: &str, left: &mut usize) -> Vec<String> {
+    let mut found = Vec::new();
+    let Some(entries) = (*left > 0).then(|| fs::read_dir(format!("/proc/{pid}/fd"))) else {
+        return found;
     };
-    let is_it =
-        |entry: &fs::DirEntry| fs::read_link(entry.path()).is_ok_and(|it| it.as_os_str() == name);
-    let found = entries.flatten().filter(is_it);
-    found.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    for entry in entries.into_iter().flatten().flatten().take(*left) {
+        *left -= 1;
+        let is_it = fs::read_link(entry.path()).is_ok_and(|it| it.as_os_str() == name);
+        found.extend(entry.file_name().into_string().ok().filter(|_| is_it));
+    }
+    found
 }
 
 /// A TCP connection.
@@ -140,6 +156,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(found, Some(child.id()));
+    }
+
+    #[test]
+    fn descriptors_are_read_up_to_the_limit() {
+        let (reader, _writer) = pipe().unwrap();
+        let pid = std::process::id();
+        let target = super::super::files::target(pid, reader.as_raw_fd() as u32).unwrap();
+        let mut left = usize::MAX;
+        assert_eq!(descriptors(pid, &target, &mut left).len(), 2);
+        let mut left = 2;
+        assert!(descriptors(pid, &target, &mut left).len() <= 2);
+        assert_eq!(left, 0);
+        assert_eq!(descriptors(pid, &target, &mut left), [""; 0]);
     }
 
     #[test]
