@@ -454,11 +454,12 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-/// An invisible character that separates nothing.
-const JOINER: char = '\u{2060}';
+/// An invisible character that separates nothing, and takes no column.
+pub const JOINER: char = '\u{2060}';
 
-/// Whether a text between these two could be one address.
-fn is_in_address(before: &str, after: &str) -> bool {
+/// Whether these two texts, one right behind the other, are parts of one address.
+#[must_use]
+pub fn is_in_address(before: &str, after: &str) -> bool {
     /// What an address begins with, in lower case, before and after the joiner.
     const STARTS: [(&str, &str); 4] = [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
     let ends_with = |start: &str| {

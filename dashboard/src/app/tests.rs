@@ -87,9 +87,9 @@ fn enter_on_a_rank_opens_its_finding() {
     assert_eq!(app.screen, Screen::Overview);
 }
 
-/// An update with terminal control characters in every text.
+/// An update with terminal control characters and an address in every text.
 fn hostile() -> Update {
-    let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
+    let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999 ftp://a";
     let text = || evil.to_owned();
     let place = Where { file: text(), line: 1, function: text(), ..Where::default() };
     let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, "dead", 1)]);
@@ -153,7 +153,7 @@ fn hostile() -> Update {
 }
 
 #[test]
-fn control_characters_are_removed_and_unknown_codes_shown() {
+fn control_characters_and_links_are_removed_and_unknown_codes_shown() {
     let theme = Theme { depth: crate::Depth::True, unicode: true };
     let mut app = App::new(theme, Sources::none());
     app.feed(Input::Update(Box::new(hostile())), Timestamp(5));
@@ -173,6 +173,8 @@ fn control_characters_are_removed_and_unknown_codes_shown() {
             }
             let shown = crate::view::lines_of(&buffer).join("\n");
             assert!(shown.contains("DD999"), "{screen:?}\n{shown}");
+            assert!(shown.contains("ftp:\u{2060}//a"), "{screen:?}\n{shown}");
+            assert!(!shown.contains("://"), "{screen:?}\n{shown}");
         }
     }
 }

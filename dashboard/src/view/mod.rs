@@ -33,6 +33,7 @@ impl App {
         self.group = self.group.min(self.state.groups.len().saturating_sub(1));
         self.finding = self.finding.min(self.state.findings.len().saturating_sub(1));
         draw(self, area, buffer);
+        text::separate_addresses(buffer);
         self.theme.finish(buffer);
     }
 
@@ -43,6 +44,7 @@ impl App {
         let mut buffer = Buffer::empty(area);
         self.ranks.update(&self.state);
         draw_once(self, area, &mut buffer);
+        text::separate_addresses(&mut buffer);
         self.theme.finish(&mut buffer);
         let mut lines = lines_of(&buffer);
         while lines.last().is_some_and(String::is_empty) {

@@ -1,7 +1,7 @@
 //! Layout of lines and tables.
 
 use ddp_doctor_proto::words;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
@@ -31,6 +31,24 @@ impl Put for Buffer {
     fn select(&mut self, x: u16, y: u16, width: u16, theme: Theme) {
         let area = ratatui::layout::Rect::new(x, y, width, 1).intersection(self.area);
         self.set_style(area, theme.banner(Tone::Plain));
+    }
+}
+
+/// Makes addresses unrecognizable as links to a terminal. Cells have dropped the joiners of [`words::plain`], which
+/// have no column of their own.
+pub(super) fn separate_addresses(buffer: &mut Buffer) {
+    let width = usize::from(buffer.area.width).max(1);
+    for row in buffer.content.chunks_mut(width) {
+        let text: String = row.iter().map(Cell::symbol).collect();
+        let mut end = 0;
+        for cell in row {
+            end += cell.symbol().len();
+            let (before, after) = text.split_at(end);
+            if words::is_in_address(before, after) {
+                let symbol = format!("{}{}", cell.symbol(), words::JOINER);
+                cell.set_symbol(&symbol);
+            }
+        }
     }
 }
 
