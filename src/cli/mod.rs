@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use exit_status::{FAILED, USAGE};
 use options::Global;
 
+use crate::host::sys;
 use crate::report::text::plain;
 
 mod arguments;
@@ -98,6 +99,10 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
             return if error.use_stderr() { USAGE } else { 0 };
         }
     };
+    // `run` lifts it again for its job.
+    if !matches!(cli.command, Command::Run(_) | Command::Demo(_) | Command::DemoRank(_)) {
+        sys::forbid_core_files();
+    }
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Check(check) => check.run(&cli.global),

@@ -1,6 +1,7 @@
 //! Secrets of the environment: they are never printed, and the processes of a job do not inherit them.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use crate::support::compiled_programs::training;
@@ -97,21 +98,29 @@ fn program_with_secrets_leaves_no_core_file() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"
         ulimit -c unlimited || exit 0
+        chmod 700 .
         "$PROGRAM" run -- sh -c 'ulimit -c; grep "core file" /proc/$PPID/limits'
         "$PROGRAM" coordinator --listen 127.0.0.1:0 > address &
         while [ ! -s address ]; do sleep 0.05; done
         grep 'core file' /proc/$!/limits
         kill -ABRT $!
         wait $!
+        "$PROGRAM" status "$SILENT" 2> status &
+        while [ -e /proc/$!/limits ] && ! grep 'core file size  *1 ' /proc/$!/limits; do sleep 0.05; done
+        kill $!
         ls
     "#;
+    // Accepts connections, and does not answer.
+    let silent = dir.path().join("silent.sock");
+    let _silent = UnixListener::bind(&silent).unwrap();
     let mut command = Command::new("sh");
     without_own_variables(&mut command);
     command.current_dir(dir.path()).args(["-c", script]);
     command.env("PROGRAM", PROGRAM).env("DDP_DOCTOR_TOKEN", TOKEN);
+    command.env("SILENT", format!("unix:{}", silent.display()));
     let finished = run_to_end(command);
     let limits = finished.stdout.matches("Max core file size        1 ").count();
-    assert!(finished.stdout.is_empty() || limits == 2, "{finished}");
+    assert!(finished.stdout.is_empty() || limits == 3, "{finished}");
     assert!(finished.stdout.is_empty() || finished.stdout.starts_with("unlimited\n"), "{finished}");
     assert!(!finished.stdout.lines().any(|line| line.starts_with("core")), "{finished}");
 }

@@ -104,7 +104,6 @@ impl Coordinator {
     }
 
     pub(in super::super) fn run(self, global: &Global) -> anyhow::Result<u8> {
-        sys::forbid_core_files();
         let keys = self.keys()?;
         let report_dir = self.report_dir.as_deref().map(report_dir).transpose()?;
         sys::block_interrupts();

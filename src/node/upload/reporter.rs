@@ -93,7 +93,6 @@ pub struct Options {
 pub fn report(mut options: Options) -> anyhow::Result<()> {
     exit_on_sigterm()?;
     sys::ignore_file_size_signal();
-    sys::forbid_core_files();
     let known = KnownDirectories::from_env();
     let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     options.boxes.retain(|it| !open(it, &known).is_err_and(|error| is_refused(&error)));
