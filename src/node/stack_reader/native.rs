@@ -6,8 +6,8 @@
 //! names come from the dynamic symbols of the loaded images, so that static functions have none.
 
 use std::collections::HashMap;
-use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, fs};
 
 use ddp_doctor_proto::report::Where;
 
@@ -152,9 +152,30 @@ pub(in crate::node) fn readable(symbol: &str) -> String {
             return None;
         }
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-        cpp_demangle::Symbol::new(symbol).ok()?.demangle_with_options(&options).ok()
+        let mut name = ReadableName(String::new());
+        let symbol = cpp_demangle::Symbol::new(symbol).ok()?;
+        symbol.structured_demangle(&mut name, &options).ok()?;
+        Some(name.0)
     };
     demangled().unwrap_or_else(|| symbol.to_owned())
+}
+
+/// A name that is not written to its end if it is too long: each substitution of a symbol can double it.
+struct ReadableName(String);
+
+impl ReadableName {
+    /// Maximum length in bytes.
+    const MAX: usize = 16 << 10;
+}
+
+impl cpp_demangle::DemangleWrite for ReadableName {
+    fn write_string(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > Self::MAX {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +196,19 @@ mod tests {
         for other in ["running\n", "", "7", "1 2 3"] {
             assert_eq!(sleeping_at(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn name_that_grows_with_each_substitution_stays_mangled() {
+        // a<int>, b<a<int> × 30>, b<that × 30> and so on: S2_ is the template b, S3_ the type before.
+        let mut arguments = format!("1aIiE1bI{}E", "S1_".repeat(30));
+        for type_before in ["S3_", "S4_"] {
+            arguments += &format!("S2_I{}E", type_before.repeat(30));
+        }
+        let short = format!("_Z1gI{}Evv", &arguments[..5]);
+        assert_eq!(readable(&short), "g<a<int> >");
+        let bomb = format!("_Z1gI{arguments}Evv");
+        assert_eq!(readable(&bomb), bomb);
     }
 
     /// The frames of the main thread of a program, once it sleeps. They are read for at most a minute.
