@@ -1,6 +1,6 @@
 //! Checks whether another user could have placed code that is about to be loaded or run.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -73,13 +73,16 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     is_user || origin == Origin::Installation && is_installer()
 }
 
-/// Checks everything in a directory that was resolved, such as the modules of a package and their compiled code.
+/// Checks everything in a directory, and in those that its links lead to, such as the modules of a package and their
+/// compiled code.
 ///
 /// # Errors
 ///
 /// Describes the first entry that another user can change, or that cannot be read.
 pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<(), String> {
-    let mut left = vec![directory.to_owned()];
+    let first = resolve(directory, origin, own)?;
+    let mut seen = HashSet::from([first.clone()]);
+    let mut left = vec![first];
     while let Some(directory) = left.pop() {
         let failed = |error| format!("{}: {error}", directory.display());
         for entry in fs::read_dir(&directory).map_err(failed)? {
@@ -89,12 +92,13 @@ pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<()
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.map_err(failed)?,
             };
-            if found.is_symlink() {
-                resolve(&path, origin, own)?;
-                continue;
-            }
-            check_entry(&path, &found, false, origin, own)?;
-            if found.is_dir() {
+            let path = if found.is_symlink() {
+                resolve(&path, origin, own)?
+            } else {
+                check_entry(&path, &found, false, origin, own)?;
+                path
+            };
+            if path.is_dir() && seen.insert(path.clone()) {
                 left.push(path);
             }
         }

@@ -67,14 +67,30 @@ fn package_with_modules_that_others_can_replace_is_ignored() {
         chmod -R go-w /mnt/installed
         find /mnt/installed -name __pycache__ -prune -exec rm -r {} +
         cd /mnt/home
-        for mode in 755 777; do
-            mkdir -p /mnt/installed/lib/ddp-doctor/python/ddp_doctor/__pycache__
-            chmod $mode /mnt/installed/lib/ddp-doctor/python/ddp_doctor/__pycache__
-            victim /mnt/installed/bin/ddp-doctor run -- sh -c "echo $mode: \$PYTHONPATH"
-        done
+        package=/mnt/installed/lib/ddp-doctor/python/ddp_doctor
+        run() {
+            for mode in 755 777; do
+                chmod $mode $1
+                victim /mnt/installed/bin/ddp-doctor run -- sh -c "echo $2 $mode: \$PYTHONPATH"
+            done
+        }
+        mkdir $package/__pycache__
+        run $package/__pycache__ own
+        # Packages of link farms consist of links, to folders as well.
+        chmod 755 $package/__pycache__
+        mkdir -m 755 /mnt/farm
+        mv $package/_process /mnt/farm
+        ln -s /mnt/farm/_process $package/_process
+        ln -s .. /mnt/farm/_process/above
+        mkdir /mnt/farm/_process/__pycache__
+        run /mnt/farm/_process/__pycache__ linked
     "#;
     let Some(output) = with_two_users(script) else { return };
     let said = text(&output);
-    assert!(said.contains("755: /mnt/installed") && !said.contains("777: /mnt"), "{said}");
+    for case in ["own", "linked"] {
+        assert!(said.contains(&format!("{case} 755: /mnt/installed")), "{said}");
+        assert!(!said.contains(&format!("{case} 777: /mnt")), "{said}");
+    }
     assert!(said.contains("ddp_doctor/__pycache__ is writable by other users"), "{said}");
+    assert!(said.contains("farm/_process/__pycache__ is writable by other users"), "{said}");
 }
