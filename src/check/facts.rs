@@ -57,6 +57,8 @@ pub struct Facts {
     pub variables: BTreeMap<String, String>,
     /// Versions by name.
     pub versions: BTreeMap<String, String>,
+    /// Why those of Python packages were not read, though the command names an interpreter.
+    pub unread_packages: Option<String>,
     /// Models of the GPUs that the driver lists.
     pub gpus: Vec<String>,
     /// PCIe links of those GPUs, as far as the kernel reports them.
@@ -216,6 +218,7 @@ impl Facts {
         self.names = names.collect();
         self.variables = texts(self.variables);
         self.versions = texts(self.versions);
+        self.unread_packages = self.unread_packages.as_deref().map(long_text);
         self
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
     let resolved = [Some(host.clone()), master].into_iter().flatten();
     let resolved = resolved.map(|name| (name.clone(), resolve(&name)));
     let shared_memory = Path::new(private::SHARED_MEMORY);
+    let packages = packages::versions(command);
     Facts {
         names: resolved.collect(),
         machine: format!("{} {} {}", host, proc::boot_id(), network()),
@@ -69,7 +70,8 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         infiniband: entries(Path::new(INFINIBAND)),
         ephemeral_ports: ports(&read("/proc/sys/net/ipv4/ip_local_port_range")),
         variables: variables(std::env::vars_os()),
-        versions: versions(command),
+        unread_packages: packages.as_ref().err().cloned(),
+        versions: versions(packages.unwrap_or_default()),
         gpus: gpus(),
         gpu_links: gpu_links(Path::new(GPUS), Path::new(PCI)),
         has_peer_memory: Path::new(PEER_MEMORY).exists(),
@@ -238,8 +240,7 @@ fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String
     texts.filter(|(name, _)| affects(name)).collect()
 }
 
-fn versions(command: &[OsString]) -> BTreeMap<String, String> {
-    let mut versions = packages::versions(command);
+fn versions(mut versions: BTreeMap<String, String>) -> BTreeMap<String, String> {
     versions.insert("ddp-doctor".into(), env!("CARGO_PKG_VERSION").into());
     if let Some(driver) = driver(&read("/proc/driver/nvidia/version")) {
         versions.insert("nvidia-driver".into(), driver);

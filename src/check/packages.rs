@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ddp_doctor_agent::trust::{self, Origin};
+
 use crate::host::sys;
 use crate::node::launch::secrets;
 use crate::node::sample::environment;
@@ -47,14 +49,29 @@ for name, version in found.items():
 "#;
 
 /// Versions by name; empty if no interpreter is known or it does not answer.
-#[must_use]
-pub(super) fn versions(command: &[OsString]) -> BTreeMap<String, String> {
-    let asked = interpreter(command).and_then(|it| ask(&it));
-    let lines = asked.unwrap_or_default();
+///
+/// # Errors
+///
+/// If the interpreter could be that of another user: the command may start it as that user, not as this one.
+pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>, String> {
+    let Some(Interpreter { path, is_started }) = interpreter(command) else {
+        return Ok(BTreeMap::new());
+    };
+    let python = if is_started { path } else { admitted(&path)? };
+    let lines = ask(&python).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
     let pairs = lines.lines().filter_map(|line| line.split_once('\t'));
     let pairs = pairs.filter(|(name, _)| known.contains(name));
-    pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect()
+    Ok(pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect())
+}
+
+/// The path of a program that no other user can have made or changed.
+fn admitted(path: &Path) -> Result<PathBuf, String> {
+    let shown = |error: std::io::Error| format!("{}: {error}", path.display());
+    let path = std::path::absolute(path).map_err(shown)?;
+    trust::resolve(&path, Origin::SourceTree, Path::new("/proc/self/exe"))?;
+    // Not what its links lead to: a virtual environment is known by the path of its interpreter.
+    Ok(path)
 }
 
 /// The command that asks an interpreter. Modules that it loads at its start inherit no secret.
@@ -85,20 +102,29 @@ fn end(mut child: Child) {
     child.wait().ok();
 }
 
-/// The Python interpreter that a command starts; without a command, the first one on `PATH`.
-fn interpreter(command: &[OsString]) -> Option<PathBuf> {
+/// A Python interpreter.
+#[derive(Debug, PartialEq, Eq)]
+struct Interpreter {
+    path: PathBuf,
+    /// Whether starting the command as this user executes it.
+    is_started: bool,
+}
+
+/// The Python interpreter that a command names; without a command, the first one on `PATH`.
+fn interpreter(command: &[OsString]) -> Option<Interpreter> {
+    let started = |path| Interpreter { path, is_started: true };
     if command.is_empty() {
-        return on_path("python3".as_ref());
+        return on_path("python3".as_ref()).map(started);
     }
-    command.iter().find_map(|word| {
+    command.iter().enumerate().find_map(|(index, word)| {
         let name = Path::new(word).file_name()?.to_str()?;
-        if is_python(name) {
-            return on_path(word);
-        }
-        matches!(name, "torchrun" | "accelerate")
-            .then(|| on_path(word))
-            .flatten()
-            .and_then(|script| interpreter_of(&script))
+        let path = if is_python(name) {
+            on_path(word)?
+        } else {
+            let is_launcher = matches!(name, "torchrun" | "accelerate");
+            interpreter_of(&on_path(word).filter(|_| is_launcher)?)?
+        };
+        Some(Interpreter { path, is_started: index == 0 })
     })
 }
 
@@ -164,9 +190,23 @@ mod tests {
             interpreter(&words)
         };
         let train = OsString::from("train.py");
-        assert_eq!(found(&[&torchrun, &train]).unwrap(), PathBuf::from(&python));
-        assert_eq!(found(&[&python, &train]).unwrap(), PathBuf::from(&python));
+        let expected = |is_started| Interpreter { path: PathBuf::from(&python), is_started };
+        assert_eq!(found(&[&torchrun, &train]).unwrap(), expected(true));
+        assert_eq!(found(&[&python, &train]).unwrap(), expected(true));
+        let sudo = OsString::from("sudo");
+        assert_eq!(found(&[&sudo, &python, &train]).unwrap(), expected(false));
         assert_eq!(found(&[&train]), None);
+    }
+
+    #[test]
+    fn interpreter_that_another_user_can_replace_is_not_executed() {
+        let dir = tempfile::tempdir().unwrap();
+        let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
+        let command = ["sudo".into(), python];
+        assert_eq!(versions(&command).unwrap().len(), 1);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let error = versions(&command).unwrap_err();
+        assert!(error.ends_with("is writable by other users"), "{error}");
     }
 
     #[test]
@@ -174,10 +214,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let answer = "#!/bin/sh\nprintf 'torch\\t2.9.0\\nnoise\\nother\\t1\\nnccl\\t2.27.3\\n'\n";
         let python = script(dir.path(), "python", answer);
-        let found = versions(&[python]);
+        let found = versions(&[python]).unwrap();
         let expected = [("nccl", "2.27.3"), ("torch", "2.9.0")];
         let expected = expected.map(|(a, b)| (a.to_owned(), b.to_owned()));
         assert_eq!(found, BTreeMap::from(expected));
-        assert_eq!(versions(&["/nowhere/python".into()]), BTreeMap::new());
+        assert_eq!(versions(&["/nowhere/python".into()]), Ok(BTreeMap::new()));
     }
 }

@@ -46,6 +46,7 @@ fn lines_of_node(node: &Node, ranks: u64, world: u64) -> Vec<Line> {
         facts.container.map(container),
         facts.coordinator.as_ref().map(coordinator),
         Some(gpus(facts, ranks)),
+        facts.unread_packages.as_deref().map(unread_packages),
     ];
     lines.into_iter().flatten().collect()
 }
@@ -228,6 +229,11 @@ fn coordinator(it: &Coordinator) -> Line {
         "Start ddp-doctor coordinator --listen 0.0.0.0:PORT there with the same DDP_DOCTOR_TOKEN, admit its \
          port between the nodes, and check the address.",
     )
+}
+
+fn unread_packages(why: &str) -> Line {
+    let reason = format!("The versions of Python packages were not read, because {why}.");
+    Line::info("versions", reason)
 }
 
 fn gpus(facts: &Facts, ranks: u64) -> Line {
