@@ -223,6 +223,13 @@ pub fn arguments(pid: u32) -> Vec<String> {
     zero_separated(pid, "cmdline")
 }
 
+/// Name of the program that a process executes, of which the kernel keeps 15 bytes.
+#[must_use]
+pub fn name(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
 /// Environment of a process at its start; empty if it cannot be read.
 #[must_use]
 pub fn environment(pid: u32) -> Vec<String> {

@@ -30,6 +30,8 @@ const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
 
 /// Prefix of the name of the agent's library, which a process loads when it joins a process group.
 const AGENT: [&str; 1] = ["libddp_doctor.so"];
+/// Names of programs that start ranks.
+const LAUNCHERS: [&str; 3] = ["torchrun", "torch.distributed.run", "torch.distributed.launch"];
 /// Prefix of the name of NCCL's library, by which programs that call NCCL directly are recognized.
 const NCCL: [&str; 1] = ["libnccl.so"];
 
@@ -162,6 +164,9 @@ impl Descendants {
 
     fn check(&mut self, pid: u32) -> Option<LostCapture> {
         self.known.get_mut(&pid)?.checks += 1;
+        if !proc::is_own(pid) {
+            return self.check_foreign(pid);
+        }
         let arguments = proc::arguments(pid);
         let environment = proc::environment(pid);
         self.note_rank(pid, &arguments, &environment);
@@ -193,6 +198,27 @@ impl Descendants {
         })
     }
 
+    /// Checks a process of another user only by its name: that user can make a read of its memory, arguments and
+    /// environment block forever.
+    fn check_foreign(&mut self, pid: u32) -> Option<LostCapture> {
+        let name = proc::name(pid)?;
+        let user = proc::owner(pid)?;
+        let runs_python = name.starts_with("python") || LAUNCHERS.contains(&&*name);
+        if !runs_python || self.parent_is_reported(pid) {
+            return None;
+        }
+        let known = self.known.get_mut(&pid)?;
+        known.checks = CHECKS.len();
+        known.is_reported = true;
+        Some(LostCapture {
+            pid,
+            rank: None,
+            text: format!(
+                "{name} (process {pid}) is not captured: it belongs to user {user}, not to that of ddp-doctor"
+            ),
+        })
+    }
+
     fn parent_is_reported(&self, pid: u32) -> bool {
         self.descends_from(pid, |_, known| known.is_reported)
     }
@@ -202,7 +228,8 @@ impl Descendants {
     fn helps(&self, pid: u32, rank: Option<u32>) -> bool {
         self.descends_from(pid, |above, known| {
             let is_this_rank = rank.is_some() && known.rank == rank;
-            (is_this_rank && proc::maps_library(above, &TORCH)) || proc::maps_library(above, &AGENT)
+            let maps = |library| proc::is_own(above) && proc::maps_library(above, library);
+            (is_this_rank && maps(&TORCH)) || maps(&AGENT)
         })
     }
 
@@ -340,7 +367,7 @@ fn isolating_flag(arguments: &[String]) -> Option<char> {
 fn is_launcher(arguments: &[String]) -> bool {
     arguments.iter().take(8).any(|argument| {
         let name = argument.rsplit('/').next().unwrap_or_default();
-        ["torchrun", "torch.distributed.run", "torch.distributed.launch"].contains(&name)
+        LAUNCHERS.contains(&name)
     })
 }
 
