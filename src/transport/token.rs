@@ -1,9 +1,8 @@
 //! The secret that the nodes and viewers of a job share.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
@@ -81,8 +80,7 @@ impl Token {
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let shown = path.display().to_string();
         let unreadable = |error| TokenError::Unreadable { path: shown.clone(), error };
-        let find = File::options().read(true).custom_flags(libc::O_PATH).open(path);
-        let found = find.map_err(unreadable)?;
+        let found = input_files::reach(path).map_err(unreadable)?;
         let metadata = found.metadata().map_err(unreadable)?;
         // A FIFO without a writer would block.
         if !metadata.is_file() {
@@ -146,7 +144,7 @@ impl Credentials {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
     use super::*;
 
@@ -164,6 +162,22 @@ mod tests {
         for other in ["", "0123456789abcdeF", "0123456789abcdef "] {
             assert!(!token.is(other.as_bytes()), "{other}");
         }
+    }
+
+    #[test]
+    fn token_file_behind_a_link_of_another_user_is_not_read() {
+        if sys::user_id() != 0 {
+            return; // only root can change the owner of a link
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("secret"), dir.path().join("token"));
+        fs::write(&path, TEXT).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&path, &link).unwrap();
+        assert!(Token::read(&link).is_ok());
+        lchown(&link, Some(65534), None).unwrap();
+        let error = Token::read(&link).unwrap_err().to_string();
+        assert!(error.contains("65534"), "{error}");
     }
 
     #[test]
