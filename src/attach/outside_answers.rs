@@ -1,5 +1,6 @@
 //! The child process that reads processes of other users ([`super::outside`]).
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -17,11 +18,11 @@ use crate::node::stack_reader::native::FunctionCache;
 ///
 /// If the input cannot be read.
 pub fn serve(input: impl BufRead, output: impl Write + Send + 'static) -> io::Result<()> {
-    let cache = Arc::new(FunctionCache::default());
+    let caches = CachesByUser::default();
     let output = Arc::new(Mutex::new(output));
     for line in input.lines() {
         let request: Request = serde_json::from_str(&line?)?;
-        let (cache, output) = (Arc::clone(&cache), Arc::clone(&output));
+        let (cache, output) = (caches.cache_of(request.pid), Arc::clone(&output));
         let answer = move || {
             let answer = request.answer(&cache);
             let Ok(length) = u32::try_from(answer.len()) else { return };
@@ -37,6 +38,27 @@ pub fn serve(input: impl BufRead, output: impl Write + Send + 'static) -> io::Re
     Ok(())
 }
 
+/// A cache for each user, since names are read from memory, which its user can change.
+#[derive(Debug, Default)]
+struct CachesByUser(Mutex<HashMap<u32, Arc<FunctionCache>>>);
+
+impl CachesByUser {
+    /// Maximum number of users with a cache.
+    const MAX: usize = 64;
+
+    /// The cache of the user of a process.
+    fn cache_of(&self, pid: u32) -> Arc<FunctionCache> {
+        let mut caches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = caches.len() < Self::MAX;
+        match proc::owner(pid) {
+            Some(user) if has_room || caches.contains_key(&user) => {
+                Arc::clone(caches.entry(user).or_default())
+            }
+            _ => Arc::default(),
+        }
+    }
+}
+
 impl Request {
     fn answer(&self, cache: &FunctionCache) -> Vec<u8> {
         let pid = self.pid;
@@ -49,5 +71,30 @@ impl Request {
             Question::Arguments => serde_json::to_vec(&proc::arguments(pid)),
         };
         json.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::host::sys;
+
+    #[test]
+    fn users_share_no_cache() {
+        if sys::user_id() != 0 {
+            return; // only root starts processes of other users
+        }
+        let sleep = |user| Command::new("sleep").arg("30").uid(user).spawn().unwrap();
+        let mut processes = [sleep(65533), sleep(65534), sleep(65534)];
+        let caches = CachesByUser::default();
+        let [one, other, same] = [0, 1, 2].map(|it: usize| caches.cache_of(processes[it].id()));
+        processes.iter_mut().for_each(|it| {
+            it.kill().unwrap();
+            it.wait().unwrap();
+        });
+        assert!(!Arc::ptr_eq(&one, &other) && Arc::ptr_eq(&other, &same));
     }
 }
