@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirEntryExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::ProcessState;
@@ -205,8 +205,22 @@ pub fn pid_namespace() -> String {
 ///
 /// If `/proc` cannot be read.
 pub fn all() -> io::Result<Vec<u32>> {
-    let entries = fs::read_dir("/proc")?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    Ok(all_with_inodes()?.into_iter().map(|(pid, _)| pid).collect())
+}
+
+/// Pids of all processes, with the inode of their directory in `/proc`: another process with the same pid has another
+/// inode, and the same process can get another one, too.
+///
+/// # Errors
+///
+/// Like [`all`].
+pub fn all_with_inodes() -> io::Result<Vec<(u32, u64)>> {
+    let entries = fs::read_dir("/proc")?.flatten();
+    let process = |entry: fs::DirEntry| {
+        let inode = entry.ino();
+        Some((entry.file_name().to_str()?.parse().ok()?, inode))
+    };
+    Ok(entries.filter_map(process).collect())
 }
 
 /// Pids of the children of a process.

@@ -73,6 +73,8 @@ pub struct Descendants {
 #[derive(Debug)]
 struct ProcessEntry {
     start_ticks: u64,
+    /// Inode of its directory in `/proc`.
+    inode: u64,
     parent: u32,
     is_below: bool,
     first_seen: Instant,
@@ -83,10 +85,12 @@ struct ProcessEntry {
 }
 
 impl ProcessEntry {
-    /// Whether the pid of a process of the job is still that of this process. Others, which can be many, are not examined
-    /// again.
-    fn is_current(&self, pid: u32) -> bool {
-        !self.is_below || Stat::read(pid).is_ok_and(|it| it.start_ticks == self.start_ticks)
+    /// Compares a process that has its pid now; `true`: it is this one. Of processes that are not of the job, which can
+    /// be many, only those with another inode are read again.
+    fn recognize(&mut self, pid: u32, inode: u64) -> bool {
+        let is_same = std::mem::replace(&mut self.inode, inode) == inode;
+        is_same && !self.is_below
+            || Stat::read(pid).is_ok_and(|it| it.start_ticks == self.start_ticks)
     }
 }
 
@@ -113,30 +117,32 @@ impl Descendants {
     /// `/proc/PID/stat` only of processes that are new since the last call, and of those of the job.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
         // Without the list, every known process would seem to have ended.
-        let Ok(mut pids) = proc::all() else {
+        let Ok(processes) = proc::all_with_inodes() else {
             return Vec::new();
         };
         // Parents come before their children, unless pids have wrapped around in between.
-        pids.sort_unstable();
-        self.known.retain(|pid, known| pids.binary_search(pid).is_ok() && known.is_current(*pid));
+        let inodes: BTreeMap<u32, u64> = processes.into_iter().collect();
+        self.known.retain(|&pid, known| {
+            inodes.get(&pid).is_some_and(|inode| known.recognize(pid, *inode))
+        });
         loop {
             let before = self.known.len();
-            for &pid in &pids {
+            for &pid in inodes.keys() {
                 if !self.known.contains_key(&pid) {
-                    self.discover(pid, &pids, now);
+                    self.discover(pid, &inodes, now);
                 }
             }
             if self.known.len() == before {
                 break;
             }
         }
-        let due: Vec<u32> = pids.into_iter().filter(|pid| self.is_due(*pid, now)).collect();
+        let due: Vec<u32> = inodes.into_keys().filter(|pid| self.is_due(*pid, now)).collect();
         due.into_iter().filter_map(|pid| self.check(pid)).collect()
     }
 
-    fn discover(&mut self, pid: u32, pids: &[u32], now: Instant) {
-        let Ok(stat) = Stat::read(pid) else { return };
-        if !self.known.contains_key(&stat.parent) && pids.binary_search(&stat.parent).is_ok() {
+    fn discover(&mut self, pid: u32, inodes: &BTreeMap<u32, u64>, now: Instant) {
+        let (Some(&inode), Ok(stat)) = (inodes.get(&pid), Stat::read(pid)) else { return };
+        if !self.known.contains_key(&stat.parent) && inodes.contains_key(&stat.parent) {
             // A later pass discovers it, once its parent is known.
             return;
         }
@@ -145,6 +151,7 @@ impl Descendants {
             || self.known.get(&stat.parent).is_some_and(|parent| parent.is_below);
         let known = ProcessEntry {
             start_ticks: stat.start_ticks,
+            inode,
             parent: stat.parent,
             is_below,
             first_seen: now,
@@ -429,6 +436,7 @@ mod tests {
     fn entry(parent: u32, start_ticks: u64) -> ProcessEntry {
         ProcessEntry {
             start_ticks,
+            inode: 0,
             parent,
             is_below: true,
             first_seen: Instant::now(),
@@ -464,9 +472,13 @@ mod tests {
     fn process_with_a_reused_pid_is_examined_anew() {
         let own = std::process::id();
         let mut following = Descendants::new(own, None);
-        following.known.insert(own, entry(1, 1));
-        following.scan(Instant::now());
-        assert_eq!(following.known[&own].start_ticks, Stat::read(own).unwrap().start_ticks);
+        for is_below in [true, false] {
+            following.known.insert(own, ProcessEntry { is_below, ..entry(1, 1) });
+            following.scan(Instant::now());
+            let known = &following.known[&own];
+            assert_eq!(known.start_ticks, Stat::read(own).unwrap().start_ticks);
+            assert!(known.is_below);
+        }
     }
 
     #[test]
