@@ -148,7 +148,13 @@ impl Dir {
         let path = path.unwrap_or_else(|_| self.path.clone());
         match Self::open(&path) {
             Ok(found) if found.identity().ok() == self.identity().ok() => found,
-            _ => Self { path, ..self },
+            // Somebody else can have caused this, and may control a part of the path that was not seen.
+            _ => Self {
+                changeable: self.changeable.or_else(|| Some(path.clone())),
+                writable: self.writable.or_else(|| Some(path.clone())),
+                path,
+                ..self
+            },
         }
     }
 
@@ -536,4 +542,22 @@ pub(super) fn component(name: &OsStr) -> io::Result<CString> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(CString::new(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A user who can rename it, or forbid the way to it, can cause the same.
+    #[test]
+    fn directory_that_is_not_found_from_the_root_counts_as_changeable() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run");
+        let dir = Dir::ensure_private(&path).unwrap();
+        assert_eq!(dir.changeable_by_others().unwrap(), None);
+        std::fs::remove_dir(&path).unwrap();
+        let lost = dir.canonical();
+        assert_eq!(lost.changeable_by_others().unwrap(), Some(lost.path()));
+        assert!(lost.writable_by_others().unwrap().is_some());
+    }
 }
