@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use ddp_doctor::diagnosis::event::{Event, ProcessId};
 use ddp_doctor_proto::v1::event::Kind;
 
+#[path = "../../tests/support/scenario/journal/gpus.rs"]
+mod gpus;
 #[path = "../../tests/support/scenario/journal/messages.rs"]
 mod messages;
 #[path = "../../tests/support/scenario/journal/process.rs"]

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{
-    Confidence, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity, RankState, Report, Role,
-    Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
+    Confidence, DeviceActivity, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity,
+    RankDevice, RankState, Report, Role, Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
 };
 use ddp_doctor_proto::{NoteKind, catalogue};
 
@@ -51,7 +51,7 @@ use event::{Call, ProcessId};
 use findings::{Draft, Key, Rule};
 use input::provenance::Provenance;
 use input::roster::Roster;
-use model::{Attempt, Attempts, Doing, Ending, Model, Process, Target};
+use model::{Attempt, Attempts, Doing, Ending, Gpu, Model, Process, Target};
 use retained::Retained;
 use situation::{LostTime, Situation};
 use timing::Timing;
@@ -367,6 +367,8 @@ impl Engine {
             _ if process.is_stopped() => RankState::Stopped,
             _ => RankState::Running,
         };
+        let gpu = self.model.gpus.used_by(process);
+        let used = gpu.filter(|_| !process.has_ended());
         Rank {
             rank,
             attempt,
@@ -379,7 +381,11 @@ impl Engine {
             blocked_on: stacks::blocked_on(&self.model, process),
             waiting_in,
             activity: None,
-            memory: process.memory.reported(),
+            device: gpu.map(|gpu| RankDevice {
+                activity: used.map_or(DeviceActivity::Unknown, Gpu::activity),
+                ..gpu.reported()
+            }),
+            memory: process.memory.reported(used.and_then(Gpu::free_memory)),
         }
     }
 
@@ -531,6 +537,7 @@ fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
             waiting.waited_ms = None;
         }
         rank.memory = None;
+        rank.device = rank.device.map(|it| RankDevice { activity: DeviceActivity::Unknown, ..it });
         rank
     };
     let same = |(a, b): (&Rank, &Rank)| a == b || timeless(a) == timeless(b);

@@ -16,6 +16,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, VERSION, v1};
 use v1::event::Kind;
 
+use super::gpus;
 use super::limits::Limits;
 pub use super::memory::Memory;
 use super::stacks;
@@ -346,6 +347,16 @@ impl Decoder {
                     at,
                 });
             }
+            Kind::GpuSample(sample) => out.push(Event::GpuSampled {
+                gpu: gpus::identity(sample.gpu.as_ref(), &self.host)?,
+                at: self.time(sample.unix_ns),
+                sample: gpus::sample(&sample),
+            }),
+            Kind::GpuFault(fault) => out.push(Event::GpuFailed {
+                gpu: gpus::identity(fault.gpu.as_ref(), &self.host)?,
+                at: self.time(fault.unix_ns),
+                kind: gpus::fault(&fault),
+            }),
             Kind::Interrupted(asked) => {
                 out.push(Event::Interrupted { signal: asked.signal, at: self.time(asked.unix_ns) });
             }

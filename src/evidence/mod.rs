@@ -6,6 +6,7 @@
 pub mod blackbox;
 pub mod decode;
 pub mod digest;
+mod gpus;
 pub mod journal;
 mod limits;
 pub mod members;

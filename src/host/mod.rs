@@ -5,6 +5,7 @@ mod box_owner;
 pub mod boxes;
 pub mod cgroup;
 pub mod files;
+pub mod gpu;
 pub mod input_files;
 pub mod log;
 pub mod names;

@@ -33,6 +33,8 @@ scalable! {
         /// Maximum time between two scheduling samples that are reported, whether or not they
         /// differ.
         pub scheduling_heartbeat: seconds(60),
+        /// Maximum time between two samples of a GPU that are reported, whether or not they differ.
+        pub gpu_heartbeat: seconds(60),
         /// Time from the detection of a process that will become a rank to the first capture of its
         /// stacks while it has not joined; the next captures follow after once, twice, … this time.
         pub unjoined_capture_interval: seconds(2),

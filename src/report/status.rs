@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use ddp_doctor_proto::report::{Rank, RankActivity, RankMemory, RankState, Report, Role, Where};
+use ddp_doctor_proto::report::{
+    DeviceActivity, Rank, RankActivity, RankDevice, RankMemory, RankState, Report, Role, Where,
+};
 use ddp_doctor_proto::words::of_group;
 
 use super::text::{Style, about, duration, ended, plain};
@@ -71,6 +73,9 @@ fn rank_words(rank: &Rank) -> String {
     if let Some(place) = place {
         text.push_str(&format!(", {}", line(place)));
     }
+    if let Some(device) = &rank.device {
+        text.push_str(&format!(", {}", device_words(device)));
+    }
     if let Some(memory) = rank.memory.as_ref().and_then(memory_words) {
         text.push_str(&format!(", {memory}"));
     }
@@ -82,6 +87,16 @@ fn rank_words(rank: &Rank) -> String {
         text.push_str(&format!(" on {}", plain(&rank.host)));
     }
     text
+}
+
+/// "GPU 3 spinning, Xid 79".
+fn device_words(device: &RankDevice) -> String {
+    let activity = match device.activity {
+        DeviceActivity::Unknown => String::new(),
+        activity => format!(" {activity}"),
+    };
+    let xid = device.last_xid.map(|xid| format!(", Xid {xid}"));
+    format!("GPU {}{activity}{}", device.index, xid.unwrap_or_default())
 }
 
 /// "rss 900 MiB, GPU tensors 30.0 GiB, GPU reserved 40.0 GiB".
@@ -141,6 +156,17 @@ mod tests {
         let expected = "waiting, step 8, rss 900 MiB, GPU tensors 30.0 GiB, GPU reserved 40.0 GiB, \
                         GPU largest free block 9.0 GiB, pid 1 on node";
         assert_eq!(rank_words(&rank), expected);
+    }
+
+    #[test]
+    fn device_of_a_rank_is_shown_with_its_latest_error() {
+        let mut rank = report().ranks.remove(0);
+        let mut device = RankDevice { index: 3, ..RankDevice::default() };
+        rank.device = Some(device.clone());
+        assert_eq!(rank_words(&rank), "waiting, step 8, GPU 3, pid 1 on node");
+        (device.activity, device.last_xid) = (DeviceActivity::Spinning, Some(79));
+        rank.device = Some(device);
+        assert_eq!(rank_words(&rank), "waiting, step 8, GPU 3 spinning, Xid 79, pid 1 on node");
     }
 
     #[test]

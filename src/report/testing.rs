@@ -89,6 +89,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         waiting_in: None,
         blocked_on: None,
         activity: None,
+        device: None,
         memory: None,
     };
     vec![

@@ -3,6 +3,7 @@
 //!
 //! * `bystanders`: processes that inherit the preloaded library and are not ranks.
 //! * `comm_memory`: GPU memory that NCCL holds.
+//! * `gpus`: what the driver reports of the GPUs of ranks.
 //! * `layers`: PyTorch jobs, captured by the hooks of c10d and by the preloaded library.
 //! * `profiler`: the profiler plugin.
 //! * `soname`: programs that load NCCL by its name.
@@ -11,6 +12,7 @@
 
 mod bystanders;
 mod comm_memory;
+mod gpus;
 mod layers;
 mod profiler;
 mod real;

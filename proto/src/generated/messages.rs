@@ -801,6 +801,54 @@ impl BlockKind {
         }
     }
 }
+/// What slows the clocks of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GpuSlowdown {
+    Unspecified = 0,
+    /// Nothing, or only that it is idle.
+    None = 1,
+    /// Its clocks were set lower.
+    Setting = 2,
+    /// It would need more power than its limit.
+    PowerLimit = 3,
+    /// Its hardware, without a further reason.
+    Hardware = 4,
+    /// The power supply asked for it.
+    PowerBrake = 5,
+    /// Its temperature.
+    Heat = 6,
+}
+impl GpuSlowdown {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GPU_SLOWDOWN_UNSPECIFIED",
+            Self::None => "GPU_SLOWDOWN_NONE",
+            Self::Setting => "GPU_SLOWDOWN_SETTING",
+            Self::PowerLimit => "GPU_SLOWDOWN_POWER_LIMIT",
+            Self::Hardware => "GPU_SLOWDOWN_HARDWARE",
+            Self::PowerBrake => "GPU_SLOWDOWN_POWER_BRAKE",
+            Self::Heat => "GPU_SLOWDOWN_HEAT",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GPU_SLOWDOWN_UNSPECIFIED" => Some(Self::Unspecified),
+            "GPU_SLOWDOWN_NONE" => Some(Self::None),
+            "GPU_SLOWDOWN_SETTING" => Some(Self::Setting),
+            "GPU_SLOWDOWN_POWER_LIMIT" => Some(Self::PowerLimit),
+            "GPU_SLOWDOWN_HARDWARE" => Some(Self::Hardware),
+            "GPU_SLOWDOWN_POWER_BRAKE" => Some(Self::PowerBrake),
+            "GPU_SLOWDOWN_HEAT" => Some(Self::Heat),
+            _ => None,
+        }
+    }
+}
 /// A batch of events in the order in which the node observed them. The journal of a run is a
 /// sequence of the same messages. An empty report shows that the node is alive.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -833,7 +881,7 @@ pub struct Segment {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 60, 61, 62"
+        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 51, 52, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -873,6 +921,10 @@ pub mod event {
         RankStarted(super::RankStarted),
         #[prost(message, tag = "50")]
         SchedulingSample(super::SchedulingSample),
+        #[prost(message, tag = "51")]
+        GpuSample(super::GpuSample),
+        #[prost(message, tag = "52")]
+        GpuFault(super::GpuFault),
         #[prost(message, tag = "60")]
         Digest(super::Digest),
         #[prost(message, tag = "61")]
@@ -1379,6 +1431,119 @@ pub struct SchedulingSample {
     pub memory_pressure_permille: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "12")]
     pub io_pressure_permille: ::core::option::Option<u32>,
+}
+/// A GPU of the node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuIdentity {
+    /// As its driver names it: "GPU-…".
+    #[prost(string, tag = "1")]
+    pub uuid: ::prost::alloc::string::String,
+    /// Its place, "0000:1b:00"; empty: unknown.
+    #[prost(string, tag = "2")]
+    pub pci: ::prost::alloc::string::String,
+    /// Model; empty: unknown.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// Number by which its driver lists it.
+    #[prost(uint32, tag = "4")]
+    pub index: u32,
+}
+/// A process with a context on a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuProcess {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Bytes of the GPU's memory that it holds.
+    #[prost(uint64, optional, tag = "2")]
+    pub memory: ::core::option::Option<u64>,
+}
+/// State of a GPU. Measured about once a second, and sent after a noticeable change: the values hold
+/// until the next sample. Absent fields are not supported or were not measured.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GpuSample {
+    #[prost(message, optional, tag = "1")]
+    pub gpu: ::core::option::Option<GpuIdentity>,
+    /// Time of the measurement, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// Share of the last moments in which a kernel ran, and in which memory was read or written, in
+    /// percent.
+    #[prost(uint32, optional, tag = "3")]
+    pub busy_percent: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub memory_busy_percent: ::core::option::Option<u32>,
+    /// Bytes of memory that no process holds, and all bytes.
+    #[prost(uint64, optional, tag = "5")]
+    pub memory_free: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub memory_total: ::core::option::Option<u64>,
+    /// Processes that compute on it; a limited number.
+    #[prost(message, repeated, tag = "7")]
+    pub processes: ::prost::alloc::vec::Vec<GpuProcess>,
+    /// Power, and the limit in force, in milliwatts.
+    #[prost(uint32, optional, tag = "8")]
+    pub power_mw: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "9")]
+    pub power_limit_mw: ::core::option::Option<u32>,
+    /// Clock of the processors, and its maximum, in MHz.
+    #[prost(uint32, optional, tag = "10")]
+    pub clock_mhz: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "11")]
+    pub max_clock_mhz: ::core::option::Option<u32>,
+    /// What slows that clock, the gravest reason.
+    #[prost(enumeration = "GpuSlowdown", optional, tag = "12")]
+    pub slowdown: ::core::option::Option<i32>,
+    #[prost(uint32, optional, tag = "13")]
+    pub celsius: ::core::option::Option<u32>,
+    /// Generation and width of the PCIe link, as in use and as possible.
+    #[prost(uint32, optional, tag = "14")]
+    pub pcie_generation: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "15")]
+    pub max_pcie_generation: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "16")]
+    pub pcie_width: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "17")]
+    pub max_pcie_width: ::core::option::Option<u32>,
+    /// Packets that were repeated on that link.
+    #[prost(uint64, optional, tag = "18")]
+    pub pcie_replays: ::core::option::Option<u64>,
+    /// Memory errors that could not be corrected, since the driver was loaded.
+    #[prost(uint64, optional, tag = "19")]
+    pub uncorrected_errors: ::core::option::Option<u64>,
+    /// Rows of memory that were replaced because of such errors, whether more are to be at the next reset, and whether
+    /// the replacement failed.
+    #[prost(uint64, optional, tag = "20")]
+    pub remapped_rows: ::core::option::Option<u64>,
+    #[prost(bool, optional, tag = "21")]
+    pub remapping_pending: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "22")]
+    pub remapping_failed: ::core::option::Option<bool>,
+    /// Number of NVLinks, and of those that are up.
+    #[prost(uint32, optional, tag = "23")]
+    pub links: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "24")]
+    pub active_links: ::core::option::Option<u32>,
+    /// The driver can no longer reach it.
+    #[prost(bool, tag = "25")]
+    pub lost: bool,
+}
+/// A GPU reported a fault: one of the fields after the time is set, or the fault is unknown.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuFault {
+    #[prost(message, optional, tag = "1")]
+    pub gpu: ::core::option::Option<GpuIdentity>,
+    /// Time it was reported, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// NVIDIA's number of the error.
+    #[prost(uint64, optional, tag = "3")]
+    pub xid: ::core::option::Option<u64>,
+    /// Number of memory errors that could not be corrected; 0: none.
+    #[prost(uint64, tag = "4")]
+    pub uncorrected_errors: u64,
+    /// The driver can no longer reach it.
+    #[prost(bool, tag = "5")]
+    pub lost: bool,
 }
 /// What the calls of a process amount to, instead of their records. Sent by a node that was asked to,
 /// twice a second, for each process that has made a call.

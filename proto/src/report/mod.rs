@@ -14,8 +14,8 @@ pub use certificate::{
 };
 pub use timestamp::Timestamp;
 pub use words::{
-    ActivityKind, CallState, CauseKind, CertificateKind, Confidence, Effect, RankState, Role,
-    Severity, Verdict,
+    ActivityKind, CallState, CauseKind, CertificateKind, Confidence, DeviceActivity, Effect,
+    RankState, Role, Severity, Verdict,
 };
 
 /// Value of [`Report::schema`].
@@ -338,9 +338,28 @@ pub struct Rank {
     /// What it does while other ranks wait for it; `None`: unknown, or none does.
     #[serde(default)]
     pub activity: Option<RankActivity>,
+    /// The GPU that it uses; `None`: unknown.
+    #[serde(default)]
+    pub device: Option<RankDevice>,
     /// Its memory; `None`: not measured.
     #[serde(default)]
     pub memory: Option<RankMemory>,
+}
+
+/// The GPU of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankDevice {
+    /// Number by which its driver lists it on the host.
+    pub index: u32,
+    /// Model; empty: unknown, `null` in JSON.
+    #[serde(with = "unknown_is_null")]
+    pub name: String,
+    /// As its driver names it: "GPU-…".
+    pub uuid: String,
+    /// What it does.
+    pub activity: DeviceActivity,
+    /// NVIDIA's number of the latest error that it reported during the job; `None`: none.
+    pub last_xid: Option<u64>,
 }
 
 /// Latest measurements of the memory of a rank, in bytes; `None`: not measured.

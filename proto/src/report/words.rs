@@ -121,6 +121,21 @@ words! {
 }
 
 words! {
+    /// What a GPU does.
+    DeviceActivity {
+        /// No kernel runs.
+        Idle = "idle",
+        /// A kernel runs that waits, as one of a collective does for its peers.
+        Spinning = "spinning",
+        /// A kernel computes.
+        Computing = "computing",
+        /// It cannot be measured, or is none of these.
+        #[default]
+        Unknown = "unknown",
+    }
+}
+
+words! {
     /// Why collectives diverged.
     CauseKind {
         /// Ranks had different numbers of batches.

@@ -436,6 +436,8 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::RankStarted(_)
         | Event::EvidenceEnded { .. }
         | Event::Clock { .. }
+        | Event::GpuSampled { .. }
+        | Event::GpuFailed { .. }
         | Event::Silent { .. }
         | Event::Interrupted { .. }
         | Event::UnplacedFailure(_)

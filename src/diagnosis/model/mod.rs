@@ -14,6 +14,7 @@ mod apply;
 mod arrivals;
 mod ddp_models;
 mod gaps;
+mod gpus;
 mod group;
 pub mod history;
 mod ids;
@@ -27,6 +28,7 @@ pub use ddp_models::{
     ReplicaValues, Replicas, is_apart, parse,
 };
 pub use gaps::Gaps;
+pub use gpus::{Gpu, Gpus};
 pub use group::{
     Averaged, Buckets, Clash, CreationRequest, Creations, Crossing, Crossings, Group, Join,
     JoinedCall, MAX_JOINS_AFTER, MAX_MISFITS, Meeting, MeetingPoint, Member, Request, Traffic,
@@ -103,6 +105,8 @@ pub struct Model {
     pub interrupted: Option<Timestamp>,
     /// Clocks of the hosts.
     pub clocks: BTreeMap<Arc<str>, Clock>,
+    /// GPUs of the nodes.
+    pub gpus: Gpus,
     /// Nodes that have stopped reporting, and since when.
     pub silent: BTreeMap<u32, Timestamp>,
     /// Failures of processes whose rank the evidence does not state.

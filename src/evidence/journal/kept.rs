@@ -29,7 +29,9 @@ pub struct Kept {
     hello: Option<v1::Hello>,
     started: BTreeMap<(u32, u64), v1::RankStarted>,
     processes: BTreeMap<u64, Process>,
-    /// Notes, and requests to end the job.
+    /// The latest sample of each GPU, by UUID.
+    gpus: BTreeMap<String, v1::GpuSample>,
+    /// Notes, faults of GPUs, and requests to end the job.
     rare: Rare<Kind>,
 }
 
@@ -41,7 +43,7 @@ impl Kept {
             Kind::RankStarted(it) => {
                 self.started.insert((it.pid, it.start_ticks), it.clone());
             }
-            Kind::Note(_) | Kind::Interrupted(_) | Kind::JobEnded(_) => {
+            Kind::Note(_) | Kind::GpuFault(_) | Kind::Interrupted(_) | Kind::JobEnded(_) => {
                 self.rare.push(kind.clone());
             }
             Kind::Digest(_) | Kind::CaughtUp(_) => {}
@@ -59,6 +61,10 @@ impl Kept {
             Kind::Stacks(it) => self.process(it.process).stood(it),
             Kind::MemorySample(it) => self.process(it.process).memory(it),
             Kind::SchedulingSample(it) => self.process(it.process).scheduled = Some(it.clone()),
+            Kind::GpuSample(it) => {
+                let uuid = it.gpu.as_ref().map_or_else(String::new, |gpu| gpu.uuid.clone());
+                self.gpus.insert(uuid, it.clone());
+            }
         }
     }
 
@@ -72,6 +78,7 @@ impl Kept {
         for (&number, process) in &self.processes {
             process.events(number, &mut out);
         }
+        out.extend(self.gpus.values().cloned().map(Kind::GpuSample));
         out.extend(self.rare.iter().cloned());
         out
     }

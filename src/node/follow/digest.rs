@@ -307,7 +307,7 @@ pub fn is_notable(kind: &Kind) -> bool {
 #[must_use]
 pub const fn is_covered(kind: &Kind) -> bool {
     match kind {
-        Kind::Record(_) | Kind::SchedulingSample(_) => true,
+        Kind::Record(_) | Kind::SchedulingSample(_) | Kind::GpuSample(_) => true,
         Kind::MemorySample(sample) => sample.ticket.is_some(),
         _ => false,
     }

@@ -23,6 +23,7 @@ use crate::node::follow::rank::Rank;
 use crate::node::follow::started_ranks::StartedRanks;
 use crate::node::launch::Launch;
 use crate::node::launch::descendants::Descendants;
+use crate::node::sample::gpus::GpuSampler;
 use crate::node::sample::memory::Memory;
 use crate::node::sample::scheduling::Scheduling;
 use crate::node::source_reader::Sources;
@@ -91,6 +92,7 @@ pub struct Follower {
     arrivals: Option<Arrivals>,
     memory: Memory,
     scheduling: Scheduling,
+    gpus: GpuSampler,
     /// Boxes that could not be opened, each with the time of the first attempt.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that connect later.
@@ -158,6 +160,7 @@ impl Follower {
             started: StartedRanks::new(&timing),
             memory: Memory::new(timing),
             scheduling: Scheduling::new(timing),
+            gpus: GpuSampler::start(timing),
             closed_boxes: HashMap::new(),
             events: Vec::new(),
             last_scheduling: Instant::now(),
@@ -201,6 +204,9 @@ impl Follower {
                 self.poll();
                 self.poll_started(now);
                 self.report_stacks();
+                for fault in self.gpus.poll(now, &mut self.out) {
+                    self.report(Kind::GpuFault(fault));
+                }
                 let stopped = self.last_stopped;
                 let often = stopped.is_some_and(|at| now.duration_since(at) < RECENTLY_STOPPED);
                 let states_every = if often { TICK } else { STATES_INTERVAL };

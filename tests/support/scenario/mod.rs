@@ -45,6 +45,7 @@
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls the function that contains the first |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective`; `ignored-call`: PyTorch ignored a call there |
 //! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `gpu NAME=NUMBER…`, `gpu-fault xid=N\|errors=N\|lost` | a sample of the rank's GPU, `GPU-RANK`: `busy`, `memory-busy` in percent; `power`, `limit` in watts; `clock`, `max-clock`; `free`, `total` in MiB; `width`, `max-width`, `generation`, `max-generation`, `replays`; `celsius`, `links`, `active-links`; `slowdown=heat`; `process=PID`. The GPU reports a fault. `sets gpu=GPU-RANK` says that the rank uses it |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS`: a process below it |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
@@ -66,6 +67,7 @@ use ddp_doctor_proto::report::{Confidence, Finding, MAX_HEADLINE_CHARS, Report, 
 use serde::Deserialize;
 
 mod example;
+mod gpus;
 mod journal;
 mod loops;
 mod memory;

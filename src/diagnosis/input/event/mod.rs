@@ -8,12 +8,14 @@ use ddp_doctor_proto::report::{Exit, Finding, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
 
 mod call;
+mod gpus;
 mod program;
 mod samples;
 
 pub use call::{
     Call, GroupInfo, LowerCall, OnStream, Seat, StalledTransfer, Transfer, Unstated, WaitsFor,
 };
+pub use gpus::{GpuFaultKind, GpuIdentity, GpuSample};
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{
     Blocked, ChildProcess, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank,
@@ -164,6 +166,10 @@ pub enum Event {
     },
     /// How the host scheduled the process during the preceding second.
     Scheduled { process: ProcessId, sample: SchedulingSample, at: Timestamp },
+    /// The state of a GPU of a node was measured. It holds until the next sample.
+    GpuSampled { gpu: Arc<GpuIdentity>, sample: Box<GpuSample>, at: Timestamp },
+    /// A GPU of a node reported a fault.
+    GpuFailed { gpu: Arc<GpuIdentity>, kind: GpuFaultKind, at: Timestamp },
     /// A fact about the parameters of a model whose gradients a group averages.
     Parameters { process: ProcessId, group: Arc<GroupInfo>, said: Parameters, at: Timestamp },
     /// A version or setting that ranks may have to agree on.

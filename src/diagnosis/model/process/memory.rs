@@ -262,18 +262,19 @@ impl Memory {
         }
     }
 
-    /// The latest values, as reported: of the devices, that on which the allocator holds most.
-    pub fn reported(&self) -> Option<RankMemory> {
+    /// The latest values, as reported: of the devices, that on which the allocator holds most. `free`: bytes of
+    /// its device that no process holds, according to the driver.
+    pub fn reported(&self, free: Option<u64>) -> Option<RankMemory> {
         let latest = |gauge: Option<Gauge>| gauge.map(|it| it.latest);
         let held = |it: &&Device| (latest(it.allocated), latest(it.used));
         let device = self.devices.values().map(|it| &**it).max_by_key(held);
-        let free = |it: &Device| it.total?.checked_sub(latest(it.used)?);
+        let unused = |it: &Device| it.total?.checked_sub(latest(it.used)?);
         let memory = RankMemory {
             host_bytes: latest(self.rss),
             device_allocated_bytes: device.and_then(|it| latest(it.allocated)),
             device_reserved_bytes: device.and_then(|it| latest(it.reserved)),
             device_largest_free_bytes: device.and_then(|it| latest(it.largest)),
-            device_free_bytes: device.and_then(free),
+            device_free_bytes: free.or_else(|| device.and_then(unused)),
         };
         (memory != RankMemory::default()).then_some(memory)
     }

@@ -9,6 +9,8 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
+use super::gpus;
+
 /// Encodes events as the protocol messages of a node.
 #[derive(Default)]
 pub(super) struct Encoder {
@@ -92,6 +94,12 @@ impl Encoder {
                     memory_pressure_permille: sample.memory_pressure,
                     io_pressure_permille: None,
                 })]
+            }
+            Event::GpuSampled { gpu, sample, at } => {
+                vec![Kind::GpuSample(gpus::sampled(gpu, sample, *at))]
+            }
+            Event::GpuFailed { gpu, kind, at } => {
+                vec![Kind::GpuFault(gpus::failed(gpu, *kind, *at))]
             }
             Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
                 pid: started.pid,

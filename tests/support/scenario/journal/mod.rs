@@ -12,6 +12,7 @@ use v1::event::Kind;
 use super::{START, Scenario, Script};
 use messages::Encoder;
 
+mod gpus;
 mod messages;
 mod process;
 mod records;

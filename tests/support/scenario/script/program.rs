@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Event, Guard, OtherBranch, Parameters, ThreadId};
+use ddp_doctor::diagnosis::event::{Event, GpuIdentity, Guard, OtherBranch, Parameters, ThreadId};
 use ddp_doctor_proto::{DType, ExceptionKind, GuardForm, GuardSubject, ParameterFact, Spending};
 
 use super::{Line, Writer};
-use crate::support::scenario::memory;
 use crate::support::scenario::values::{forward, scheduling, stacks, two_places};
+use crate::support::scenario::{gpus, memory};
 
 impl Writer<'_> {
     /// Returns false if the line is not about the program.
@@ -58,10 +58,26 @@ impl Writer<'_> {
             "values" => self.parameters(line, values(line)?)?,
             "stack" => Event::Stacks { process, stacks: Arc::new(stacks(at, args)?) },
             "memory" => Event::Memory { process, sample: Box::new(memory::sample(args)?), at },
+            "gpu" => {
+                let sample = Box::new(gpus::sample(args)?);
+                Event::GpuSampled { gpu: self.gpu(rank), sample, at }
+            }
+            "gpu-fault" => Event::GpuFailed { gpu: self.gpu(rank), kind: gpus::fault(args)?, at },
             _ => return Ok(false),
         };
         self.push(rank, line.at, event);
         Ok(true)
+    }
+
+    /// The GPU of a rank.
+    fn gpu(&self, rank: u32) -> Arc<GpuIdentity> {
+        Arc::new(GpuIdentity {
+            host: self.host(rank).1.into(),
+            uuid: format!("GPU-{rank}").into(),
+            name: "NVIDIA H100".into(),
+            index: rank,
+            ..GpuIdentity::default()
+        })
     }
 
     /// What is known of a line of the program.

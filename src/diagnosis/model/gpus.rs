@@ -1,0 +1,200 @@
+//! The GPUs of the nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{DeviceActivity, RankDevice, Timestamp};
+
+use crate::input::event::{GpuFaultKind, GpuIdentity, GpuSample};
+use crate::input::settings;
+use crate::model::Process;
+
+/// Maximum number of GPUs in a job: as many as ranks.
+const MAX_GPUS: usize = super::MAX_WORLD as usize;
+/// Maximum number of faults that are kept of a GPU: the earliest.
+const MAX_FAULTS: usize = 64;
+/// Minimum share of the time in which a kernel runs, in percent, for a GPU that spins.
+const MIN_SPINNING_BUSY: u32 = 95;
+/// Maximum share of the time in which memory is used, in percent, by a kernel that spins.
+const MAX_SPINNING_MEMORY_BUSY: u32 = 1;
+/// Maximum power that a kernel takes which spins, as percentage of the limit: an H100 takes 18 %, and several times
+/// that when it computes.
+const MAX_SPINNING_POWER: u64 = 30;
+/// Minimum power that a GPU takes which computes, as percentage of the limit.
+const MIN_COMPUTING_POWER: u64 = 40;
+/// Maximum share of the time in which a kernel runs, in percent, for an idle GPU.
+const MAX_IDLE_BUSY: u32 = 5;
+
+/// All GPUs, by host and UUID.
+#[derive(Debug, Default)]
+pub struct Gpus(BTreeMap<(Arc<str>, Arc<str>), Gpu>);
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Its identity.
+    pub identity: Arc<GpuIdentity>,
+    /// The latest sample, and its time.
+    pub sample: Option<(Timestamp, Box<GpuSample>)>,
+    /// Faults with their times, the earliest first.
+    pub faults: Vec<(Timestamp, GpuFaultKind)>,
+}
+
+impl Gpus {
+    pub(super) fn sampled(
+        &mut self,
+        gpu: &Arc<GpuIdentity>,
+        sample: Box<GpuSample>,
+        at: Timestamp,
+    ) {
+        let Some(gpu) = self.gpu(gpu) else { return };
+        if gpu.sample.as_ref().is_none_or(|(latest, _)| *latest <= at) {
+            gpu.sample = Some((at, sample));
+        }
+    }
+
+    pub(super) fn failed(&mut self, gpu: &Arc<GpuIdentity>, kind: GpuFaultKind, at: Timestamp) {
+        let Some(gpu) = self.gpu(gpu) else { return };
+        // A node repeats faults to a new coordinator.
+        if let Err(place) = gpu.faults.binary_search(&(at, kind)) {
+            gpu.faults.insert(place, (at, kind));
+            gpu.faults.truncate(MAX_FAULTS);
+        }
+    }
+
+    fn gpu(&mut self, identity: &Arc<GpuIdentity>) -> Option<&mut Gpu> {
+        let key = (Arc::clone(&identity.host), Arc::clone(&identity.uuid));
+        if self.0.len() >= MAX_GPUS && !self.0.contains_key(&key) {
+            return None;
+        }
+        let identity = Arc::clone(identity);
+        Some(self.0.entry(key).or_insert(Gpu { identity, sample: None, faults: Vec::new() }))
+    }
+
+    /// All GPUs.
+    pub fn iter(&self) -> impl Iterator<Item = &Gpu> {
+        self.0.values()
+    }
+
+    /// The GPU that a process uses: the one that it recorded, or else the only one of its host that names it among its
+    /// processes.
+    pub fn used_by(&self, process: &Process) -> Option<&Gpu> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let recorded = process.settings.get(settings::GPU).filter(|it| !it.is_empty());
+        if let Some(recorded) = recorded {
+            if let Some(place) = recorded.strip_prefix("pci ") {
+                return self.on(&process.host).find(|gpu| &*gpu.identity.pci == place);
+            }
+            return self.0.get(&(Arc::clone(&process.host), Arc::clone(recorded)));
+        }
+        let mut using = self.on(&process.host).filter(|gpu| gpu.is_used_by(process.pid));
+        using.next().filter(|_| using.next().is_none())
+    }
+
+    fn on(&self, host: &Arc<str>) -> impl Iterator<Item = &Gpu> {
+        let here = self.0.range((Arc::clone(host), Arc::from(""))..);
+        here.take_while(|((of, _), _)| *of == *host).map(|(_, gpu)| gpu)
+    }
+}
+
+impl Gpu {
+    fn is_used_by(&self, pid: u32) -> bool {
+        let sample = self.sample.as_ref();
+        sample.is_some_and(|(_, sample)| sample.processes.iter().any(|(it, _)| *it == pid))
+    }
+
+    /// What it does, according to the latest sample.
+    pub fn activity(&self) -> DeviceActivity {
+        self.sample.as_ref().map_or(DeviceActivity::Unknown, |(_, sample)| activity(sample))
+    }
+
+    /// Bytes of its memory that no process holds.
+    pub fn free_memory(&self) -> Option<u64> {
+        self.sample.as_ref()?.1.memory_free
+    }
+
+    /// Its identity and latest error, as reported.
+    pub fn reported(&self) -> RankDevice {
+        let xids = self.faults.iter().rev().filter_map(|(_, kind)| match kind {
+            GpuFaultKind::Xid(xid) => Some(*xid),
+            _ => None,
+        });
+        RankDevice {
+            index: self.identity.index,
+            name: self.identity.name.to_string(),
+            uuid: self.identity.uuid.to_string(),
+            activity: DeviceActivity::Unknown,
+            last_xid: { xids }.next(),
+        }
+    }
+}
+
+/// A kernel of a collective that waits for peers reads flags in a loop: it occupies the GPU, but not its memory, and takes
+/// little power. What fits none of these kinds is unknown.
+fn activity(sample: &GpuSample) -> DeviceActivity {
+    let Some(busy) = sample.busy.filter(|_| !sample.lost) else { return DeviceActivity::Unknown };
+    if busy <= MAX_IDLE_BUSY {
+        return DeviceActivity::Idle;
+    }
+    let limit = sample.power_limit.filter(|&it| it > 0);
+    let power = sample.power.zip(limit);
+    let Some(power) = power.map(|(power, limit)| u64::from(power) * 100 / u64::from(limit)) else {
+        return DeviceActivity::Unknown;
+    };
+    let is_in_memory = sample.memory_busy.is_none_or(|it| it > MAX_SPINNING_MEMORY_BUSY);
+    if busy >= MIN_SPINNING_BUSY && !is_in_memory && power <= MAX_SPINNING_POWER {
+        DeviceActivity::Spinning
+    } else if power >= MIN_COMPUTING_POWER {
+        DeviceActivity::Computing
+    } else {
+        DeviceActivity::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activity_follows_from_utilization_and_power() {
+        let of = |busy, memory_busy, watts: u32| {
+            activity(&GpuSample {
+                busy: Some(busy),
+                memory_busy: Some(memory_busy),
+                power: Some(watts * 1000),
+                power_limit: Some(700_000),
+                ..GpuSample::default()
+            })
+        };
+        assert_eq!(of(0, 0, 70), DeviceActivity::Idle);
+        assert_eq!(of(100, 0, 127), DeviceActivity::Spinning);
+        assert_eq!(of(100, 40, 600), DeviceActivity::Computing);
+        assert_eq!(
+            of(100, 0, 600),
+            DeviceActivity::Computing,
+            "a product of matrices in the cache"
+        );
+        assert_eq!(of(100, 40, 127), DeviceActivity::Unknown);
+        assert_eq!(of(50, 0, 127), DeviceActivity::Unknown);
+        let lost = GpuSample { busy: Some(0), lost: true, ..GpuSample::default() };
+        assert_eq!(activity(&lost), DeviceActivity::Unknown);
+    }
+
+    #[test]
+    fn latest_sample_and_earliest_faults_count_in_any_order() {
+        let gpu = Arc::new(GpuIdentity { uuid: "GPU-1".into(), ..GpuIdentity::default() });
+        let mut gpus = Gpus::default();
+        for at in [3, 1, 2] {
+            let sample = GpuSample { busy: Some(at), ..GpuSample::default() };
+            gpus.sampled(&gpu, Box::new(sample), Timestamp(at.into()));
+            gpus.failed(&gpu, GpuFaultKind::Xid(at.into()), Timestamp(at.into()));
+        }
+        gpus.failed(&gpu, GpuFaultKind::Xid(1), Timestamp(1));
+        let gpu = gpus.iter().next().unwrap();
+        assert_eq!(gpu.sample.as_ref().unwrap().1.busy, Some(3));
+        assert_eq!(gpu.faults[0], (Timestamp(1), GpuFaultKind::Xid(1)));
+        assert_eq!((gpu.faults.len(), gpu.reported().last_xid), (3, Some(3)));
+    }
+}
