@@ -116,6 +116,7 @@ codes! {
     DD604 "slow-communication" Warning Slows;
     DD605 "sync-bound" Warning Slows;
     DD701 "replica-divergence" Critical Corrupts;
+    DD801 "gpu-fault" Critical None;
     DD901 "evidence-incomplete" Note None;
     DD902 "records-lost" Note None;
     DD903 "clock-skew" Note None;

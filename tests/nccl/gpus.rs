@@ -6,11 +6,12 @@ use std::sync::OnceLock;
 
 use ddp_doctor_proto::report::{DeviceActivity, Report, Verdict};
 
-use super::{library, linked};
+use super::{library, source};
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::initiating;
 
-/// GPUs of three ranks, of which one waits for its peers and one computes.
+/// GPUs of three ranks, of which one computes and the others wait for it.
 const GPUS: &str = "\
 0 uuid GPU-a
 1 uuid GPU-b
@@ -20,6 +21,10 @@ const GPUS: &str = "\
 0 memory-busy 0
 0 power 127000
 0 power-limit 700000
+2 busy 100
+2 memory-busy 0
+2 power 127000
+2 power-limit 700000
 1 busy 100
 1 memory-busy 40
 1 power 600000
@@ -37,10 +42,11 @@ fn nvml() -> Option<&'static Path> {
     Some(NVML.get_or_init(compile))
 }
 
-/// Runs three ranks of `jobs/nccl/job.c` without a fault, each of which begins once its GPU has reported it, after
-/// these commands.
-fn job(commands: &str, faults: &str) -> Option<(Finished, Report)> {
-    let (doubles, nvml, rank) = (Doubles::get()?, nvml()?, linked()?.first()?);
+/// Runs three ranks of a program of `jobs/nccl`, each of which begins once its GPU has reported it, after these commands.
+fn job(variant: &str, options: &[&str], commands: &str) -> Option<(Finished, Report)> {
+    let (doubles, nvml) = (Doubles::get()?, nvml()?);
+    let rank =
+        doubles.compile(&source("stream_never_ends.c"), &format!("{variant}-on-gpus"), options);
     let dir = tempfile::tempdir().unwrap();
     let gpus = dir.path().join("gpus");
     fs::write(&gpus, GPUS).unwrap();
@@ -48,18 +54,20 @@ fn job(commands: &str, faults: &str) -> Option<(Finished, Report)> {
         r#"echo "$RANK process $$ 1000" >>"$NVML_DOUBLE"
         until [ -e "$NVML_DOUBLE.$$" ]; do sleep 0.02; done
         {commands}
-        exec {} count healthy"#,
+        exec {}"#,
         rank.display()
     );
     let mut run = program(dir.path());
     run.args(["run", "--nccl", "always", "--report", "report.json"])
-        .args(["--on-hang", "kill", "--kill-after", "0.5", "--stall-after", "2", "--"])
+        .args(["--on-hang", "kill", "--kill-after", "0.5", "--stall-after", "4", "--"])
         .args(doubles.launch(3, Path::new("/bin/sh")))
         .args(["-c", &rank])
         .env("DDP_DOCTOR_NCCL_LIBRARY", library())
         .env("DDP_DOCTOR_NVML_LIBRARY", nvml)
         .env("NVML_DOUBLE", &gpus)
-        .env("NCCL_DOUBLE_FAULTS", faults)
+        .env("DDP_DOCTOR_NCCL_COMPLETION", "1")
+        // Longer than the finding takes to appear.
+        .env("PATIENCE_MS", "120000")
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let report = fs::read(dir.path().join("report.json")).unwrap();
@@ -68,7 +76,7 @@ fn job(commands: &str, faults: &str) -> Option<(Finished, Report)> {
 
 #[test]
 fn gpus_of_ranks_are_reported_without_a_finding() {
-    let Some((finished, report)) = job("", "") else { return };
+    let Some((finished, report)) = job("healthy", &[], "") else { return };
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!((report.verdict, &report.findings[..]), (Verdict::Healthy, &[][..]));
     let devices: Vec<_> = report.ranks.iter().map(|it| it.device.clone().unwrap()).collect();
@@ -77,4 +85,23 @@ fn gpus_of_ranks_are_reported_without_a_finding() {
     assert_eq!((&*devices[1].name, devices[1].last_xid), ("NVIDIA H100", None));
     // The ranks have ended.
     assert!(devices.iter().all(|it| it.activity == DeviceActivity::Unknown), "{devices:?}");
+}
+
+#[test]
+fn lost_gpu_explains_a_collective_that_never_ends() {
+    let fault = r#"[ "$RANK" != 1 ] || printf '1 lost 1\n1 xid 79\n' >>"$NVML_DOUBLE""#;
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], fault) else { return };
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD801", &[1][..]), "{finished}");
+    let finding = &report.findings[0];
+    assert_eq!(finding.ranks.victims, [0, 2], "{finished}");
+    assert!(finding.summary.contains("Xid 79: it has fallen off the bus"), "{finding:#?}");
+    assert_eq!(report.ranks[1].device.as_ref().unwrap().last_xid, Some(79));
+}
+
+#[test]
+fn gpu_that_computes_keeps_the_others_waiting() {
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], "") else { return };
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD116", &[1][..]), "{finished}");
 }

@@ -19,6 +19,7 @@ use crate::situation::{Breach, Situation, Stall, StallOrigin};
 
 pub mod advice;
 pub(crate) mod ddp;
+pub(crate) mod devices;
 pub(crate) mod draft;
 pub(crate) mod facts;
 pub(crate) mod gaps;
@@ -179,6 +180,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD604, Precedence::Hint, Always, Any(speed::slow_communication::detect)),
     row(&catalogue::DD605, Precedence::Hint, Always, Any(speed::sync_bound::detect)),
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
+    row(&catalogue::DD801, Precedence::Settings, Always, Any(devices::gpu_fault::detect)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_about_ranks)),
     row(&catalogue::DD901, Precedence::Evidence, Always, Any(gaps::evidence_incomplete::other_notes)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_of_logs)),

@@ -1,6 +1,6 @@
 //! The GPUs of the nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{DeviceActivity, RankDevice, Timestamp};
@@ -11,6 +11,8 @@ use crate::model::Process;
 
 /// Maximum number of GPUs in a job: as many as ranks.
 const MAX_GPUS: usize = super::MAX_WORLD as usize;
+/// Maximum number of processes that are kept of a GPU.
+const MAX_PIDS: usize = 1024;
 /// Maximum number of faults that are kept of a GPU: the earliest.
 const MAX_FAULTS: usize = 64;
 /// Minimum share of the time in which a kernel runs, in percent, for a GPU that spins.
@@ -36,6 +38,8 @@ pub struct Gpu {
     pub identity: Arc<GpuIdentity>,
     /// The latest sample, and its time.
     pub sample: Option<(Timestamp, Box<GpuSample>)>,
+    /// Processes that computed on it in some sample; a limited number.
+    pids: BTreeSet<u32>,
     /// Faults with their times, the earliest first.
     pub faults: Vec<(Timestamp, GpuFaultKind)>,
 }
@@ -48,6 +52,8 @@ impl Gpus {
         at: Timestamp,
     ) {
         let Some(gpu) = self.gpu(gpu) else { return };
+        let room = MAX_PIDS.saturating_sub(gpu.pids.len());
+        gpu.pids.extend(sample.processes.iter().map(|(pid, _)| *pid).take(room));
         if gpu.sample.as_ref().is_none_or(|(latest, _)| *latest <= at) {
             gpu.sample = Some((at, sample));
         }
@@ -68,7 +74,12 @@ impl Gpus {
             return None;
         }
         let identity = Arc::clone(identity);
-        Some(self.0.entry(key).or_insert(Gpu { identity, sample: None, faults: Vec::new() }))
+        Some(self.0.entry(key).or_insert_with(|| Gpu {
+            identity,
+            sample: None,
+            pids: BTreeSet::new(),
+            faults: Vec::new(),
+        }))
     }
 
     /// All GPUs.
@@ -76,7 +87,7 @@ impl Gpus {
         self.0.values()
     }
 
-    /// The GPU that a process uses: the one that it recorded, or else the only one of its host that names it among its
+    /// The GPU that a process uses: the one that it recorded, or else the only one of its host that has named it among its
     /// processes.
     pub fn used_by(&self, process: &Process) -> Option<&Gpu> {
         if self.0.is_empty() {
@@ -89,7 +100,7 @@ impl Gpus {
             }
             return self.0.get(&(Arc::clone(&process.host), Arc::clone(recorded)));
         }
-        let mut using = self.on(&process.host).filter(|gpu| gpu.is_used_by(process.pid));
+        let mut using = self.on(&process.host).filter(|gpu| gpu.pids.contains(&process.pid));
         using.next().filter(|_| using.next().is_none())
     }
 
@@ -100,11 +111,6 @@ impl Gpus {
 }
 
 impl Gpu {
-    fn is_used_by(&self, pid: u32) -> bool {
-        let sample = self.sample.as_ref();
-        sample.is_some_and(|(_, sample)| sample.processes.iter().any(|(it, _)| *it == pid))
-    }
-
     /// What it does, according to the latest sample.
     pub fn activity(&self) -> DeviceActivity {
         self.sample.as_ref().map_or(DeviceActivity::Unknown, |(_, sample)| activity(sample))

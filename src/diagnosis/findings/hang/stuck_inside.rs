@@ -4,6 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 use ddp_doctor_proto::vocabulary::Direction;
 
+use crate::findings::devices::states::States;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OTHER_LINES;
 use crate::findings::stalls::dumped;
@@ -74,6 +75,14 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         summary(inside, call, &words::of_group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
     advise(&mut draft, &members, &group.info.backend);
+    if Backend::named_in(&group.info.backend).any(Backend::is_on_device) {
+        let states = States::of_members(situation, inside.group, inside.since);
+        if let Some(awaited) = states.awaited().filter(|_| draft.root.is_empty()) {
+            draft.blame_instead(awaited);
+        }
+        draft.why.extend(states.why());
+        draft.next.extend(states.advice());
+    }
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }

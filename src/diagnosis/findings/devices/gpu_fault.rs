@@ -1,0 +1,265 @@
+//! DD801 gpu-fault: a GPU reported a fault.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD801};
+use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
+
+use super::xids::{self, Meaning, Reason};
+use crate::findings::draft::{Draft, Key, KeyPlace};
+use crate::input::event::GpuFaultKind;
+use crate::model::{Gpu, Model, Process, libc_signal};
+use crate::situation::Situation;
+use crate::words::{self, Ranks};
+
+/// Maximum time by which a fault may be reported after what it led to: a driver reports it within 20 ms, unless the host
+/// is busy.
+const REPORT_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time between a fault that does not last and what it led to. A process may notice it only at its next call of
+/// CUDA.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum number of faults that are listed.
+const LISTED: usize = 4;
+
+/// A fault of the GPU of some ranks.
+struct Fault<'a> {
+    gpu: &'a Gpu,
+    at: Timestamp,
+    kind: GpuFaultKind,
+    meaning: Meaning,
+    /// Processes that used the GPU.
+    processes: Vec<(u32, &'a Process)>,
+}
+
+/// DD801: GPUs of ranks that reported faults.
+pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
+    let gpus = situation.model.gpus.iter();
+    gpus.filter_map(|gpu| Some(draft(situation.model, &first(situation.model, gpu)?))).collect()
+}
+
+/// The first fault of a GPU that is not the consequence of another one or only a note, if there is one, while ranks
+/// used it.
+fn first<'a>(model: &'a Model, gpu: &'a Gpu) -> Option<Fault<'a>> {
+    let faults = gpu.faults.iter().filter_map(|&(at, kind)| {
+        let meaning = xids::of_fault(kind);
+        let processes = users(model, gpu, at);
+        let is_reported = meaning.reason != Reason::Consequence && !processes.is_empty();
+        is_reported.then_some(Fault { gpu, at, kind, meaning, processes })
+    });
+    faults.min_by_key(|it| (it.meaning.reason == Reason::Note, it.at))
+}
+
+/// The processes that used a GPU at a time, or else those that began to use it afterwards, with their ranks.
+fn users<'a>(model: &'a Model, gpu: &Gpu, at: Timestamp) -> Vec<(u32, &'a Process)> {
+    if gpu.faults.is_empty() {
+        return Vec::new();
+    }
+    let uses = |it: &&Process| {
+        model.gpus.used_by(it).is_some_and(|used| used.identity == gpu.identity)
+            && it.end.is_none_or(|end| at <= end.at.plus(REPORT_DELAY))
+    };
+    let all = model.processes.values().filter(uses);
+    let all: Vec<&Process> = all.collect();
+    let alive = all.iter().copied().filter(|it| it.joined_at <= at);
+    let alive: Vec<&Process> = alive.collect();
+    let used = if alive.is_empty() { all } else { alive };
+    let mut used: Vec<(u32, &Process)> =
+        used.into_iter().filter_map(|it| Some((it.rank?, it))).collect();
+    used.sort_by_key(|(rank, process)| (*rank, process.joined_at));
+    used.dedup_by_key(|(rank, _)| *rank);
+    used
+}
+
+fn draft(model: &Model, fault: &Fault<'_>) -> Draft {
+    let ranks: Vec<u32> = fault.processes.iter().map(|(rank, _)| *rank).collect();
+    let mut draft = Draft::new(&DD801, KeyPlace::Ranks(ranks.clone()), fault.at);
+    draft.of_process = fault.processes.first().map(|(_, process)| process.id);
+    let gpu = &fault.gpu.identity;
+    let name = Some(&*gpu.name).filter(|it| !it.is_empty());
+    let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
+    let host = match &*gpu.host {
+        "" => String::new(),
+        host => format!(" of host {host}"),
+    };
+    draft.summary = format!(
+        "the GPU of {} ({name}GPU {}{host}) {}",
+        Ranks(&ranks),
+        gpu.index,
+        reported(fault.kind, &fault.meaning),
+    );
+    draft.blame(ranks, Confidence::Supported);
+    draft.effect = Effect::None;
+    if fault.meaning.reason == Reason::Note {
+        draft.severity = Severity::Warning;
+    }
+    let reason = match fault.meaning.reason {
+        Reason::Code => "The usual reason is a kernel of the program.",
+        Reason::Hardware => "The usual reason is the hardware.",
+        Reason::Driver => "The usual reason is the driver, or the firmware of the GPU.",
+        Reason::Note => "The GPU goes on working.",
+        Reason::Unknown | Reason::Consequence => "Its usual reason is not known here.",
+    };
+    draft.say(reason);
+    let later = fault.gpu.faults.iter().filter(|(at, kind)| (*at, *kind) > (fault.at, fault.kind));
+    for (at, kind) in later.take(LISTED) {
+        let meaning = xids::of_fault(*kind);
+        let after = words::short_time(at.since(fault.at));
+        draft.say(format!("{after} later, it {}.", reported(*kind, &meaning)));
+    }
+    draft.why.extend(state(fault.gpu));
+    if uses_others(model, fault) {
+        draft.say("Other processes used the GPU as well: the error may be theirs.");
+        draft.root_confidence = Confidence::Suspected;
+    }
+    draft.advise(fault.meaning.next);
+    draft
+}
+
+/// Whether the GPU has processes that are not ranks of the job. Their numbers are those of the host, which ranks in a
+/// container do not know.
+fn uses_others(model: &Model, fault: &Fault<'_>) -> bool {
+    let Some((_, sample)) = &fault.gpu.sample else { return false };
+    let of_job = model.processes.values().filter(|it| it.host == fault.gpu.identity.host);
+    let of_job: BTreeSet<u32> = of_job.map(|it| it.pid).collect();
+    let [is_known, is_other] =
+        [true, false].map(|of| sample.processes.iter().any(|(pid, _)| of_job.contains(pid) == of));
+    is_known && is_other
+}
+
+/// "reported Xid 79: it has fallen off the bus".
+fn reported(kind: GpuFaultKind, meaning: &Meaning) -> String {
+    match kind {
+        GpuFaultKind::Xid(xid) => format!("reported Xid {xid}: {}", meaning.what),
+        GpuFaultKind::UncorrectedErrors(1) => {
+            "reported a memory error that it could not correct".to_owned()
+        }
+        GpuFaultKind::UncorrectedErrors(errors) => {
+            format!("reported {errors} memory errors that it could not correct")
+        }
+        GpuFaultKind::Lost => "failed: its driver can no longer reach it".to_owned(),
+        GpuFaultKind::Unknown => "reported an error without a number".to_owned(),
+    }
+}
+
+/// A sentence about the latest sample.
+fn state(gpu: &Gpu) -> Option<String> {
+    let (_, sample) = gpu.sample.as_ref()?;
+    let watts = sample.power.map(|it| match sample.power_limit {
+        Some(limit) => format!("{} of {} W", it / 1000, limit / 1000),
+        None => format!("{} W", it / 1000),
+    });
+    let parts = [
+        sample.busy.map(|it| format!("busy {it} % of the time")),
+        sample.celsius.map(|it| format!("{it} °C")),
+        watts,
+        sample.uncorrected_errors.filter(|&it| it > 0).map(|it| format!("{it} memory errors")),
+        sample.needs_reset.then(|| "memory to be replaced at the next reset".to_owned()),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("When it was last measured: {}.", parts.join(", ")))
+}
+
+/// Sets what follows from the faults of GPUs, and what they follow from.
+pub(crate) fn lead(situation: &Situation<'_>, found: &mut [Draft]) {
+    let mut faults: Vec<usize> = (0..found.len()).filter(|&at| found[at].code == &DD801).collect();
+    faults.sort_by_key(|&at| found[at].evidence_at);
+    for at in faults {
+        let fault = situation.model.gpus.iter().filter_map(|gpu| first(situation.model, gpu));
+        let is_it = |it: &Fault<'_>| {
+            it.at == found[at].evidence_at
+                && it.processes.iter().map(|it| it.0).eq(found[at].root.iter().copied())
+        };
+        let Some(fault) = { fault }.find(is_it) else { continue };
+        let key = found[at].key.clone();
+        let mut first_effect: Option<Draft> = None;
+        for draft in found.iter_mut().filter(|it| it.follows.is_none()) {
+            if may_follow(draft, &fault) {
+                draft.follows = Some(key.clone());
+                if first_effect.as_ref().is_none_or(|it| began(draft) < began(it)) {
+                    first_effect = Some(draft.clone());
+                }
+            }
+        }
+        match first_effect {
+            Some(effect) => attach(&mut found[at], effect, &fault),
+            None => found[at].follows = cause(found, at),
+        }
+    }
+}
+
+/// Takes the ranks and calls of what followed from a fault.
+fn attach(draft: &mut Draft, effect: Draft, fault: &Fault<'_>) {
+    let began = began(&effect);
+    let victims = [&effect.root[..], &effect.victims].concat();
+    // A job is ended only if the GPU is lost, or for what would end it without the fault.
+    if !matches!(fault.kind, GpuFaultKind::Lost | GpuFaultKind::Xid(79)) {
+        draft.confidence = draft.confidence.min(effect.confidence);
+    }
+    let before = if fault.at <= began {
+        format!("{} before", words::short_time(began.since(fault.at)))
+    } else {
+        format!("{} after", words::short_time(fault.at.since(began)))
+    };
+    let what = match (effect.code.code, effect.effect) {
+        ("DD202", _) => format!("{} raised an exception", Ranks(&effect.root)),
+        ("DD201", _) => format!("{} ended", Ranks(&effect.root)),
+        _ => "the first rank began to wait".to_owned(),
+    };
+    draft.why.insert(0, format!("The fault was reported {before} {what}."));
+    draft.take_calls(effect);
+    draft.add_victims(victims);
+}
+
+/// Whether a finding follows from a fault: it is about a rank of the GPU, and began after the fault. A collective that
+/// all ranks have entered also ends by a fault during it.
+fn may_follow(draft: &Draft, fault: &Fault<'_>) -> bool {
+    if matches!(fault.meaning.reason, Reason::Note | Reason::Consequence) {
+        return false;
+    }
+    let of_gpu = |rank: &u32| fault.processes.iter().any(|(it, _)| it == rank);
+    let began = began(draft);
+    let is_recent = fault.meaning.is_lasting || began <= fault.at.plus(NOTICED_WITHIN);
+    if !is_recent {
+        return false;
+    }
+    let code = draft.code;
+    if code == &DD116 {
+        return draft.victims.iter().chain(&draft.root).any(of_gpu);
+    }
+    let is_after = fault.at <= began.plus(REPORT_DELAY);
+    let is_of_gpu = !draft.root.is_empty() && draft.root.iter().all(of_gpu);
+    if !is_after || !is_of_gpu {
+        return false;
+    }
+    let is_asked = draft.fact.is_some_and(|fact| {
+        use libc_signal::{HUP, INT, KILL, TERM};
+        matches!(fact.signal, Some(HUP | INT | KILL | TERM))
+    });
+    let is_of_device = || {
+        let event = draft.event.as_deref().unwrap_or_default().to_lowercase();
+        ["cuda", "cublas", "cudnn", "nccl", "gpu"].iter().any(|word| event.contains(word))
+    };
+    [&DD101, &DD204, &DD205].contains(&code)
+        || code == &DD201 && !is_asked
+        || code == &DD202 && is_of_device()
+}
+
+/// When a finding began to affect the job.
+fn began(draft: &Draft) -> Timestamp {
+    let at = draft.fact.map_or(draft.evidence_at, |fact| fact.at);
+    draft.blocked_at.filter(|_| draft.fact.is_none()).map_or(at, |blocked| blocked.min(at))
+}
+
+/// The finding that a fault follows from: it had already blocked or ended a rank of the GPU.
+fn cause(found: &[Draft], at: usize) -> Option<Key> {
+    let fault = &found[at];
+    let mut causes: Vec<&Draft> = found
+        .iter()
+        .filter(|it| it.code != &DD801 && it.effect != Effect::None && it.follows.is_none())
+        .filter(|it| began(it) <= fault.evidence_at)
+        .filter(|it| it.root.iter().chain(&it.victims).any(|rank| fault.root.contains(rank)))
+        .collect();
+    causes.sort_by_key(|it| (began(it), it.key.clone()));
+    causes.first().map(|it| it.key.clone())
+}
