@@ -38,7 +38,7 @@ impl Code {
 #[must_use]
 pub fn is_over_time(code: &str) -> bool {
     let memory = [DD502, DD503, DD504, DD505, DD506].map(|it| it.code);
-    let speed = [DD407, DD601, DD602, DD603, DD604, DD605].map(|it| it.code);
+    let speed = [DD407, DD601, DD602, DD603, DD604, DD605, DD802].map(|it| it.code);
     memory.contains(&code) || speed.contains(&code)
 }
 
@@ -117,6 +117,7 @@ codes! {
     DD605 "sync-bound" Warning Slows;
     DD701 "replica-divergence" Critical Corrupts;
     DD801 "gpu-fault" Critical None;
+    DD802 "gpu-slowed" Warning Slows;
     DD901 "evidence-incomplete" Note None;
     DD902 "records-lost" Note None;
     DD903 "clock-skew" Note None;

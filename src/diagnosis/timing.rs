@@ -133,6 +133,8 @@ scalable! {
         pub straggler_slice: Duration::from_millis(500),
         /// Minimum time without stragglers before an episode, for few rounds to suffice.
         pub straggler_free: seconds(8),
+        /// Minimum time for which the driver slows a GPU. It reports that for moments at a change of clocks.
+        pub gpu_slowdown: seconds(10),
         /// Minimum duration of a slowdown of a collective.
         pub slowdown: seconds(8),
         /// Minimum duration of the normal speed that a slowdown is compared with.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ddp_doctor_proto::GpuSlowdown;
 use ddp_doctor_proto::report::{DeviceActivity, RankDevice, Timestamp};
 
 use crate::input::event::{GpuFaultKind, GpuIdentity, GpuSample};
@@ -38,6 +39,8 @@ pub struct Gpu {
     pub identity: Arc<GpuIdentity>,
     /// The latest sample, and its time.
     pub sample: Option<(Timestamp, Box<GpuSample>)>,
+    /// Since when samples show that heat, power supply or hardware slow it; `None`: the latest does not.
+    pub slowed_since: Option<Timestamp>,
     /// Processes that computed on it in some sample; a limited number.
     pids: BTreeSet<u32>,
     /// Faults with their times, the earliest first.
@@ -55,6 +58,9 @@ impl Gpus {
         let room = MAX_PIDS.saturating_sub(gpu.pids.len());
         gpu.pids.extend(sample.processes.iter().map(|(pid, _)| *pid).take(room));
         if gpu.sample.as_ref().is_none_or(|(latest, _)| *latest <= at) {
+            use GpuSlowdown::{Hardware, Heat, PowerBrake};
+            let is_slowed = matches!(sample.slowdown, Heat | PowerBrake | Hardware);
+            gpu.slowed_since = is_slowed.then(|| gpu.slowed_since.unwrap_or(at));
             gpu.sample = Some((at, sample));
         }
     }
@@ -77,6 +83,7 @@ impl Gpus {
         Some(self.0.entry(key).or_insert_with(|| Gpu {
             identity,
             sample: None,
+            slowed_since: None,
             pids: BTreeSet::new(),
             faults: Vec::new(),
         }))

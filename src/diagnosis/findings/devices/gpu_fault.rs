@@ -7,6 +7,7 @@ use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD80
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use super::xids::{self, Meaning, Reason};
+use super::{gpu_of, state};
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::input::event::GpuFaultKind;
 use crate::model::{Gpu, Model, Process, libc_signal};
@@ -75,19 +76,8 @@ fn draft(model: &Model, fault: &Fault<'_>) -> Draft {
     let ranks: Vec<u32> = fault.processes.iter().map(|(rank, _)| *rank).collect();
     let mut draft = Draft::new(&DD801, KeyPlace::Ranks(ranks.clone()), fault.at);
     draft.of_process = fault.processes.first().map(|(_, process)| process.id);
-    let gpu = &fault.gpu.identity;
-    let name = Some(&*gpu.name).filter(|it| !it.is_empty());
-    let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
-    let host = match &*gpu.host {
-        "" => String::new(),
-        host => format!(" of host {host}"),
-    };
-    draft.summary = format!(
-        "the GPU of {} ({name}GPU {}{host}) {}",
-        Ranks(&ranks),
-        gpu.index,
-        reported(fault.kind, &fault.meaning),
-    );
+    draft.summary =
+        format!("{} {}", gpu_of(&ranks, fault.gpu), reported(fault.kind, &fault.meaning));
     draft.blame(ranks, Confidence::Supported);
     draft.effect = Effect::None;
     if fault.meaning.reason == Reason::Note {
@@ -140,24 +130,6 @@ fn reported(kind: GpuFaultKind, meaning: &Meaning) -> String {
         GpuFaultKind::Lost => "failed: its driver can no longer reach it".to_owned(),
         GpuFaultKind::Unknown => "reported an error without a number".to_owned(),
     }
-}
-
-/// A sentence about the latest sample.
-fn state(gpu: &Gpu) -> Option<String> {
-    let (_, sample) = gpu.sample.as_ref()?;
-    let watts = sample.power.map(|it| match sample.power_limit {
-        Some(limit) => format!("{} of {} W", it / 1000, limit / 1000),
-        None => format!("{} W", it / 1000),
-    });
-    let parts = [
-        sample.busy.map(|it| format!("busy {it} % of the time")),
-        sample.celsius.map(|it| format!("{it} °C")),
-        watts,
-        sample.uncorrected_errors.filter(|&it| it > 0).map(|it| format!("{it} memory errors")),
-        sample.needs_reset.then(|| "memory to be replaced at the next reset".to_owned()),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("When it was last measured: {}.", parts.join(", ")))
 }
 
 /// Sets what follows from the faults of GPUs, and what they follow from.

@@ -1,5 +1,40 @@
 //! GPUs: their faults, and what they do while ranks wait.
 
 pub(crate) mod gpu_fault;
+pub(crate) mod gpu_slowed;
 pub(crate) mod states;
 mod xids;
+
+use crate::model::Gpu;
+use crate::words::Ranks;
+
+/// "the GPU of rank 1 (NVIDIA H100, GPU 1 of host node)".
+fn gpu_of(ranks: &[u32], gpu: &Gpu) -> String {
+    let gpu = &gpu.identity;
+    let name = Some(&*gpu.name).filter(|it| !it.is_empty());
+    let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
+    let host = match &*gpu.host {
+        "" => String::new(),
+        host => format!(" of host {host}"),
+    };
+    format!("the GPU of {} ({name}GPU {}{host})", Ranks(ranks), gpu.index)
+}
+
+/// A sentence about the latest sample.
+fn state(gpu: &Gpu) -> Option<String> {
+    let (_, sample) = gpu.sample.as_ref()?;
+    let watts = sample.power.map(|it| match sample.power_limit {
+        Some(limit) => format!("{} of {} W", it / 1000, limit / 1000),
+        None => format!("{} W", it / 1000),
+    });
+    let parts = [
+        sample.busy.map(|it| format!("busy {it} % of the time")),
+        sample.clock.zip(sample.max_clock).map(|(it, most)| format!("{it} of {most} MHz")),
+        sample.celsius.map(|it| format!("{it} °C")),
+        watts,
+        sample.uncorrected_errors.filter(|&it| it > 0).map(|it| format!("{it} memory errors")),
+        sample.needs_reset.then(|| "memory to be replaced at the next reset".to_owned()),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("When it was last measured: {}.", parts.join(", ")))
+}
