@@ -63,6 +63,8 @@ pub struct Facts {
     pub gpus: Vec<String>,
     /// PCIe links of those GPUs, as far as the kernel reports them.
     pub gpu_links: Vec<GpuLink>,
+    /// What the driver reports of those GPUs.
+    pub gpu_states: Vec<GpuState>,
     /// Whether the module `nvidia_peermem` is loaded, by which network cards access the memory of GPUs.
     pub has_peer_memory: bool,
     /// Whether the driver's device of unified memory is accessible; `None`: there is no driver.
@@ -83,6 +85,20 @@ pub struct GpuLink {
     pub width: u32,
     /// Number of lanes that the GPU has.
     pub max_width: u32,
+}
+
+/// What the driver reports of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuState {
+    /// Number by which the driver lists it.
+    pub index: u32,
+    /// Bytes of its memory that processes hold, as far as known.
+    pub used: u64,
+    /// Processes that use it, as the driver numbers them.
+    pub pids: Vec<u32>,
+    /// Whether faulty memory is to be replaced at the next reset, or could not be.
+    pub needs_reset: bool,
 }
 
 /// A coordinator that runs apart from the job.
@@ -204,6 +220,10 @@ impl Facts {
         self.gpu_links.truncate(MAX_ENTRIES);
         for link in &mut self.gpu_links {
             link.address = text(&link.address);
+        }
+        self.gpu_states.truncate(MAX_ENTRIES);
+        for state in &mut self.gpu_states {
+            state.pids.truncate(MAX_ENTRIES);
         }
         for list in [&mut self.infiniband, &mut self.gpus] {
             list.truncate(MAX_ENTRIES);

@@ -7,10 +7,13 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::facts::{Container, Directory, Facts, GpuLink, Interface, Limit, MemoryLimit, Resolved};
+use super::facts::{
+    Container, Directory, Facts, GpuLink, GpuState, Interface, Limit, MemoryLimit, Resolved,
+};
 use super::packages;
 use crate::host::cgroup::MemoryGroup;
 use crate::host::files::Dir;
+use crate::host::gpu::Gpus;
 use crate::host::names;
 use crate::host::private;
 use crate::host::proc;
@@ -74,6 +77,7 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         versions: versions(packages.unwrap_or_default()),
         gpus: gpus(),
         gpu_links: gpu_links(Path::new(GPUS), Path::new(PCI)),
+        gpu_states: gpu_states(),
         has_peer_memory: Path::new(PEER_MEMORY).exists(),
         has_unified_memory: environment::has_nvidia_driver()
             .then(|| Path::new("/dev/nvidia-uvm").exists()),
@@ -280,6 +284,22 @@ fn gpu_links(gpus: &Path, devices: &Path) -> Vec<GpuLink> {
         Some(GpuLink { address, width, max_width })
     });
     links.collect()
+}
+
+/// What the driver reports of the GPUs; empty without one, or if it does not answer.
+fn gpu_states() -> Vec<GpuState> {
+    let read = || {
+        let samples = Gpus::find().into_iter().flat_map(|gpus| gpus.read());
+        let states = samples.map(|sample| GpuState {
+            index: sample.gpu.map_or(0, |gpu| gpu.index),
+            used: sample.processes.iter().filter_map(|it| it.memory).sum(),
+            pids: sample.processes.iter().map(|it| it.pid).collect(),
+            needs_reset: sample.remapping_pending == Some(true)
+                || sample.remapping_failed == Some(true),
+        });
+        states.collect()
+    };
+    sys::within(ANSWER, read).unwrap_or_default()
 }
 
 #[cfg(test)]

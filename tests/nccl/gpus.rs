@@ -105,3 +105,23 @@ fn gpu_that_computes_keeps_the_others_waiting() {
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD116", &[1][..]), "{finished}");
 }
+
+#[test]
+fn check_reports_gpus_that_are_in_use() {
+    let Some(nvml) = nvml() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let gpus = dir.path().join("gpus");
+    let check = |state: &str| {
+        fs::write(&gpus, GPUS.to_owned() + state).unwrap();
+        let mut check = program(dir.path());
+        check.arg("check").env("DDP_DOCTOR_NVML_LIBRARY", nvml).env("NVML_DOUBLE", &gpus);
+        let said = run_to_end(check).stdout;
+        // Lines may be broken.
+        said.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = check("1 process 4711 1073741824\n2 remap-pending 1\n");
+    assert!(said.contains("GPU 1 (1.0 GiB by pid 4711)"), "{said}");
+    assert!(said.contains("could not be: GPU 2"), "{said}");
+    let said = check("");
+    assert!(!said.contains("by pid") && !said.contains("could not be"), "{said}");
+}

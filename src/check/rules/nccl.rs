@@ -3,6 +3,7 @@
 use super::{Level, Line, list};
 use crate::check::facts::{Facts, GpuLink};
 use crate::check::survey::Survey;
+use crate::diagnosis::words::bytes;
 
 const DEVICES: &str = "interfaces";
 const RELEASE: &str = "versions";
@@ -31,11 +32,18 @@ const QUERIES: &str = "queries of its RAS service (ncclras, port 28028) have cra
 pub(super) fn lines(survey: &Survey) -> Vec<Line> {
     let nodes = survey.nodes.iter().enumerate().flat_map(|(index, node)| {
         let facts = &node.facts;
-        let has_gpus = facts.has_unified_memory.is_some() || !facts.gpus.is_empty();
+        let has_gpus = facts.has_unified_memory.is_some()
+            || !(facts.gpus.is_empty() && facts.gpu_states.is_empty());
         let lines = has_gpus.then(|| {
             let several = survey.launch.is_some();
             let peer_memory = several.then(|| peer_memory(facts)).flatten();
-            devices(facts).into_iter().chain(release(facts)).chain(links(facts)).chain(peer_memory)
+            devices(facts)
+                .into_iter()
+                .chain(release(facts))
+                .chain(links(facts))
+                .chain(in_use(facts))
+                .chain(resets(facts))
+                .chain(peer_memory)
         });
         lines.into_iter().flatten().map(move |line| line.at(survey.name(index)))
     });
@@ -105,6 +113,34 @@ fn links(facts: &Facts) -> Option<Line> {
     })
 }
 
+/// A line if processes use GPUs already.
+fn in_use(facts: &Facts) -> Option<Line> {
+    let used = facts.gpu_states.iter().filter(|it| !it.pids.is_empty());
+    let shown = used.map(|it| {
+        let pids: Vec<String> = it.pids.iter().map(u32::to_string).collect();
+        format!("GPU {} ({} by pid {})", it.index, bytes(it.used), list(&pids))
+    });
+    let shown: Vec<String> = shown.collect();
+    (!shown.is_empty()).then(|| {
+        Line::warning(GPU, format!("Processes use GPUs already: {}.", list(&shown)))
+            .fix("End them, or leave these GPUs out (CUDA_VISIBLE_DEVICES).")
+    })
+}
+
+/// A line if GPUs are to be reset.
+fn resets(facts: &Facts) -> Option<Line> {
+    let faulty = facts.gpu_states.iter().filter(|it| it.needs_reset);
+    let shown: Vec<String> = faulty.map(|it| format!("GPU {}", it.index)).collect();
+    (!shown.is_empty()).then(|| {
+        let reason = format!(
+            "Faulty memory waits to be replaced at the next reset, or could not be: {}.",
+            list(&shown)
+        );
+        Line::warning(GPU, reason)
+            .fix("Reset them (nvidia-smi --gpu-reset), and see nvidia-smi -q -d ROW_REMAPPER.")
+    })
+}
+
 /// A line if network cards may not access the memory of GPUs.
 fn peer_memory(facts: &Facts) -> Option<Line> {
     (!facts.has_peer_memory && !facts.infiniband.is_empty()).then(|| {
@@ -118,6 +154,7 @@ fn peer_memory(facts: &Facts) -> Option<Line> {
 mod tests {
     use super::super::testing::{set, survey};
     use super::*;
+    use crate::check::facts::GpuState;
 
     fn found(change: impl Fn(&mut Survey)) -> Vec<(Level, String)> {
         let mut survey = survey(2);
@@ -175,6 +212,22 @@ mod tests {
         for (width, max_width) in [(16, 16), (0, 16), (16, 8), (8, 255), (63, 255)] {
             assert_eq!(link(width, max_width), [], "{width} of {max_width}");
         }
+    }
+
+    #[test]
+    fn gpus_should_be_free_and_sound() {
+        let state = |pids: &'static [u32], needs_reset: bool| {
+            found(move |it| {
+                it.nodes[1].facts.gpu_states =
+                    vec![GpuState { index: 3, used: 10 << 30, pids: pids.into(), needs_reset }];
+            })
+        };
+        let used = state(&[47, 48], false);
+        assert_eq!((used[0].0, used.len()), (Level::Warning, 1));
+        assert!(used[0].1.contains("GPU 3 (10.0 GiB by pid 47, 48)"), "{used:?}");
+        let faulty = state(&[], true);
+        assert!(faulty[0].1.contains("could not be: GPU 3"), "{faulty:?}");
+        assert_eq!(state(&[], false), []);
     }
 
     #[test]

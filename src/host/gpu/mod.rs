@@ -30,6 +30,8 @@ struct Vendor {
     driver: &'static [&'static str],
     /// Variable that names another library.
     variable: &'static str,
+    /// The state of its GPUs, read with this library.
+    read: fn(&OsString) -> Vec<v1::GpuSample>,
     /// Observes its GPUs with this library, until the function returns false or they cannot be observed.
     observe: fn(&OsString, &mut dyn FnMut(Observation) -> bool),
 }
@@ -39,6 +41,7 @@ static VENDORS: [Vendor; 1] = [Vendor {
     library: "libnvidia-ml.so.1",
     driver: &["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"],
     variable: LIBRARY_VARIABLE,
+    read: nvml::read,
     observe: nvml::observe,
 }];
 
@@ -65,6 +68,12 @@ impl Gpus {
             Some(Self { vendor, library })
         });
         present.collect()
+    }
+
+    /// The state of the GPUs; empty if the library cannot be used. May block as long as the driver does.
+    #[must_use]
+    pub fn read(&self) -> Vec<v1::GpuSample> {
+        (self.vendor.read)(&self.library)
     }
 
     /// Observes the GPUs: about once a second the state of each of them, and faults when they are reported. Ends when

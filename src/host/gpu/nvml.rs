@@ -43,6 +43,12 @@ struct Gpu<'nvml> {
     is_lost: bool,
 }
 
+/// The state of all GPUs, read with the library at this path or of this name.
+pub(super) fn read(library: &OsString) -> Vec<v1::GpuSample> {
+    let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return Vec::new() };
+    Gpu::all(&nvml).iter().map(Gpu::read).collect()
+}
+
 /// Observes all GPUs with the library at this path or of this name.
 pub(super) fn observe(library: &OsString, take: &mut dyn FnMut(Observation) -> bool) {
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return };

@@ -42,7 +42,7 @@ impl GpuSampler {
                 gpus.observe(|it| !matches!(sender.try_send(it), Err(Disconnected(_))));
             };
             // It is not joined: the driver of a GPU with a fault may never answer.
-            let thread = thread::Builder::new().name("gpus".into()).spawn(observe);
+            let thread = thread::Builder::new().name("ddp-gpus".into()).spawn(observe);
             thread.ok().map(|_| receiver)
         });
         Self { timing, observed: observed.collect(), reported: BTreeMap::new() }
