@@ -16,7 +16,7 @@ use std::path::Path;
 
 use ddp_doctor_proto::v1::Report;
 use prost::Message;
-use prost::encoding::{self, DecodeContext};
+use prost::encoding::{self, DecodeContext, WireType};
 
 use crate::host::files::{self, Dir};
 
@@ -37,11 +37,11 @@ const FRAME_HEADER: usize = 8;
 /// Maximum size of a frame, in bytes. Batches are kept far below it.
 pub const MAX_FRAME: usize = 8 << 20;
 
-/// Maximum number of events in a frame. An empty one takes two bytes in the file and hundreds once it is decoded; batches
-/// have some thousands.
-const MAX_EVENTS: usize = 65_536;
-/// Number of the field of `Report` with the events.
-const EVENTS: u32 = 2;
+/// Maximum number of messages and texts in a frame, nested ones included. An empty message takes two bytes in the file
+/// and hundreds once it is decoded; batches have some thousands of events.
+const MAX_PARTS: usize = 262_144;
+/// Depth up to which they are counted, beyond that of any message.
+const MAX_DEPTH: usize = 16;
 
 /// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -237,8 +237,8 @@ impl<R: Read> Reader<R> {
         if crc32fast::hash(&bytes) != u32_at(&header, 4) {
             return Ok(self.end(Some("a frame's checksum is wrong")));
         }
-        if events_in(&bytes).is_some_and(|events| events > MAX_EVENTS) {
-            return Ok(self.end(Some("a frame has too many events")));
+        if parts_of(&bytes, MAX_DEPTH) > MAX_PARTS {
+            return Ok(self.end(Some("a frame has too many parts")));
         }
         let Ok(report) = Report::decode(bytes.as_slice()) else {
             return Ok(self.end(Some("a frame contains no report")));
@@ -260,15 +260,25 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Number of events in an encoded `Report`; `None`: it is damaged.
-fn events_in(mut bytes: &[u8]) -> Option<usize> {
-    let mut events = 0;
-    while !bytes.is_empty() {
-        let (field, kind) = encoding::decode_key(&mut bytes).ok()?;
-        events += usize::from(field == EVENTS);
-        encoding::skip_field(kind, field, &mut bytes, DecodeContext::default()).ok()?;
+/// Number of messages and texts in an encoded message, up to the first damage. A text that looks like a message is
+/// counted as one.
+fn parts_of(mut bytes: &[u8], depth: usize) -> usize {
+    let mut parts = 0;
+    while let Ok((field, kind)) = encoding::decode_key(&mut bytes) {
+        if kind != WireType::LengthDelimited {
+            match encoding::skip_field(kind, field, &mut bytes, DecodeContext::default()) {
+                Ok(()) => continue,
+                Err(_) => break,
+            }
+        }
+        let length = encoding::decode_varint(&mut bytes).ok().and_then(|it| it.try_into().ok());
+        let Some((inner, rest)) = length.and_then(|length| bytes.split_at_checked(length)) else {
+            break;
+        };
+        parts += 1 + if depth > 1 { parts_of(inner, depth - 1) } else { 0 };
+        bytes = rest;
     }
-    Some(events)
+    parts
 }
 
 /// Fills the buffer as far as possible. Returns the number of bytes read.
@@ -291,7 +301,9 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::v1::{self, Event, JobEnded, RecordsLost, event::Kind};
+    use ddp_doctor_proto::v1::{
+        self, Event, JobEnded, RecordsLost, Stacks, ThreadStack, event::Kind,
+    };
 
     use super::*;
 
@@ -312,9 +324,8 @@ mod tests {
         ]
     }
 
-    /// A journal of one report with this many empty events.
-    fn journal_of_empty_events(count: usize) -> Vec<u8> {
-        let frame = [0x12, 0].repeat(count);
+    fn journal_of(report: &Report) -> Vec<u8> {
+        let frame = report.encode_to_vec();
         let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
         bytes.extend((frame.len() as u32).to_le_bytes());
         bytes.extend(crc32fast::hash(&frame).to_le_bytes());
@@ -341,13 +352,25 @@ mod tests {
     }
 
     #[test]
-    fn frame_with_too_many_events_is_not_decoded() {
-        for (count, events) in [(MAX_EVENTS, Some(MAX_EVENTS)), (MAX_EVENTS + 1, None)] {
-            let bytes = journal_of_empty_events(count);
+    fn frame_with_too_many_parts_is_not_decoded() {
+        let events = |count| Report { events: vec![Event::default(); count], ..Report::default() };
+        let threads = |count| {
+            let stacks =
+                Stacks { threads: vec![ThreadStack::default(); count], ..Stacks::default() };
+            Report { events: vec![Event { kind: Some(Kind::Stacks(stacks)) }], ..Report::default() }
+        };
+        let read = |report: &Report| {
+            let bytes = journal_of(report);
             let mut reader = Reader::new(&bytes[..]).unwrap();
-            let report = reader.read().unwrap();
-            assert_eq!(report.map(|it| it.events.len()), events);
-            assert_eq!(reader.skipped().is_none(), events.is_some());
+            let found = reader.read().unwrap();
+            assert_eq!(reader.skipped().is_none(), found.is_some());
+            found
+        };
+        for report in [events(MAX_PARTS), threads(MAX_PARTS - 2)] {
+            assert!(read(&report).is_some());
+        }
+        for report in [events(MAX_PARTS + 1), threads(MAX_PARTS - 1)] {
+            assert!(read(&report).is_none());
         }
     }
 
