@@ -1,6 +1,6 @@
 //! The cost of an analysis is proportional to the evidence, however many of its ranks differ.
 
-use std::fs;
+use std::{fs, thread};
 
 use ddp_doctor::postmortem;
 
@@ -76,4 +76,34 @@ fn log_with_many_names_is_read_once() {
     };
     let (one, many) = (work(1), work(40));
     assert!(many < 3 * one, "{one} bytes for one name, {many} for 40");
+}
+
+#[test]
+fn timeouts_in_groups_of_their_own_cost_what_they_are_long() {
+    assert_proportional(|rank| {
+        let group = format!("[PG ID 1 PG GUID {}(g{rank}) Rank 0]", rank + 9);
+        watchdog(rank, 7, 100)
+            + &format!(
+                "[rank{rank}]:[E1128 05:00:00.000000000 ProcessGroupNCCL.cpp:2268] {group} failure detected by watchdog \
+                 at work sequence id: 7 PG status: last enqueued work: 7, last completed work: 6\n"
+            )
+    });
+}
+
+/// Each rank waits for the next one, so that the origin of all waits is at the end. With a small stack, since the chain
+/// can be long.
+#[test]
+fn chain_of_waits_costs_what_it_is_long() {
+    let chain = |rank: u32| {
+        if rank == 0 {
+            return "W0611 12:02:44 operations.cc:511] One or more tensors were submitted to be reduced, gathered or \
+                    broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n\
+                    Stalled ops:\n"
+                .into();
+        }
+        let before = rank - 1;
+        format!("allreduce.{before} [missing ranks: {rank}] [ready ranks: {before}]\n")
+    };
+    let measured = thread::Builder::new().stack_size(512 << 10);
+    measured.spawn(move || assert_proportional(chain)).unwrap().join().unwrap();
 }

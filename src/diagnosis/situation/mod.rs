@@ -3,7 +3,7 @@
 //! Which finding a stall leads to is decided here, for all findings: a stall has exactly one
 //! [`StallOrigin`], and each detector handles only its own kinds of origin.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -190,8 +190,8 @@ impl<'a> Stalls<'a> {
         let mut stalls: Vec<Stall> =
             model.groups().flat_map(|group| calls.stalls_of(group)).collect();
         stalls.extend(model.groups().flat_map(|group| calls.unpartnered(group)));
-        for i in 0..stalls.len() {
-            stalls[i].origin = calls.origin(&stalls, i, &mut BTreeSet::new());
+        for (at, origin) in calls.origins(&stalls).into_iter().enumerate() {
+            stalls[at].origin = origin;
         }
         let omissions = omission::find(&calls, &mut stalls);
         for stall in &mut stalls {

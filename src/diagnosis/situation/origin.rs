@@ -1,6 +1,6 @@
 //! The origin of a stall.
 
-use std::collections::BTreeSet;
+use std::collections::{HashMap, HashSet};
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -80,41 +80,57 @@ impl Stalls<'_> {
 }
 
 impl OpenCalls<'_> {
-    /// The origin of a stall: the state of the missing ranks' processes first, by precedence; then
-    /// what those ranks wait for themselves.
-    pub(super) fn origin(
-        &self,
-        stalls: &[Stall],
-        at: usize,
-        seen: &mut BTreeSet<usize>,
-    ) -> StallOrigin {
-        let stall = &stalls[at];
+    /// The origins of stalls: the state of the missing ranks' processes first, by precedence; then what those ranks wait
+    /// for themselves. Each is determined once, after those that it leads to: evidence can be a chain of all ranks.
+    pub(super) fn origins(&self, stalls: &[Stall]) -> Vec<StallOrigin> {
+        let leads = Leads::new(stalls);
+        let mut known: Vec<Option<StallOrigin>> =
+            stalls.iter().map(|stall| self.origin_of_processes(stall)).collect();
+        let (order, has_circles) = leads.in_order(stalls, &known);
+        // In a circle, the first one is determined before what it leads to is known.
+        let again = if has_circles { &order[..] } else { &[] };
+        for &at in order.iter().chain(again) {
+            known[at] = Some(self.origin_behind(stalls, &leads, at, &known));
+        }
+        known.into_iter().flatten().collect()
+    }
+
+    /// The origin of a stall that the processes of its ranks show.
+    fn origin_of_processes(&self, stall: &Stall) -> Option<StallOrigin> {
         if let Some(origin) = any_elsewhere(stall) {
-            return origin;
+            return Some(origin);
         }
         let echoes = self.echoes(stall);
         let with = |why| missing(stall, why, &echoes);
-        let own = first([OriginKind::Raised, OriginKind::Died, OriginKind::Stopped].map(with))
+        first([OriginKind::Raised, OriginKind::Died, OriginKind::Stopped].map(with))
             .or_else(|| self.exit_path(stall))
             .or_else(|| self.other_tag(stall))
             .or_else(|| first([OriginKind::Left, OriginKind::Leaving].map(with)))
-            .or_else(|| self.broken_by(stall));
-        if let Some(origin) = own {
-            return origin;
-        }
-        seen.insert(at);
-        match self.origin_of_waits(stalls, stall, seen) {
+            .or_else(|| self.broken_by(stall))
+    }
+
+    /// The origin of a stall that the waits of its missing ranks lead to, if anything more is known of them than that they
+    /// are elsewhere.
+    fn origin_behind(
+        &self,
+        stalls: &[Stall],
+        leads: &Leads,
+        at: usize,
+        known: &[Option<StallOrigin>],
+    ) -> StallOrigin {
+        let stall = &stalls[at];
+        match self.origin_of_waits(leads, stall, known) {
             Some(origin) if origin.why != OriginKind::Elsewhere => origin,
-            behind => self.origin_outside_calls(stalls, stall, &echoes, behind),
+            behind => self.origin_outside_calls(leads, stall, behind),
         }
     }
 
     /// The origin of what the missing ranks wait for: among several, the one with precedence.
     fn origin_of_waits(
         &self,
-        stalls: &[Stall],
+        leads: &Leads,
         stall: &Stall,
-        seen: &mut BTreeSet<usize>,
+        known: &[Option<StallOrigin>],
     ) -> Option<StallOrigin> {
         let origins = stall.missing.iter().filter_map(|absent| match absent.why {
             OriginKind::Diverged(group, seq) => {
@@ -125,7 +141,7 @@ impl OpenCalls<'_> {
             }
             OriginKind::Inside(..) => Some(StallOrigin::without_ranks(absent.why)),
             OriginKind::Blocked(..) | OriginKind::Unpartnered(_) => {
-                self.origin_of_blocked(stalls, absent, seen)
+                self.origin_of_blocked(leads, absent, known)
             }
             _ => None,
         });
@@ -135,24 +151,13 @@ impl OpenCalls<'_> {
     /// The origin of the stall in which a missing rank waits, or the cycle that it is in.
     fn origin_of_blocked(
         &self,
-        stalls: &[Stall],
+        leads: &Leads,
         absent: &Absent,
-        seen: &mut BTreeSet<usize>,
+        known: &[Option<StallOrigin>],
     ) -> Option<StallOrigin> {
-        let next = stalls.iter().position(|stall| match absent.why {
-            OriginKind::Unpartnered(group) => {
-                let waits = stall.message.as_ref().map(|lone| lone.rank);
-                stall.group == group && waits == Some(absent.rank)
-            }
-            OriginKind::Blocked(group, _) => {
-                stall.group == group
-                    && stall.message.is_none()
-                    && stall.waiting.contains(&absent.rank)
-            }
-            _ => false,
-        });
-        let cycle = match next {
-            Some(next) if !seen.contains(&next) => return Some(self.origin(stalls, next, seen)),
+        let cycle = match leads.next(absent) {
+            Some(next) if let Some(origin) = &known[next] => return Some(origin.clone()),
+            // It leads back to this stall.
             Some(_) => self.cycle_with(absent.rank),
             // Its own message met its partner, and yet it is blocked in the call.
             None => self.cycle_of(absent.rank),
@@ -164,24 +169,18 @@ impl OpenCalls<'_> {
     /// `behind`: the ranks that those waits lead to.
     fn origin_outside_calls(
         &self,
-        stalls: &[Stall],
+        leads: &Leads,
         stall: &Stall,
-        echoes: &[u32],
         behind: Option<StallOrigin>,
     ) -> StallOrigin {
-        let with = |why| missing(stall, why, echoes);
+        let echoes = self.echoes(stall);
+        let with = |why| missing(stall, why, &echoes);
         let silent = with(OriginKind::Silent);
         if stall.missing.iter().all(|it| silent.ranks.contains(&it.rank)) {
             return silent;
         }
         let still = with(OriginKind::Stuck).ranks;
-        let leaves_message = |other: &Stall| {
-            let misses = |absent: &Absent| {
-                absent.why == OriginKind::Elsewhere && still.contains(&absent.rank)
-            };
-            other.message.is_some() && other.missing.iter().any(misses)
-        };
-        if stalls.iter().any(leaves_message) {
+        if still.iter().any(|rank| leads.leave_messages.contains(rank)) {
             return StallOrigin { why: OriginKind::Elsewhere, ranks: still };
         }
         // A rank that waits for its device waits for other ranks, if something is known of those.
@@ -325,6 +324,76 @@ impl OpenCalls<'_> {
             let mut cycles = self.waits.cycles.iter();
             cycles.position(|cycle| cycle.iter().any(|wait| needs.contains(&wait.rank)))
         })
+    }
+}
+
+/// Where the missing ranks of stalls wait.
+#[derive(Debug, Default)]
+struct Leads {
+    /// The stall of a collective in which a rank of a group waits.
+    waiting: HashMap<(GroupId, u32), usize>,
+    /// The stall of a message that a rank of a group waits for.
+    of_messages: HashMap<(GroupId, u32), usize>,
+    /// Ranks that are elsewhere while a message of theirs is missing.
+    leave_messages: HashSet<u32>,
+}
+
+impl Leads {
+    fn new(stalls: &[Stall]) -> Self {
+        let mut leads = Self::default();
+        for (at, stall) in stalls.iter().enumerate() {
+            let Some(lone) = &stall.message else {
+                for &rank in &stall.waiting {
+                    leads.waiting.entry((stall.group, rank)).or_insert(at);
+                }
+                continue;
+            };
+            leads.of_messages.entry((stall.group, lone.rank)).or_insert(at);
+            let elsewhere = stall.missing.iter().filter(|it| it.why == OriginKind::Elsewhere);
+            leads.leave_messages.extend(elsewhere.map(|it| it.rank));
+        }
+        leads
+    }
+
+    /// The stall in which a missing rank waits.
+    fn next(&self, absent: &Absent) -> Option<usize> {
+        match absent.why {
+            OriginKind::Unpartnered(group) => self.of_messages.get(&(group, absent.rank)),
+            OriginKind::Blocked(group, _) => self.waiting.get(&(group, absent.rank)),
+            _ => None,
+        }
+        .copied()
+    }
+
+    /// The stalls without a known origin, each behind those that it leads to, and whether some lead back to themselves. A
+    /// depth-first search.
+    fn in_order(&self, stalls: &[Stall], known: &[Option<StallOrigin>]) -> (Vec<usize>, bool) {
+        let mut is_seen: Vec<bool> = known.iter().map(Option::is_some).collect();
+        let mut is_done = is_seen.clone();
+        let mut has_circles = false;
+        let mut order = Vec::new();
+        for start in 0..stalls.len() {
+            if std::mem::replace(&mut is_seen[start], true) {
+                continue;
+            }
+            // Each stall with the number of its missing ranks that were looked at.
+            let mut path = vec![(start, 0)];
+            while let Some((at, looked)) = path.last_mut() {
+                let Some(absent) = stalls[*at].missing.get(*looked) else {
+                    order.push(*at);
+                    is_done[*at] = true;
+                    path.pop();
+                    continue;
+                };
+                *looked += 1;
+                let Some(next) = self.next(absent) else { continue };
+                has_circles |= is_seen[next] && !is_done[next];
+                if !std::mem::replace(&mut is_seen[next], true) {
+                    path.push((next, 0));
+                }
+            }
+        }
+        (order, has_circles)
     }
 }
 

@@ -29,7 +29,7 @@
 //! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
 //! from any source a cycle alone is not a deadlock, but a cycle of stuck ranks is.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -427,29 +427,48 @@ pub(super) fn partners(model: &Model, group: GroupId, lone: &UnmatchedMessage) -
     }
 }
 
-/// Extends the set of free ranks to its fixpoint.
+/// Ranks that wait for the same list of members.
+struct Waiters {
+    group: GroupId,
+    waiting: Vec<u32>,
+    /// Number of members that still have to be able to come.
+    left: usize,
+}
+
+/// Extends the set of free ranks to its fixpoint, in a time that grows with the lists of needed ranks alone.
 fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTreeSet<u32>) {
-    loop {
-        // Ranks that wait for the same members share their list.
-        let mut known: BTreeMap<(usize, GroupId, bool), bool> = BTreeMap::new();
-        let mut is_released = |thread: &Blocked| {
-            let comes = |needed: &u32| {
-                free.contains(needed) && can_still_come(model, thread.group, *needed)
-            };
-            let list = thread.needs.as_ptr().addr();
-            let known = known.entry((list, thread.group, thread.needs_any()));
-            *known.or_insert_with(|| {
-                let mut needs = thread.needs.iter();
-                if thread.needs_any() { needs.any(comes) } else { needs.all(comes) }
-            })
-        };
-        let waiting = blocked.iter().filter(|(rank, _)| !free.contains(rank));
-        let released = waiting.filter(|(_, threads)| threads.iter().any(&mut is_released));
-        let released: Vec<u32> = released.map(|(&rank, _)| rank).collect();
-        if released.is_empty() {
-            return;
+    let mut all: Vec<Waiters> = Vec::new();
+    let mut known: HashMap<(usize, GroupId, bool), usize> = HashMap::new();
+    let mut needing: HashMap<u32, Vec<usize>> = HashMap::new();
+    let mut freed: Vec<u32> = free.iter().copied().collect();
+    let waiting = blocked.iter().filter(|(rank, _)| !free.contains(rank));
+    for (&rank, thread) in
+        waiting.flat_map(|(rank, threads)| threads.iter().map(move |it| (rank, it)))
+    {
+        let (list, group, any) = (thread.needs.as_ptr().addr(), thread.group, thread.needs_any());
+        let at = *known.entry((list, group, any)).or_insert_with(|| {
+            let left = if any { 1 } else { thread.needs.len() };
+            all.push(Waiters { group, waiting: Vec::new(), left });
+            for needed in &*thread.needs {
+                needing.entry(*needed).or_default().push(all.len() - 1);
+            }
+            all.len() - 1
+        });
+        all[at].waiting.push(rank);
+    }
+    let needs_none = all.iter().filter(|it| it.left == 0).flat_map(|it| &it.waiting);
+    freed.extend(needs_none.filter(|it| free.insert(**it)));
+    while let Some(rank) = freed.pop() {
+        for &at in needing.get(&rank).into_iter().flatten() {
+            let waiters = &mut all[at];
+            if waiters.left == 0 || !can_still_come(model, waiters.group, rank) {
+                continue;
+            }
+            waiters.left -= 1;
+            if waiters.left == 0 {
+                freed.extend(waiters.waiting.iter().filter(|it| free.insert(**it)));
+            }
         }
-        free.extend(released);
     }
 }
 
