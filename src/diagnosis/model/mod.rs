@@ -336,13 +336,19 @@ impl Model {
 
     /// Number of calls that all ranks of the job repeat; `None`: it differs, or is not known of all.
     pub fn repeated_calls(&self) -> Option<usize> {
-        if !self.unseen().is_empty() {
+        if self.has_unseen() {
             return None;
         }
         let mut ranks = self.ranks.keys();
         let length = |rank: &u32| self.process_of(*rank)?.repetition.length();
         let first = length(ranks.next()?)?;
         ranks.all(|rank| length(rank) == Some(first)).then_some(first)
+    }
+
+    /// Whether nothing was captured from a rank of the world.
+    pub fn has_unseen(&self) -> bool {
+        let size = self.world_size().unwrap_or(0);
+        self.ranks.range(..size).count() < size as usize
     }
 
     /// Ranks of the world from which nothing was captured, ascending.

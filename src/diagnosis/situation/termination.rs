@@ -55,7 +55,7 @@ impl Stalls<'_> {
             && !kills.iter().flatten().any(|&count| count > 0)
             && self.stalls.iter().all(|stall| self.is_for_work(stall))
             && self.divergences.is_empty()
-            && self.model.unseen().is_empty()
+            && !self.model.has_unseen()
             && !self.model.processes.values().any(failed)
     }
 

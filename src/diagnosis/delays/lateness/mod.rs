@@ -43,6 +43,8 @@ const DOUBLED_BLINDLY: u32 = 3;
 const UNKNOWN_ROUND: u32 = 4;
 /// Number of slices examined.
 const SLICES: u32 = 24;
+/// Maximum number of slices examined together with those in gaps, whose length evidence states.
+const MAX_SLICES: u32 = 1 << 20;
 /// Minimum number of slices in an episode.
 const FEWEST_SLICES: u32 = 3;
 /// One slice without a straggler is tolerated per this many slices with one.
@@ -113,7 +115,9 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     let length = |doublings: u32| timing.straggler_slice * 2_u32.pow(doublings);
     let horizon_of = |length: Duration| {
         let examined = length * SLICES + timing.straggler_free + timing.straggler;
-        model.gaps.before(end, examined).max(begin)
+        let reach = length.saturating_mul(MAX_SLICES).as_nanos();
+        let reach = end.0.saturating_sub(u64::try_from(reach).unwrap_or(u64::MAX));
+        model.gaps.before(end, examined).max(begin).max(Timestamp(reach))
     };
     let earliest = horizon_of(length(*lengths.end()));
     // Those of all lengths, determined once.

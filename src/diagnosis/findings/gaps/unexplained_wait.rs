@@ -15,7 +15,7 @@ use crate::words::{self, Ranks};
 /// another finding, the job cannot be judged.
 pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     // Ranks that were never seen are reported as such.
-    if !situation.model.unseen().is_empty() {
+    if situation.model.has_unseen() {
         return None;
     }
     let processes = situation.model.processes.values();

@@ -15,7 +15,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     // A rank without a dump, or with calls that are not known, may be what they wait for.
     let model = situation.model;
     let is_lossy = model.processes.values().any(|process| process.lost > 0);
-    if is_lossy || !model.notes.is_empty() || !model.unseen().is_empty() {
+    if is_lossy || !model.notes.is_empty() || model.has_unseen() {
         return None;
     }
     let [(rank, own), (peer, other)] = &message.sides;
