@@ -71,9 +71,11 @@ impl Watched {
         assert!(status.unwrap().success());
     }
 
-    /// Kills ranks, launcher and `run` at once.
+    /// Kills `run`, launcher and ranks: `run` first, which could otherwise see the end of a rank.
     fn kill_all(&mut self) {
-        self.kill(&format!("-{}", self.run.id()));
+        let run = self.run.id();
+        self.kill(&run.to_string());
+        self.kill(&format!("-{run}"));
         self.run.wait().unwrap();
     }
 }
