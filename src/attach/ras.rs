@@ -136,7 +136,7 @@ pub fn ask(rank: u32, environment: &Environment) -> io::Result<Answer> {
         }
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         let is_here = listener::is_on_this_host(&stream)?;
-        if is_here && !listener::owners(stream.peer_addr()?).contains(&user) {
+        if is_here && !listener::is_of(stream.peer_addr()?, user) {
             return Err(io::Error::other("a process of another user listens at its address"));
         }
         converse(Limited { stream, until })

@@ -14,8 +14,15 @@ pub(super) fn is_on_this_host(stream: &TcpStream) -> io::Result<bool> {
     Ok(peer.is_loopback() || peer == stream.local_addr()?.ip())
 }
 
-/// The users of the sockets that listen at an address of this host. Any user may listen on NCCL's port.
-pub(super) fn owners(address: SocketAddr) -> Vec<u32> {
+/// Whether all sockets that listen at an address of this host are of this user. Any user may listen on NCCL's port, also
+/// at one address beside a socket of another user at all addresses.
+pub(super) fn is_of(address: SocketAddr, user: u32) -> bool {
+    let owners = owners(address);
+    !owners.is_empty() && owners.iter().all(|it| *it == user)
+}
+
+/// The users of the sockets that can have accepted a connection to an address of this host.
+fn owners(address: SocketAddr) -> Vec<u32> {
     let tables = peers::tables(std::process::id());
     let mut owners = Vec::new();
     for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
@@ -27,8 +34,10 @@ pub(super) fn owners(address: SocketAddr) -> Vec<u32> {
         };
         let accepts = state == LISTENING
             && peers::address(local).is_some_and(|it| {
-                let is_there = it.ip().is_unspecified() || it.ip() == address.ip().to_canonical();
-                it.port() == address.port() && is_there
+                let asked = address.ip().to_canonical();
+                // Those at all addresses of IPv6 accept IPv4 as well.
+                let is_any = it.ip().is_unspecified() && (it.is_ipv6() || asked.is_ipv4());
+                it.port() == address.port() && (is_any || it.ip() == asked)
             });
         owners.extend(user.parse::<u32>().ok().filter(|_| accepts));
     }
@@ -48,9 +57,11 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             let host = if address.starts_with('[') { "::1" } else { "127.0.0.1" };
             let stream = TcpStream::connect((host, port)).unwrap();
-            let owners = owners(stream.peer_addr().unwrap());
+            let address = stream.peer_addr().unwrap();
             assert!(is_on_this_host(&stream).unwrap(), "{address}");
-            assert_eq!(owners, [crate::host::sys::user_id()], "{address}");
+            let user = crate::host::sys::user_id();
+            assert_eq!(owners(address), [user], "{address}");
+            assert!(is_of(address, user) && !is_of(address, user + 1), "{address}");
         }
     }
 }
