@@ -191,8 +191,15 @@ impl<'a> Causes<'a> {
         blocked.min_by_key(|&other| (self.found[other].precedence, self.found[other].evidence_at))
     }
 
-    /// The end of another rank, if the transport reported it.
+    /// The end of another rank, if the transport reported it, or a text explains that of the other one alone.
     fn broke_communication(&self, at: usize, fact: ProcessFact) -> Option<usize> {
+        if fact.is_unexplained && fact.signal.is_none() {
+            let mut explained = self.ends[0].iter().filter(|(other, _)| !other.is_unexplained);
+            let first = explained.find(|(other, place)| {
+                other.at <= fact.at.plus(ECHO) && self.may_cause(*place, at)
+            });
+            return first.map(|(_, place)| *place);
+        }
         if !fact.from_communication {
             return None;
         }

@@ -165,6 +165,8 @@ pub struct ProcessFact {
     pub signal: Option<i32>,
     /// A communication call reported it, which it also does if a peer fails.
     pub from_communication: bool,
+    /// A text states that it ended, and not why: so does a process whose peer failed, or that a launcher ended.
+    pub is_unexplained: bool,
 }
 
 impl Draft {

@@ -172,6 +172,7 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
         // A signal would let the judge attribute the end to the launcher.
         signal: None,
         from_communication: false,
+        is_unexplained: false,
     });
     let is_sure = kill.in_cgroup && kill.ranks <= kill.kills;
     draft.root_confidence = match (is_sure, kill.ranks <= kill.kills) {

@@ -52,8 +52,13 @@ pub(crate) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     let (rank, end) = (process.rank?, process.end?);
     let exit = end.exit;
     let mut draft = Draft::new(&catalogue::DD201, KeyPlace::Process(rank, process.pid), end.at);
-    draft.fact =
-        Some(ProcessFact { rank, at: end.at, signal: exit.signal, from_communication: false });
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: end.at,
+        signal: exit.signal,
+        from_communication: false,
+        is_unexplained: process.is_from_text() && failed_node(process).is_none(),
+    });
     draft.blame([rank], Confidence::Proved);
     describe_stalls(situation, process, rank, &mut draft);
     let how = how_it_ended(process, exit);

@@ -128,7 +128,8 @@ pub(crate) fn raised(
     from_communication: bool,
 ) -> Draft {
     let mut draft = Draft::new(code, KeyPlace::Process(rank, process.pid), exception.at);
-    draft.fact = Some(ProcessFact { rank, at: exception.at, signal: None, from_communication });
+    let (at, is_unexplained) = (exception.at, false);
+    draft.fact = Some(ProcessFact { rank, at, signal: None, from_communication, is_unexplained });
     // If the communication failed, the origin may be another rank that no finding names.
     let is_own = !from_communication;
     draft.blame([rank], if is_own { Confidence::Proved } else { Confidence::Suspected });

@@ -218,6 +218,8 @@ impl Members {
             }
         };
         let waited = first.at.since(first.since).as_secs();
+        let silent =
+            || -> Vec<u32> { job.ranks.keys().filter(|it| !known.contains(it)).copied().collect() };
         let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
         if self.may_be_left() {
             job.note(Topic::Waits, format!(
@@ -231,11 +233,19 @@ impl Members {
                 were(&ranks)
             ));
         } else if !is_known {
-            job.note(Topic::Waits, format!(
-                "{} waiting {waited} s for {what} in {group}{agree}{never}; which other ranks belong to \
-                 the group is unknown",
-                were(&ranks)
-            ));
+            let silent = silent();
+            let rest = if silent.is_empty() || !name.is_world() {
+                "which other ranks belong to the group is unknown".into()
+            } else {
+                format!("the text does not say how far {} had come", Ranks(&silent))
+            };
+            job.note(
+                Topic::Waits,
+                format!(
+                    "{} waiting {waited} s for {what} in {group}{agree}{never}; {rest}",
+                    were(&ranks)
+                ),
+            );
         } else if let behind @ [_, ..] = &self.behind(first.seq)[..]
             && !(first.op.is_rooted() || first.op.direction() == Direction::Symmetric)
         {
@@ -246,8 +256,7 @@ impl Members {
                 Ranks(behind)
             ));
         } else if name.is_world() && job.ranks.len() > known.len() && !self.is_decisive() {
-            let silent = job.ranks.keys().filter(|it| !known.contains(it));
-            let silent: Vec<u32> = silent.copied().collect();
+            let silent = silent();
             job.note(
                 Topic::Waits,
                 format!(

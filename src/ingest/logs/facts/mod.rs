@@ -206,11 +206,13 @@ impl Statement {
         }
     }
 
-    /// Whether logs of jobs that end well state this as well: the store ends before other ranks, and exceptions
-    /// are handled.
+    /// Whether logs of jobs that end well state this as well: the store ends before other ranks, exceptions are handled,
+    /// and NCCL warns of what it goes on without.
     pub(super) const fn is_harmless(&self) -> bool {
         match self {
-            Self::Named { .. } | Self::LostStore { .. } | Self::Finished => true,
+            Self::Named { .. } | Self::LostStore { .. } | Self::Network { .. } | Self::Finished => {
+                true
+            }
             Self::Raised { went_on, .. } => *went_on,
             Self::Reported { next, .. } => next.is_empty(),
             _ => false,

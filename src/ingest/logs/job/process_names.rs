@@ -216,6 +216,11 @@ impl ProcessNames {
         self.on_host(host).contains(&rank) || label.is_some_and(|it| short(&it) == short(host))
     }
 
+    /// Whether the host of no rank is known.
+    pub(super) fn has_no_hosts(&self) -> bool {
+        self.placed.is_empty() && self.processes.values().all(|(host, _)| host.is_none())
+    }
+
     /// Ranks known to run on a host, or that the text places there.
     pub(super) fn on_host(&self, host: &str) -> BTreeSet<u32> {
         let processes = self.processes.iter();
@@ -238,15 +243,17 @@ impl ProcessNames {
         }
     }
 
-    /// Where every task that is known is the rank of its number, others are as well.
+    /// Where every task that is known is the rank of its number, others are as well. So are all if the text names as many
+    /// as there are ranks: both are numbered from the first node on.
     fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
-        if !agree(&self.tasks) {
-            return;
-        }
         let facts = all.iter().flat_map(|facts| &facts.facts);
         let tasks = facts.filter_map(|fact| fact.who.label.task);
         let tasks: BTreeSet<u32> =
             tasks.chain(all.iter().flat_map(|it| &it.tasks).copied()).collect();
+        let is_world = self.world.is_some_and(|size| tasks.iter().copied().eq(0..size));
+        if !(agree(&self.tasks) || is_world && self.tasks.is_empty()) {
+            return;
+        }
         for task in tasks {
             self.tasks.entry(task).or_insert(Some(task));
             self.processes.entry(task).or_default();
