@@ -25,6 +25,19 @@ pub(super) fn process(pid: u32) -> String {
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }
 
+/// Where a process of this user that runs Python is: ", which is in load() at data.py:17".
+pub(super) fn place(pid: u32) -> Option<String> {
+    let frames = proc::is_own(pid).then(|| python_frames(pid))??;
+    let mut users = frames.iter().filter(|it| !it.file.starts_with('<'));
+    let place = users.find(|it| crate::diagnosis::input::place::is_users(&it.file))?;
+    Some(format!(", which is in {}", shown(place)))
+}
+
+fn shown(place: &Where) -> String {
+    let file = place.file.rsplit('/').next().unwrap_or_default();
+    format!("{}() at {file}:{}", place.function, place.line)
+}
+
 /// The only child of a process.
 pub(super) fn only(pid: u32) -> Option<u32> {
     let mut children = list(pid).into_iter();
@@ -58,12 +71,7 @@ pub(super) fn data_loader_worker(waiter: &Waiter<'_>) -> Option<(u32, String)> {
     list(waiter.pid).into_iter().take(MAX_WORKERS).find_map(|pid| {
         let frames = python_frames(pid)?;
         let place = place_in_sample(&frames)?;
-        let file = place.file.rsplit('/').next().unwrap_or_default();
-        let function = &place.function;
-        Some((
-            pid,
-            format!("data-loader worker {pid}, which is in {function}() at {file}:{}", place.line),
-        ))
+        Some((pid, format!("data-loader worker {pid}, which is in {}", shown(place))))
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The kernel states the system call that a sleeping thread is in, with its arguments
 //! (`/proc/PID/task/TID/syscall`). `syscall` reads it, `files` names descriptors, paths and their mounts, `locks`
-//! finds the holder of a file lock, `mutex` that of a mutex, `peers` the other end of a pipe or socket, and `children` what a child does.
+//! finds the holder of a file lock, `mutex` that of a mutex, `peers` the other end of a pipe or socket, and `children`
+//! what a child does. `chain` follows a wait for a child to what that one waits for.
 
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
@@ -11,6 +12,7 @@ use crate::node::stack_reader::memory::Memory;
 pub use mutex::owner as mutex_owner;
 use syscall::{Argument, Syscall};
 
+mod chain;
 mod children;
 mod files;
 mod locks;
@@ -31,9 +33,14 @@ pub struct Waiter<'a> {
     pub native: &'a [Where],
 }
 
-/// What a thread waits for; `None`: nothing, or unknown. `memory` is that of its process.
+/// What a thread waits for; `None`: nothing, or unknown. `memory` is that of its process. Of a process that waits for
+/// another one below it, kind and process are those of the end of the chain.
 #[must_use]
 pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
+    Some(chain::to_its_end(waiter.pid, wait_of(waiter, memory)?))
+}
+
+fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
     if let Some(key) = store_key(&waiter) {
         return Some(blocked(BlockKind::StoreKey, key, 0));
     }
@@ -61,7 +68,9 @@ pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
         }
         Argument::Child(child) => {
             let child = child.or_else(|| children::only(pid))?;
-            Some(blocked(BlockKind::Child, format!("exit of {}", children::process(child)), child))
+            let place = children::place(child).unwrap_or_default();
+            let what = format!("exit of {}{place}", children::process(child));
+            Some(blocked(BlockKind::Child, what, child))
         }
         Argument::Sleep => Some(blocked(BlockKind::Sleep, "end of a sleep".into(), 0)),
     }
