@@ -1,7 +1,10 @@
 //! Errors whose cause is not the line that raised them, by parts of their texts, and what to do about them.
 
+use super::xids;
+
 /// Parts of texts, and what to do.
-const KNOWN: [(&str, &str); 15] = [
+const KNOWN: [(&str, &str); 16] = [
+    ("Mismatched NCCL version detected", DIFFERENT_NCCL),
     ("could not open device directory", HIDDEN_DEVICES),
     ("uncorrectable ECC error", FAULTY_DEVICE),
     ("uncorrectable NVLink error", FAULTY_DEVICE),
@@ -41,20 +44,18 @@ const FULL_SHARED_MEMORY: &str = "Make room in /dev/shm: NCCL connects the ranks
 const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
                            /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
                            memory left (dmesg).";
-const FAULTY_KERNEL: &str = "Find the kernel that accesses memory outside of its tensors: CUDA_LAUNCH_BLOCKING=1, \
-                             compute-sanitizer. If it is none of the program's, check the device.";
+const DIFFERENT_NCCL: &str = "Install the same NCCL on all hosts: it may be that of PyTorch's packages, or another one on \
+                              LD_LIBRARY_PATH. NCCL_DEBUG=VERSION prints the one that is loaded.";
 
 /// What precedes the number of an error of the driver of NVIDIA.
 const XID: &str = "Xid ";
-/// Numbers of errors that a kernel of a program may cause.
-const OF_KERNELS: [&str; 4] = ["13", "31", "43", "109"];
 
 /// What to do about an error with this text, if that does not depend on the line that raised it.
 #[must_use]
 pub fn advice(text: &str) -> Option<&'static str> {
     if let Some((_, rest)) = text.split_once(XID) {
-        let number = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap_or_default();
-        return Some(if OF_KERNELS.contains(&number) { FAULTY_KERNEL } else { FAULTY_DEVICE });
+        let number = rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()?;
+        return Some(xids::of_xid(number).next);
     }
     let known = KNOWN.iter().find(|(part, _)| text.contains(part));
     known.map(|(_, advice)| *advice)
@@ -66,8 +67,9 @@ mod tests {
 
     #[test]
     fn errors_of_the_driver_are_of_kernels_or_of_the_device() {
-        assert_eq!(advice("Xid 31 of GPU 0000:1b:00: MMU Fault"), Some(FAULTY_KERNEL));
-        assert_eq!(advice("Xid 79 of GPU 0000:1b:00: lost"), Some(FAULTY_DEVICE));
+        let starts = |text, advised: &str| advice(text).is_some_and(|it| it.starts_with(advised));
+        assert!(starts("Xid 31 of GPU 0000:1b:00: MMU Fault", "Find the kernel"));
+        assert!(starts("Xid 79 of GPU 0000:1b:00: lost", "Reboot the host"));
         assert_eq!(advice("KeyError: 'x'"), None);
     }
 }

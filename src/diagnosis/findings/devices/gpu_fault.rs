@@ -6,10 +6,10 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD801};
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
-use super::xids::{self, Meaning, Reason};
 use super::{gpu_of, state};
 use crate::findings::draft::{Draft, Key, KeyPlace};
 use crate::input::event::GpuFaultKind;
+use crate::input::xids::{self, Meaning, Reason};
 use crate::model::{Gpu, Model, Process, libc_signal};
 use crate::situation::Situation;
 use crate::words::{self, Ranks};

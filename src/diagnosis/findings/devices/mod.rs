@@ -3,7 +3,6 @@
 pub(crate) mod gpu_fault;
 pub(crate) mod gpu_slowed;
 pub(crate) mod states;
-mod xids;
 
 use crate::model::Gpu;
 use crate::words::Ranks;

@@ -1,10 +1,10 @@
 //! The meaning of the errors of NVIDIA's GPUs (Xid), as NVIDIA documents it.
 
-use crate::input::event::GpuFaultKind;
+use super::event::GpuFaultKind;
 
 /// The usual reason of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// A kernel of the program.
     Code,
     /// The GPU or its connections.
@@ -21,15 +21,15 @@ pub(super) enum Reason {
 
 /// The meaning of an error.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Meaning {
+pub(crate) struct Meaning {
     /// The sentence goes on after "reported Xid 79: ".
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// Its usual reason.
-    pub(super) reason: Reason,
+    pub(crate) reason: Reason,
     /// The GPU does not work until it is reset.
-    pub(super) is_lasting: bool,
+    pub(crate) is_lasting: bool,
     /// What to do.
-    pub(super) next: &'static str,
+    pub(crate) next: &'static str,
 }
 
 const fn meaning(
@@ -57,7 +57,7 @@ const CATALOG: &str =
     "Look up the number in NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors).";
 
 /// The meaning of what a GPU reported.
-pub(super) const fn of_fault(kind: GpuFaultKind) -> Meaning {
+pub(crate) const fn of_fault(kind: GpuFaultKind) -> Meaning {
     match kind {
         GpuFaultKind::Xid(xid) => of_xid(xid),
         GpuFaultKind::UncorrectedErrors(_) => meaning(
@@ -75,7 +75,8 @@ pub(super) const fn of_fault(kind: GpuFaultKind) -> Meaning {
     }
 }
 
-const fn of_xid(xid: u64) -> Meaning {
+/// The meaning of an error with this number.
+pub(crate) const fn of_xid(xid: u64) -> Meaning {
     use Reason::{Code, Consequence, Driver, Hardware, Note, Unknown};
     match xid {
         13 => meaning("a kernel raised an exception", Code, false, FIND_KERNEL),
@@ -100,6 +101,7 @@ const fn of_xid(xid: u64) -> Meaning {
         95 => {
             meaning("an error of its memory affects all processes on it", Hardware, true, REPLACE)
         }
+        109 => meaning("a kernel kept it from changing to other work", Code, false, FIND_KERNEL),
         119 => meaning("its firmware (GSP) does not answer", Driver, true, DRIVER),
         120 => meaning("its firmware (GSP) failed", Driver, true, DRIVER),
         _ => meaning("see NVIDIA's Xid catalog", Unknown, false, CATALOG),
