@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::flight_recorder;
 use crate::diagnosis::input::settings;
 use crate::host::proc;
 use crate::node::stack_reader::elf::Image;
@@ -22,8 +23,8 @@ const MAX_LENGTH: usize = 1024;
 /// Maximum length of all variables that are kept of a process, in bytes.
 const MAX_KEPT: usize = 32 << 10;
 
-/// Variables that identify ranks, jobs and where they meet.
-const USED: [&str; 29] = [
+/// Variables that identify ranks, jobs, where they meet, and their Flight Recorders.
+const USED: [&str; 32] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -53,6 +54,9 @@ const USED: [&str; 29] = [
     "TORCHELASTIC_RUN_ID",
     "DDP_DOCTOR_JOB",
     "NCCL_RAS_ADDR",
+    flight_recorder::PIPE,
+    flight_recorder::FILES[0],
+    flight_recorder::FILES[1],
 ];
 
 /// The variables of a process that say something about its job.

@@ -68,6 +68,8 @@ pub struct Whereabouts {
     pub counts: Option<String>,
     /// Why its stacks could not be read; `None`: they were.
     pub unreadable: Option<String>,
+    /// Its calls return before they are complete.
+    pub is_on_device: bool,
 }
 
 /// A rank with its position.
@@ -90,6 +92,7 @@ impl Evidence<'_> {
             counts: it.counts.clone(),
             place: it.stacks.last().and_then(|stacks| stacks.place()).cloned(),
             unreadable: it.unreadable().map(str::to_owned),
+            is_on_device: it.backend.is_some_and(Backend::is_on_device),
             position: it.position,
         };
         seen.map(of).collect()

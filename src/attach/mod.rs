@@ -3,11 +3,11 @@
 //! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or repeatedly: `sample` captures
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
-//! would have done. The report is made from that journal as from every other one ([`crate::postmortem`]), so that
+//! would have done. `flight_recorder` requests what PyTorch recorded. The report is made from that journal as from every other one ([`crate::postmortem`]), so that
 //! `analyze` gives the same report later, and one report for several hosts. `outside` reads processes of other users, and
 //! `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
 //!
-//! The ranks are only read: none is stopped, gets a signal, or runs code of this program. What their stacks show
+//! The ranks are only read, except for that request: none is stopped, gets a signal, or runs code of this program. What their stacks show
 //! proves nothing: the engine limits all findings to *supported*
 //! ([`crate::diagnosis::input::provenance::Provenance::Attached`]).
 
@@ -33,6 +33,7 @@ pub mod connection;
 pub mod counts;
 pub mod environment;
 pub mod find;
+pub mod flight_recorder;
 pub mod messages;
 #[cfg(test)]
 mod nccl_tests;
@@ -45,6 +46,7 @@ pub mod sample;
 pub mod sleep;
 
 use find::RankedJob;
+use flight_recorder::Dump;
 use messages::Whereabouts;
 use position::Position;
 
@@ -71,6 +73,8 @@ pub struct Attached {
     pub notes: Vec<String>,
     /// Messages with the evidence.
     pub reports: Vec<v1::Report>,
+    /// What PyTorch's Flight Recorder recorded, if it was requested.
+    pub dumps: Vec<Dump>,
 }
 
 impl Attached {
@@ -137,6 +141,26 @@ impl Attached {
         lines
     }
 
+    /// Whether all ranks on this host stay where they are, and some wait for their devices, as far as two captures show
+    /// it.
+    #[must_use]
+    pub fn seems_stuck_on_devices(&self) -> bool {
+        let mut ranks = self.whereabouts.iter();
+        let stays = |it: &Whereabouts| match it.position {
+            Position::Inside(_) | Position::Device(_) | Position::Outside => true,
+            Position::Moves | Position::Unknown => false,
+        };
+        let waits = |it: &Whereabouts| it.is_on_device && it.position != Position::Outside;
+        self.whereabouts.iter().any(waits) && ranks.all(stays)
+    }
+
+    /// Requests what PyTorch's Flight Recorder recorded of the ranks. Returns what the user should know.
+    pub fn request_dumps(&mut self) -> Vec<String> {
+        let (dumps, notes) = flight_recorder::request(&self.job.ranks);
+        self.dumps = dumps;
+        notes
+    }
+
     /// Whether a rank moves.
     #[must_use]
     pub fn moves(&self) -> bool {
@@ -182,7 +206,7 @@ pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<RunDir
     directory.context("the run directory cannot be created")
 }
 
-/// Writes the journal of the evidence to a directory, in place of an earlier one.
+/// Writes the evidence to a directory, in place of earlier evidence.
 ///
 /// # Errors
 ///
@@ -195,6 +219,9 @@ pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
         journal.append(report)?;
     }
     directory.rename(UNFINISHED.as_ref(), directory, journal::FIRST.as_ref())?;
+    for Dump { rank, contents } in &attached.dumps {
+        directory.publish(format!("flight_recorder_rank_{rank}").as_ref(), contents)?;
+    }
     Ok(())
 }
 

@@ -132,7 +132,7 @@ impl Rounds {
         evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
         let reports = evidence.reports();
         let ended = self.ended.iter().map(|it| it.rank).collect();
-        Attached { job: self.job.clone(), whereabouts, ended, notes, reports }
+        Attached { job: self.job.clone(), whereabouts, ended, notes, reports, dumps: Vec::new() }
     }
 
     /// Finds ranks that have ended, and those that a launcher started again.

@@ -11,8 +11,9 @@
 //!
 //! Flight Recorder dumps ([`crate::ingest::flight_recorder`]) and logs ([`crate::ingest::logs`]) of
 //! one job lead to one report if their contents show that they belong together (`sources`). What
-//! ddp-doctor recorded itself states more than both.
+//! ddp-doctor recorded itself states more than both, except for the stacks that `attach` read (`requested_dumps`).
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
@@ -27,6 +28,7 @@ mod kind;
 mod play;
 mod read_logs;
 mod record;
+mod requested_dumps;
 mod sources;
 mod timeline;
 
@@ -56,7 +58,16 @@ pub fn analyze(paths: &[PathBuf]) -> Analysis {
 pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
     let mut analysis = Analysis::default();
     let mut recordings = 0;
+    let mut attached: Vec<BTreeSet<PathBuf>> = Vec::new();
     for source in sources::find(paths, &mut analysis.remarks, progress) {
+        if let Source::Dumps(job) = &source
+            && let Some(at) = attached.iter().position(|folders| job.is_in(folders))
+        {
+            let (_, report) = source.play(&mut analysis.remarks, &mut play::Unobserved);
+            requested_dumps::add(&mut analysis.reports[at], report);
+            continue;
+        }
+        attached.push(requested_dumps::folders(&source));
         let remark = source.is_recorded(&analysis.timelines[..recordings]);
         if let Some(remark) = remark {
             analysis.remarks.push(remark);

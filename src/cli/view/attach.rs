@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ddp_doctor_proto::report::{Effect, Timestamp};
+use ddp_doctor_proto::report::{Effect, Report, Timestamp};
 
 use super::attach_follow::Follow;
 use crate::attach::find::{self, RankedJob};
@@ -101,7 +101,7 @@ impl Attach {
         let mut read = Vec::new();
         for job in jobs {
             let rounds = Rounds::new(job, self.options()).read();
-            let attached = rounds.context("all ranks have ended")?;
+            let mut attached = rounds.context("all ranks have ended")?;
             print_lines(&attached.notes, global)?;
             let elsewhere = attached.elsewhere();
             let credentials = Credentials { can_ask: false, ..self.access.credentials() };
@@ -120,6 +120,12 @@ impl Attach {
             }
             let kept = kept.map(|it| it.dir);
             let mut found = analyze(&attached, kept.as_ref())?;
+            if attached.seems_stuck_on_devices() && !found.reports.iter().any(is_blocked) {
+                print_lines(&attached.request_dumps(), global)?;
+                if !attached.dumps.is_empty() {
+                    found = analyze(&attached, kept.as_ref())?;
+                }
+            }
             if shares || self.coordinator.is_some() {
                 let (report, notices) = self.following(global).gather(&attached)?;
                 print_lines(&notices, global)?;
@@ -227,14 +233,20 @@ fn print_silent(global: &Global) -> io::Result<()> {
     print_lines(&[line], global)
 }
 
-/// Prints where the ranks are of jobs in which nothing blocks.
+/// Whether something is wrong.
+fn is_blocked(report: &Report) -> bool {
+    report.findings.iter().any(|it| it.effect != Effect::None)
+}
+
+/// Prints where the ranks are of jobs in which nothing blocks, or of which only dumps show what does.
 fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
     let out = &mut output();
     for (attached, report) in read.iter().zip(&analysis.reports) {
-        if report.findings.iter().any(|it| it.effect != Effect::None) {
-            continue;
+        match is_blocked(report) {
+            true if attached.dumps.is_empty() => continue,
+            true => writeln!(out, "\nby their stacks:")?,
+            false => writeln!(out, "\n{}", verdict(attached))?,
         }
-        writeln!(out, "\n{}", verdict(attached))?;
         for line in attached.lines() {
             writeln!(out, "    {}", plain(&line))?;
         }

@@ -164,6 +164,12 @@ impl Dir {
         &self.path
     }
 
+    /// The open descriptor.
+    #[must_use]
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.fd
+    }
+
     /// A path that leads to an entry through the open descriptor, for code that takes paths. It is valid in this process
     /// while the directory is open.
     #[must_use]

@@ -19,11 +19,13 @@ use std::path::Path;
 use ddp_doctor_agent::trust;
 
 mod dir;
+mod fifo;
 mod removal;
 mod socket;
 
 pub use ddp_doctor_agent::files::{Identity, KnownDirectories};
 pub use dir::{Dir, Status};
+pub use fifo::wake_reader;
 pub use socket::{bind, connect, is_listening, peer_of};
 
 /// Effective user id of this process.

@@ -154,6 +154,11 @@ impl DumpedJob {
         &self.folder
     }
 
+    /// Whether all of its dumps are in these folders.
+    pub(crate) fn is_in(&self, folders: &BTreeSet<PathBuf>) -> bool {
+        self.places.iter().all(|place| place.ancestors().any(|it| folders.contains(it)))
+    }
+
     /// Time of the first call.
     pub(crate) fn begins(&self) -> Timestamp {
         Timestamp(self.period().0)

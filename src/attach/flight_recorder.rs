@@ -1,0 +1,209 @@
+//! Dumps of PyTorch's Flight Recorder, requested from ranks that run.
+//!
+//! With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` in its environment, each rank has a FIFO. A byte in it lets a thread of PyTorch
+//! write what the rank recorded of its calls over NCCL: it takes none of the program's locks, and the job goes on. Since
+//! each rank then prints one line, this is done only if the stacks leave open why ranks seem to be stuck.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::find::RankProcess;
+use crate::diagnosis::words::{self, Ranks};
+use crate::host::files;
+use crate::host::input_files;
+use crate::host::proc;
+use crate::source_files::ProcessRoot;
+
+/// Variable with the beginning of the name of the FIFOs.
+pub(super) const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+/// Variables with the beginning of the name of the dumps, the one that counts first.
+pub(super) const FILES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// Time limit for the dumps: PyTorch looks at the FIFO and resolves frames for up to some 5 s.
+const MAX_WAIT: Duration = Duration::from_secs(6);
+/// Time between two looks at a dump that is being written.
+const POLL: Duration = Duration::from_millis(200);
+/// Maximum size of a dump, in bytes.
+const MAX_DUMP: u64 = 64 << 20;
+
+/// What a rank recorded of its calls.
+#[derive(Clone, Debug)]
+pub struct Dump {
+    /// The rank.
+    pub rank: u32,
+    /// The contents of its file.
+    pub contents: Vec<u8>,
+}
+
+/// A rank whose dump is awaited.
+#[derive(Debug)]
+struct Awaited {
+    rank: u32,
+    file: PathBuf,
+    /// When an earlier dump was written.
+    before: Option<SystemTime>,
+    /// Length and time of the file at the last look.
+    seen: Option<(u64, SystemTime)>,
+}
+
+/// Requests the dumps of ranks that have such a FIFO, and waits for them. The second result is what the user should know.
+#[must_use]
+pub fn request(ranks: &[RankProcess]) -> (Vec<Dump>, Vec<String>) {
+    let mut awaited: Vec<Awaited> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
+    for rank in ranks.iter().filter(|it| it.environment.get(PIPE).is_some()) {
+        match Awaited::wake(rank) {
+            Ok(it) => awaited.push(it),
+            Err(why) => notes.push(format!("the Flight Recorder of rank {} {why}", rank.rank)),
+        }
+    }
+    // One reason is enough.
+    notes.truncate(1);
+    if awaited.is_empty() {
+        return (Vec::new(), notes);
+    }
+    let mut dumps = Vec::new();
+    let asked = numbers(&awaited);
+    let until = Instant::now() + MAX_WAIT;
+    while !awaited.is_empty() && Instant::now() < until {
+        thread::sleep(POLL);
+        awaited.retain_mut(|it| match it.take() {
+            Some(contents) => {
+                dumps.push(Dump { rank: it.rank, contents });
+                false
+            }
+            None => true,
+        });
+    }
+    dumps.sort_by_key(|it| it.rank);
+    let each = words::number(&asked, "it prints", "each prints");
+    let mut note = format!(
+        "requested what the Flight Recorder of {} recorded: {each} one line, and goes on",
+        Ranks(&asked)
+    );
+    if !awaited.is_empty() {
+        let late = numbers(&awaited);
+        note += &format!("; {} wrote nothing within {} s", Ranks(&late), MAX_WAIT.as_secs());
+    }
+    notes.insert(0, note);
+    (dumps, notes)
+}
+
+fn numbers(awaited: &[Awaited]) -> Vec<u32> {
+    awaited.iter().map(|it| it.rank).collect()
+}
+
+impl Awaited {
+    /// Writes to the FIFO of a rank. Otherwise returns why that is not done.
+    fn wake(rank: &RankProcess) -> Result<Self, String> {
+        if !proc::is_own(rank.pid) {
+            return Err("is not asked: run this as the user of the job".into());
+        }
+        if ProcessRoot::open(rank.pid).is_some() {
+            return Err("is not asked: run this in the container of the job".into());
+        }
+        let beginning = FILES.iter().find_map(|name| rank.environment.get(name));
+        let beginning = beginning
+            .ok_or_else(|| format!("is not asked: start the job with {} as well", FILES[0]))?;
+        let pipe = rank.environment.get(PIPE).unwrap_or_default();
+        let path = |beginning: &str, end: &str| {
+            let directory = fs::read_link(format!("/proc/{}/cwd", rank.pid)).unwrap_or_default();
+            directory.join(format!("{beginning}{}{end}", rank.rank))
+        };
+        let file = path(beginning, "");
+        let before = opened(&file).ok().map(|it| it.1.1);
+        files::wake_reader(&path(pipe, ".pipe"))
+            .map_err(|error| format!("cannot be asked: {error}"))?;
+        Ok(Self { rank: rank.rank, file, before, seen: None })
+    }
+
+    /// The dump, once two looks show the same new file.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let (file, status) = opened(&self.file).ok()?;
+        let is_new = self.before.is_none_or(|before| status.1 > before) && status.0 > 0;
+        let is_whole = self.seen == Some(status);
+        self.seen = Some(status);
+        if !is_new || !is_whole || status.0 > MAX_DUMP {
+            return None;
+        }
+        let mut contents = Vec::new();
+        file.take(MAX_DUMP).read_to_end(&mut contents).ok()?;
+        Some(contents)
+    }
+}
+
+/// A file of this user, with its length and the time of its last change.
+fn opened(path: &Path) -> io::Result<(fs::File, (u64, SystemTime))> {
+    let file = input_files::open(path)?.into_inner();
+    let metadata = file.metadata()?;
+    if metadata.uid() != files::user_id() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok((file, (metadata.len(), metadata.modified()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::attach::environment::Environment;
+    use crate::host::proc::Stat;
+
+    /// A process that writes a dump once its FIFO gets a byte, in two parts.
+    const RECORDER: &str = r#"
+mkfifo pipe0.pipe; exec 3<>pipe0.pipe; echo ready; head -c 1 <&3 > /dev/null
+printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 60
+"#;
+
+    fn rank(pid: u32, directory: &Path, variables: &[(&str, &str)]) -> RankProcess {
+        let texts: Vec<String> = variables
+            .iter()
+            .map(|(name, value)| format!("{name}={}/{value}", directory.display()))
+            .collect();
+        RankProcess {
+            pid,
+            start_ticks: Stat::read(pid).unwrap().start_ticks,
+            parent: 1,
+            rank: 0,
+            world_size: Some(1),
+            local_rank: None,
+            local_world_size: None,
+            environment: texts.iter().map(String::as_str).collect::<Environment>(),
+        }
+    }
+
+    #[test]
+    fn dump_that_a_byte_requests_is_read_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("bash");
+        command.args(["-c", RECORDER]).current_dir(&directory).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+        fs::write(directory.path().join("dump0"), "of an earlier request").unwrap();
+        let variables = [(PIPE, "pipe"), (FILES[1], "dump")];
+        let (dumps, notes) = request(&[rank(child.id(), directory.path(), &variables)]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(dumps.len(), 1, "{notes:?}");
+        assert_eq!(String::from_utf8_lossy(&dumps[0].contents), "first part, second part");
+        assert!(notes[0].ends_with("of rank 0 recorded: it prints one line, and goes on"));
+    }
+
+    #[test]
+    fn ranks_without_a_reader_or_a_file_are_not_awaited() {
+        let directory = tempfile::tempdir().unwrap();
+        let note = |variables: &[(&str, &str)]| {
+            let (dumps, notes) = request(&[rank(std::process::id(), directory.path(), variables)]);
+            assert!(dumps.is_empty());
+            notes
+        };
+        assert_eq!(note(&[]), [""; 0]);
+        assert!(note(&[(PIPE, "pipe")])[0].contains("with TORCH_FR_DUMP_TEMP_FILE as well"));
+        let both = [(PIPE, "pipe"), (FILES[0], "dump")];
+        assert!(note(&both)[0].starts_with("the Flight Recorder of rank 0 cannot be asked: "));
+    }
+}
