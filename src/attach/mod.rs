@@ -3,12 +3,13 @@
 //! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or repeatedly: `sample` captures
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
-//! would have done. `flight_recorder` requests what PyTorch recorded. The report is made from that journal as from every other one ([`crate::postmortem`]), so that
-//! `analyze` gives the same report later, and one report for several hosts. `outside` reads processes of other users, and
-//! `connection` sends rounds to a coordinator: for those who watch, and for other hosts.
+//! would have done. `flight_recorder` requests what PyTorch recorded. The report is made from that journal as from every
+//! other one ([`crate::postmortem`]), so that `analyze` gives the same report later, and one report for several hosts.
+//! `outside` reads processes of other users, and `connection` sends rounds to a coordinator: for those who watch, and for
+//! other hosts.
 //!
-//! The ranks are only read, except for that request: none is stopped, gets a signal, or runs code of this program. What their stacks show
-//! proves nothing: the engine limits all findings to *supported*
+//! The ranks are only read, except for that request: none is stopped, gets a signal, or runs code of this program. What
+//! their stacks show proves nothing: the engine limits all findings to *supported*
 //! ([`crate::diagnosis::input::provenance::Provenance::Attached`]).
 
 use std::fmt;

@@ -58,16 +58,19 @@ pub fn analyze(paths: &[PathBuf]) -> Analysis {
 pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
     let mut analysis = Analysis::default();
     let mut recordings = 0;
-    let mut attached: Vec<BTreeSet<PathBuf>> = Vec::new();
+    // Folders to which `attach` attached, with the place of their report.
+    let mut attached: Vec<(BTreeSet<PathBuf>, usize)> = Vec::new();
     for source in sources::find(paths, &mut analysis.remarks, progress) {
         if let Source::Dumps(job) = &source
-            && let Some(at) = attached.iter().position(|folders| job.is_in(folders))
+            && let Some((_, at)) = attached.iter().find(|(folders, _)| job.is_in(folders))
         {
-            let (_, report) = source.play(&mut analysis.remarks, &mut play::Unobserved);
-            requested_dumps::add(&mut analysis.reports[at], report);
+            if job.is_at_rest() {
+                let (_, report) = source.play(&mut analysis.remarks, &mut play::Unobserved);
+                requested_dumps::add(&mut analysis.reports[*at], report);
+            }
             continue;
         }
-        attached.push(requested_dumps::folders(&source));
+        let folders = requested_dumps::folders(&source);
         let remark = source.is_recorded(&analysis.timelines[..recordings]);
         if let Some(remark) = remark {
             analysis.remarks.push(remark);
@@ -79,6 +82,7 @@ pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
         recordings += usize::from(matches!(source, Source::Recorded(_)));
         let mut collector = timeline::Collector::default();
         let (_, report) = source.play(&mut analysis.remarks, &mut collector);
+        attached.push((folders, analysis.reports.len()));
         analysis.timelines.push(collector.finish(&report));
         analysis.reports.push(report);
     }

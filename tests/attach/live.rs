@@ -69,7 +69,7 @@ impl Job {
     }
 
     /// The report of `attach` on the ranks; `None`: there are none yet.
-    fn attach(&self, run_dir: &Path) -> Option<Report> {
+    pub(super) fn attach(&self, run_dir: &Path) -> Option<Report> {
         let ranks = self.ranks();
         if ranks.is_empty() {
             return None;

@@ -122,8 +122,11 @@ impl Attach {
             let mut found = analyze(&attached, kept.as_ref())?;
             if attached.seems_stuck_on_devices() && !found.reports.iter().any(is_blocked) {
                 print_lines(&attached.request_dumps(), global)?;
-                if !attached.dumps.is_empty() {
+                // Only those that show what is wrong are kept.
+                if analyze(&attached, None)?.reports.iter().any(is_blocked) {
                     found = analyze(&attached, kept.as_ref())?;
+                } else {
+                    attached.dumps.clear();
                 }
             }
             if shares || self.coordinator.is_some() {

@@ -84,7 +84,7 @@ pub(crate) const fn of_xid(xid: u64) -> Meaning {
         43 => meaning("it stopped the work of a process after an error", Code, false, FIND_KERNEL),
         45 => meaning("the driver ended the work of a process", Consequence, false, CATALOG),
         48 => {
-            meaning("its memory had an error that it could not correct", Hardware, false, RESTART)
+            meaning("its memory had an error that it could not correct", Hardware, false, REPLACE)
         }
         62 => meaning("its internal controller halted", Hardware, true, REPLACE),
         63 => meaning("it will replace faulty memory at the next reset", Note, false, LATER),

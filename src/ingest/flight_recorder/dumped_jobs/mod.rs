@@ -5,7 +5,9 @@
 //! `out_of_band_logs` then adds the logs of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -157,6 +159,15 @@ impl DumpedJob {
     /// Whether all of its dumps are in these folders.
     pub(crate) fn is_in(&self, folders: &BTreeSet<PathBuf>) -> bool {
         self.places.iter().all(|place| place.ancestors().any(|it| folders.contains(it)))
+    }
+
+    /// Whether no rank had issued a call for a while when the dumps were written: the ranks of a job that goes on are
+    /// always a little apart.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        const REST: Duration = Duration::from_secs(10);
+        let written = |place: &PathBuf| fs::metadata(place).ok()?.modified().ok();
+        let last = UNIX_EPOCH + Duration::from_nanos(self.period().1);
+        self.places.iter().filter_map(written).max().is_some_and(|it| it >= last + REST)
     }
 
     /// Time of the first call.
