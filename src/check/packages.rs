@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ddp_doctor_agent::trust::{self, Origin};
-
 use crate::host::sys;
 use crate::node::launch::secrets;
 use crate::node::sample::environment;
@@ -22,13 +20,26 @@ const MAX_ANSWER: u64 = 16 << 10;
 /// Maximum length of a line that names an interpreter, in bytes.
 const MAX_LINE: u64 = 512;
 
-/// Prints versions, one line each, from the metadata of packages and from a file of PyTorch. The
-/// working directory is not searched, where a file of the user may have the name of a module.
+/// Prints versions, one line each, from the metadata of packages and from a file of PyTorch. The interpreter is started
+/// without `site` and the variables of Python, so that no code of a package, of a `.pth` file or of the working directory
+/// is executed; the folders that it would search are only read.
 const SCRIPT: &str = r#"
-import sys
-sys.path = [it for it in sys.path if it]
-import re
+import os, re, sys, sysconfig
 from importlib import metadata
+version = "python%d.%d" % sys.version_info[:2]
+prefix = os.path.dirname(os.path.dirname(os.path.abspath(sys.executable)))
+folders = [it for it in os.environ.get("PYTHONPATH", "").split(":") if it.startswith("/")]
+folders.append(os.path.join(prefix, "lib", version, "site-packages"))
+try:
+    with open(os.path.join(prefix, "pyvenv.cfg")) as file:
+        is_alone = re.search(r"include-system-site-packages\s*=\s*true", file.read(65536), re.I) is None
+except OSError:
+    is_alone = False
+if not is_alone:
+    folders.append(os.path.join(os.path.expanduser("~"), ".local/lib", version, "site-packages"))
+    folders += [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    folders += ["/usr/local/lib/%s/dist-packages" % version, "/usr/lib/python3/dist-packages"]
+sys.path += folders
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
 try:
     torch = metadata.distribution("torch")
@@ -52,32 +63,27 @@ for name, version in found.items():
 ///
 /// # Errors
 ///
-/// If the interpreter could be that of another user: the command may start it as that user, not as this one.
+/// If the command may start the interpreter as another user, such as `sudo -u`: whatever it loads at its start would then
+/// be executed as this one.
 pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>, String> {
     let Some(Interpreter { path, is_started }) = interpreter(command) else {
         return Ok(BTreeMap::new());
     };
-    let python = if is_started { path } else { admitted(&path)? };
-    let lines = ask(&python).unwrap_or_default();
+    if !is_started {
+        let by = Path::new(&command[0]).display();
+        return Err(format!("{by} may start Python as another user"));
+    }
+    let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
     let pairs = lines.lines().filter_map(|line| line.split_once('\t'));
     let pairs = pairs.filter(|(name, _)| known.contains(name));
     Ok(pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect())
 }
 
-/// The path of a program that no other user can have made or changed.
-fn admitted(path: &Path) -> Result<PathBuf, String> {
-    let shown = |error: std::io::Error| format!("{}: {error}", path.display());
-    let path = std::path::absolute(path).map_err(shown)?;
-    trust::resolve(&path, Origin::SourceTree, Path::new("/proc/self/exe"))?;
-    // Not what its links lead to: a virtual environment is known by the path of its interpreter.
-    Ok(path)
-}
-
 /// The command that asks an interpreter. Modules that it loads at its start inherit no secret.
 fn question(python: &Path) -> Command {
     let mut command = Command::new(python);
-    command.args(["-c", SCRIPT]).env(environment::SWITCH, "0");
+    command.args(["-I", "-S", "-c", SCRIPT]).env(environment::SWITCH, "0");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     secrets::remove_from(&mut command);
     command
@@ -106,7 +112,7 @@ fn end(mut child: Child) {
 #[derive(Debug, PartialEq, Eq)]
 struct Interpreter {
     path: PathBuf,
-    /// Whether starting the command as this user executes it.
+    /// Whether starting the command executes it as this user.
     is_started: bool,
 }
 
@@ -124,8 +130,31 @@ fn interpreter(command: &[OsString]) -> Option<Interpreter> {
             let is_launcher = matches!(name, "torchrun" | "accelerate");
             interpreter_of(&on_path(word).filter(|_| is_launcher)?)?
         };
-        Some(Interpreter { path, is_started: index == 0 })
+        // The program may have another working directory.
+        let is_absolute = || path.is_absolute() && is_passed_on(&command[..index]);
+        Some(Interpreter { is_started: index == 0 || is_absolute(), path })
     })
+}
+
+/// Whether what precedes a program executes it as the same user, as far as this is known of its options.
+fn is_passed_on(words: &[OsString]) -> bool {
+    const PROGRAMS: [&str; 8] =
+        ["nice", "nohup", "numactl", "srun", "stdbuf", "taskset", "time", "timeout"];
+    /// Beginnings of the options of `srun` that change the user.
+    const USERS: [&str; 2] = ["--ui", "--gi"];
+    let mut words = words.iter().map(|it| it.to_str().unwrap_or_default());
+    let program = words.next().and_then(|it| it.rsplit('/').next()).unwrap_or_default();
+    let is_assignment = |word: &str| !word.starts_with('-') && word.contains('=');
+    let is_plain = |word: &str| {
+        let is_number = !word.is_empty() && word.bytes().all(|it| it.is_ascii_digit());
+        let names_user = USERS.iter().any(|it| word.starts_with(it));
+        (is_number || word.starts_with('-')) && !names_user && !word.contains(char::is_whitespace)
+    };
+    if program == "env" {
+        words.all(is_assignment)
+    } else {
+        PROGRAMS.contains(&program) && words.all(is_plain)
+    }
 }
 
 fn is_python(name: &str) -> bool {
@@ -199,14 +228,29 @@ mod tests {
     }
 
     #[test]
-    fn interpreter_that_another_user_can_replace_is_not_executed() {
+    fn interpreter_that_may_be_started_as_another_user_is_not_executed() {
         let dir = tempfile::tempdir().unwrap();
         let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
-        let command = ["sudo".into(), python];
-        assert_eq!(versions(&command).unwrap().len(), 1);
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let error = versions(&command).unwrap_err();
-        assert!(error.ends_with("is writable by other users"), "{error}");
+        let found = |words: &str| {
+            let before = words.split(' ').map(OsString::from);
+            versions(&before.chain([python.clone()]).collect::<Vec<_>>())
+        };
+        for same in ["env A=b", "srun -n 8 --mpi=none", "/usr/bin/timeout 60", "numactl -N0"] {
+            assert_eq!(found(same).unwrap().len(), 1, "{same}");
+        }
+        for other in [
+            "sudo -u bob",
+            "setpriv --reuid 7",
+            "env sudo",
+            "srun --uid=bob",
+            "docker run image",
+            "env -S sudo",
+        ] {
+            assert!(
+                found(other).unwrap_err().ends_with("may start Python as another user"),
+                "{other}"
+            );
+        }
     }
 
     #[test]

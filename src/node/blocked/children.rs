@@ -68,7 +68,11 @@ fn list(pid: u32) -> Vec<u32> {
 pub(super) fn data_loader_worker(waiter: &Waiter<'_>) -> Option<(u32, String)> {
     let mut frames = waiter.python.iter();
     frames.find(|frame| frame.file.ends_with(LOADER))?;
-    list(waiter.pid).into_iter().take(MAX_WORKERS).find_map(|pid| {
+    // Another user can make a read of its memory block forever.
+    let user = proc::owner(waiter.pid);
+    let mut own =
+        list(waiter.pid).into_iter().filter(|it| proc::owner(*it) == user).take(MAX_WORKERS);
+    own.find_map(|pid| {
         let frames = python_frames(pid)?;
         let place = place_in_sample(&frames)?;
         Some((pid, format!("data-loader worker {pid}, which is in {}", shown(place))))
