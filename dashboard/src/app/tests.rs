@@ -153,7 +153,7 @@ fn hostile() -> Update {
 }
 
 #[test]
-fn control_characters_and_links_are_removed_and_unknown_codes_shown() {
+fn texts_of_ranks_control_no_terminal() {
     let theme = Theme { depth: crate::Depth::True, unicode: true };
     let mut app = App::new(theme, Sources::none());
     app.feed(Input::Update(Box::new(hostile())), Timestamp(5));

@@ -14,7 +14,7 @@ use super::user_id;
 ///
 /// # Errors
 ///
-/// If there is no such FIFO, it belongs to another user, or nobody reads it.
+/// If there is no such FIFO, it belongs to another user, or no process reads it.
 pub fn wake_reader(path: &Path) -> io::Result<()> {
     let (dir, name) = super::parent(path)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -206,12 +206,11 @@ impl Descendants {
     }
 
     /// Checks a process of another user only by its name: that user can make a read of its memory, arguments and
-    /// environment block forever.
+    /// environment block forever. Python alone may be anything beside the job.
     fn check_foreign(&mut self, pid: u32) -> Option<LostCapture> {
         let name = proc::name(pid)?;
         let user = proc::owner(pid)?;
-        let runs_python = name.starts_with("python") || LAUNCHERS.contains(&&*name);
-        if !runs_python || self.parent_is_reported(pid) {
+        if !LAUNCHERS.contains(&&*name) || self.parent_is_reported(pid) {
             return None;
         }
         let known = self.known.get_mut(&pid)?;

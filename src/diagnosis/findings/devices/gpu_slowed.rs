@@ -25,18 +25,32 @@ struct Used<'a> {
     ranks: Vec<u32>,
 }
 
+/// What the GPUs of one model have in common.
+#[derive(Default)]
+struct OfModel {
+    gpus: usize,
+    /// Number of those that their driver slows.
+    slowed: usize,
+    /// The highest power limit, in milliwatts.
+    power_limit: Option<u32>,
+    /// The most PCIe lanes in use.
+    pcie_width: Option<u32>,
+}
+
 /// DD802: GPUs that are slower than others of the same model in the job.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let used = used(situation);
+    let mut models: BTreeMap<&str, OfModel> = BTreeMap::new();
+    for it in used.iter().filter(|it| !it.gpu.identity.name.is_empty()) {
+        let of_model = models.entry(&it.gpu.identity.name).or_default();
+        of_model.gpus += 1;
+        of_model.slowed += usize::from(it.gpu.slowed_since.is_some());
+        of_model.power_limit = of_model.power_limit.max(it.sample.power_limit);
+        of_model.pcie_width = of_model.pcie_width.max(width(it.sample.pcie_width));
+    }
     let found = used.iter().filter_map(|it| {
-        let is_peer = |other: &&Used<'_>| {
-            other.gpu.identity.name == it.gpu.identity.name
-                && (&other.gpu.identity.host, other.gpu.identity.index)
-                    != (&it.gpu.identity.host, it.gpu.identity.index)
-        };
-        let peers: Vec<&Used<'_>> = used.iter().filter(is_peer).collect();
-        let is_known = !it.gpu.identity.name.is_empty() && !peers.is_empty();
-        is_known.then(|| slowed(situation, it, &peers)).flatten()
+        let of_model = models.get(&*it.gpu.identity.name).filter(|it| it.gpus > 1)?;
+        slowed(situation, it, of_model)
     });
     found.collect()
 }
@@ -45,6 +59,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn used<'a>(situation: &Situation<'a>) -> Vec<Used<'a>> {
     let model = situation.model;
     let mut used: BTreeMap<_, Used<'_>> = BTreeMap::new();
+    if model.gpus.iter().next().is_none() {
+        return Vec::new();
+    }
     for &rank in model.ranks.keys() {
         let process = model.process_of(rank).filter(|it| !it.has_ended());
         let Some(gpu) = process.and_then(|process| model.gpus.used_by(process)) else { continue };
@@ -57,10 +74,10 @@ fn used<'a>(situation: &Situation<'a>) -> Vec<Used<'a>> {
     used.into_values().collect()
 }
 
-fn slowed(situation: &Situation<'_>, it: &Used<'_>, peers: &[&Used<'_>]) -> Option<Draft> {
-    let throttled = || throttled(situation, it, peers);
+fn slowed(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Option<Draft> {
+    let throttled = || throttled(situation, it, of_model);
     let (since, what, next, confidence) =
-        throttled().or_else(|| limited(it, peers)).or_else(|| narrow(it, peers))?;
+        throttled().or_else(|| limited(it, of_model)).or_else(|| narrow(it, of_model))?;
     let place = KeyPlace::Ranks(it.ranks.clone());
     let mut draft = Draft::new(&DD802, place, since);
     draft.summary = format!("{} {what}", gpu_of(&it.ranks, it.gpu));
@@ -76,10 +93,10 @@ fn slowed(situation: &Situation<'_>, it: &Used<'_>, peers: &[&Used<'_>]) -> Opti
 type Slower = (Timestamp, String, &'static str, Confidence);
 
 /// The driver reports for some time that it slows the GPU, and not all of its peers.
-fn throttled(situation: &Situation<'_>, it: &Used<'_>, peers: &[&Used<'_>]) -> Option<Slower> {
+fn throttled(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Option<Slower> {
     let since = it.gpu.slowed_since?;
     let lasts = situation.now.since(since) >= situation.model.timing.gpu_slowdown;
-    if !lasts || peers.iter().all(|peer| peer.gpu.slowed_since.is_some()) {
+    if !lasts || of_model.slowed == of_model.gpus {
         return None;
     }
     let (why, next) = match it.sample.slowdown {
@@ -100,9 +117,8 @@ fn throttled(situation: &Situation<'_>, it: &Used<'_>, peers: &[&Used<'_>]) -> O
 }
 
 /// Its power limit is lower.
-fn limited(it: &Used<'_>, peers: &[&Used<'_>]) -> Option<Slower> {
-    let own = it.sample.power_limit?;
-    let most = peers.iter().filter_map(|peer| peer.sample.power_limit).max()?;
+fn limited(it: &Used<'_>, of_model: &OfModel) -> Option<Slower> {
+    let (own, most) = it.sample.power_limit.zip(of_model.power_limit)?;
     (own < most - most / LOWER_DIVISOR).then(|| {
         let what = format!("may use {} W, another one {} W", own / 1000, most / 1000);
         let next = "Set the same power limit on all GPUs: nvidia-smi --power-limit.";
@@ -111,14 +127,17 @@ fn limited(it: &Used<'_>, peers: &[&Used<'_>]) -> Option<Slower> {
 }
 
 /// Its PCIe link is narrower, although it could be wider.
-fn narrow(it: &Used<'_>, peers: &[&Used<'_>]) -> Option<Slower> {
-    let own = it.sample.pcie_width.filter(|it| WIDTHS.contains(it))?;
-    let possible = it.sample.max_pcie_width.filter(|it| WIDTHS.contains(it))?;
-    let others = peers.iter().filter_map(|peer| peer.sample.pcie_width);
-    let most = others.filter(|it| WIDTHS.contains(it)).max()?;
+fn narrow(it: &Used<'_>, of_model: &OfModel) -> Option<Slower> {
+    let (own, most) = width(it.sample.pcie_width).zip(of_model.pcie_width)?;
+    let possible = width(it.sample.max_pcie_width)?;
     (own < possible && own < most).then(|| {
         let what = format!("uses {own} PCIe lanes, another one {most}");
         let next = "Check the slot and the riser of the GPU (lspci -vv, LnkSta).";
         (it.at, what, next, Confidence::Suspected)
     })
+}
+
+/// A number of lanes that a PCIe link can have.
+fn width(lanes: Option<u32>) -> Option<u32> {
+    lanes.filter(|it| WIDTHS.contains(it))
 }
