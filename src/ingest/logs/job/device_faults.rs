@@ -23,13 +23,6 @@ pub(super) struct DeviceFault {
     at: Timestamp,
 }
 
-impl DeviceFault {
-    /// Whether the driver cleans up a card whose process ended: Xid 45 follows faults of others.
-    fn is_cleanup(&self) -> bool {
-        matches!(&self.fact.what, Statement::Raised { text, .. } if text.starts_with("Xid 45 "))
-    }
-}
-
 impl LoggedJob {
     /// Keeps the fault of a device until all ranks are known. Returns whether it is one of a host.
     pub(super) fn keep_device_fault(&mut self, fact: &Fact, at: Timestamp) -> bool {
@@ -46,12 +39,11 @@ impl LoggedJob {
         let faults = std::mem::take(&mut self.device_faults);
         for DeviceFault { fact, at } in &faults {
             let who = &fact.who;
-            let origins = faults.iter().filter(|it| !it.is_cleanup()).map(|it| &it.fact.who);
-            let mut same_host = origins.clone().filter(|it| it.host == who.host);
+            let mut all = faults.iter().map(|it| &it.fact.who);
+            let mut same_host = all.clone().filter(|it| it.host == who.host);
             let is_only = same_host.all(|it| it.gpu == who.gpu);
             // Where the text names no other host, it is that of all ranks.
-            let is_only_host =
-                self.names.has_no_hosts() && origins.clone().all(|it| it.host == who.host);
+            let is_only_host = self.names.has_no_hosts() && all.all(|it| it.host == who.host);
             let host = who.host.as_deref().unwrap_or_default();
             let has_error = |rank: &Rank| rank.raised.iter().any(is_of_device);
             let ranks = self.ranks.iter().filter(|(_, rank)| has_error(rank)).map(|it| *it.0);
