@@ -12,4 +12,4 @@ pub mod roster;
 pub mod settings;
 pub mod splits;
 pub mod transport;
-pub(crate) mod xids;
+pub mod xids;

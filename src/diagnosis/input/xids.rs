@@ -75,6 +75,12 @@ pub(crate) const fn of_fault(kind: GpuFaultKind) -> Meaning {
     }
 }
 
+/// Whether a process that uses the GPU cannot go on after an error with this number.
+#[must_use]
+pub const fn ends_processes(xid: u64) -> bool {
+    matches!(of_xid(xid).reason, Reason::Code | Reason::Hardware | Reason::Driver)
+}
+
 /// The meaning of an error with this number.
 pub(crate) const fn of_xid(xid: u64) -> Meaning {
     use Reason::{Code, Consequence, Driver, Hardware, Note, Unknown};
@@ -104,6 +110,11 @@ pub(crate) const fn of_xid(xid: u64) -> Meaning {
         109 => meaning("a kernel kept it from changing to other work", Code, false, FIND_KERNEL),
         119 => meaning("its firmware (GSP) does not answer", Driver, true, DRIVER),
         120 => meaning("its firmware (GSP) failed", Driver, true, DRIVER),
+        121 => meaning("its link to the processor (C2C) failed", Hardware, false, REPLACE),
+        140 => {
+            meaning("its memory had an error that it could not correct", Hardware, true, REPLACE)
+        }
+        145 | 149 => meaning("an NVLink failed", Hardware, true, CHECK_LINKS),
         _ => meaning("see NVIDIA's Xid catalog", Unknown, false, CATALOG),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::diagnosis::input::xids;
 use crate::ingest::logs::facts::{Facts, Gpu, Statement, Subject};
 use crate::ingest::logs::lines::Line;
 use crate::ingest::logs::scan::{self, after, cut, small_after, split};
@@ -12,9 +13,6 @@ use crate::ingest::logs::scan::{self, after, cut, small_after, split};
 const ROCM: [&str; 2] = ["HW Exception by GPU node", "Memory access fault by GPU node"];
 /// What precedes the number of an error of the driver of NVIDIA.
 const XID: &str = "NVRM: Xid (";
-/// Numbers of errors after which a process cannot go on; others follow from its end, or are corrected.
-const FATAL: [u64; 18] =
-    [13, 31, 43, 48, 62, 64, 74, 79, 94, 95, 109, 118, 119, 120, 121, 140, 145, 149];
 /// What stands between the name of the host and a message of the kernel in a journal.
 const KERNEL: &str = " kernel: ";
 /// Maximum length of a text.
@@ -37,7 +35,8 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let is_of_process = |it: &&str| it.starts_with("pid=") || it.starts_with("name=");
     let what: Vec<&str> = what.split(", ").skip_while(is_of_process).collect();
     let text = format!("Xid {number} of GPU {device}: {}", what.join(", "));
-    if !FATAL.contains(&number) {
+    // Others follow from its end, or are corrected.
+    if !xids::ends_processes(number) {
         let on = host.unwrap_or_default();
         let text = Arc::from(cut(&text, MAX_TEXT));
         let what = Statement::Reported { by: "the driver of NVIDIA", on, text, next: "" };
