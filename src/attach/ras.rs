@@ -5,7 +5,7 @@
 //! text: these are never asked. No job is asked twice.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -130,10 +130,7 @@ pub fn ask(rank: u32, environment: &Environment) -> io::Result<Answer> {
     let user = proc::owner(rank).ok_or(io::ErrorKind::NotFound)?;
     // The resolution of a name has no time limit of its own.
     let asked = sys::within(MAX_ANSWER, move || {
-        let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-        if user != sys::user_id() && !address.ip().is_loopback() {
-            return Err(io::Error::other("the job of another user names another host"));
-        }
+        let address = socket_address(&address, user)?;
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         let is_here = listener::is_on_this_host(&stream)?;
         if is_here && !listener::is_of(stream.peer_addr()?, user) {
@@ -142,6 +139,21 @@ pub fn ask(rank: u32, environment: &Environment) -> io::Result<Answer> {
         converse(Limited { stream, until })
     });
     asked.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// The socket address that a job of this user names. For a job of another user no name is resolved, since that user
+/// could choose what is asked of which server.
+fn socket_address(address: &str, user: u32) -> io::Result<SocketAddr> {
+    let is_own = user == sys::user_id();
+    let is_local = || {
+        address.starts_with("localhost:")
+            || address.parse().is_ok_and(|it: SocketAddr| it.ip().is_loopback())
+    };
+    if !is_own && !is_local() {
+        return Err(io::Error::other("the job of another user names another host"));
+    }
+    let found = address.to_socket_addrs()?.find(|it| is_own || it.ip().is_loopback());
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// A connection until a point in time.
@@ -263,6 +275,20 @@ mod tests {
     "missing_ranks": []}],
   "ras": {"collection_time_sec": 0.001, "timeouts_count": 0}
 }"#;
+
+    #[test]
+    fn job_of_another_user_names_no_host() {
+        let (own, other) = (sys::user_id(), sys::user_id() + 1);
+        for local in ["127.0.0.1:28028", "[::1]:28028", ADDRESS] {
+            assert!(socket_address(local, other).unwrap().ip().is_loopback(), "{local}");
+        }
+        // The last one would be asked of a name server.
+        for remote in ["192.0.2.1:28028", "0.0.0.0:28028", "host.invalid:28028"] {
+            let error = socket_address(remote, other).unwrap_err();
+            assert!(error.to_string().contains("another user names another host"), "{error}");
+        }
+        assert_eq!(socket_address("192.0.2.1:1", own).unwrap().to_string(), "192.0.2.1:1");
+    }
 
     /// A server that speaks RAS's protocol to one client; returns its address.
     fn server(answer: &'static str) -> String {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::findings::draft::{Draft, Precedence};
@@ -30,7 +31,10 @@ pub(crate) fn blame(situation: &Situation<'_>, found: &mut [Draft]) {
     let key = found[first].key.clone();
     for &at in &undecided {
         let draft = &mut found[at];
-        let suspects = std::mem::take(&mut draft.root);
+        let mut suspects = std::mem::take(&mut draft.root);
+        // A collective keeps all its members waiting; a message of another size may have ended for both ranks.
+        let is_message = draft.op.is_some_and(Op::is_point_to_point);
+        suspects.retain(|&rank| !is_message || situation.waits.stuck_in(rank).is_some());
         draft.blame([culprit], Confidence::Supported);
         draft.add_victims(suspects);
         if at != first {

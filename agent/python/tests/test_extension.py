@@ -439,11 +439,20 @@ dist.all_reduce(torch.ones(1))
             os.unlink(beside)
             os.symlink(extension, beside)
 
+        def link_to_a_shared_directory():
+            os.chmod(folder, 0o755)
+            shared = os.path.join(folder, "shared")
+            os.mkdir(shared)
+            os.chmod(shared, 0o777)
+            os.unlink(beside)
+            os.symlink(shutil.copy(extension, shared), beside)
+
         for ranks, place in (
             (2, lambda: None),
             (1, lambda: open(beside, "w").close()),
             (1, lambda: os.chmod(shutil.copy(extension, beside), 0o777)),
             (1, link_in_a_shared_directory),
+            (1, link_to_a_shared_directory),
         ):
             place()
             outcome = job(

@@ -77,8 +77,10 @@ def _load():
 def _check(file, library):
     """Raises if a user that could not replace the library could have placed the extension."""
     trusted = 0, os.geteuid(), os.stat(library).st_uid
-    # Where others can create entries, the extension may be a link that leads to any library of a trusted user.
-    for path in os.path.dirname(file), file:
+    # Where others can create entries, the extension may be a link that leads to any library of a trusted user. Of a
+    # link that a trusted user made, others must not be able to change what it leads to.
+    target = os.path.realpath(file)
+    for path in os.path.dirname(file), os.path.dirname(target), target:
         found = os.stat(path)
         if found.st_uid not in trusted:
             raise OSError("%s is not used: %s belongs to user %d" % (file, path, found.st_uid))
