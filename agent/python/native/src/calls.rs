@@ -6,8 +6,8 @@ use std::cell::Cell;
 use ddp_doctor_proto::blackbox::{Call, flags};
 
 use crate::frame::Frame;
-use crate::guarded;
 use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
+use crate::panics::guarded;
 use crate::python::Pointer;
 use crate::state::State;
 

@@ -19,13 +19,14 @@ mod memo;
 mod methods;
 mod object;
 mod origins;
+mod panics;
 mod python;
 mod signatures;
+mod source;
 mod state;
+mod tables;
 
 use std::ffi::CStr;
-use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
@@ -34,11 +35,13 @@ use calls::Place;
 use ddp_doctor_proto::blackbox::Call;
 use library::Library;
 use object::{Owned, Pending, Ref, none, raise, unless_escaping};
+use panics::guarded;
 use python::{
     API_VERSION, Implementation, METH_FASTCALL, METH_KEYWORDS, METH_O, MethodDef, ModuleDef,
     Pointer, PyCFunction_NewEx, PyDescr_NewMethod, PyModule_Create2,
 };
 use state::State;
+use tables::{MAX_METHODS, Method};
 
 /// The state, which is used with the GIL only.
 struct Shared(State);
@@ -49,18 +52,6 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 static STATE: OnceLock<Shared> = OnceLock::new();
-
-/// Runs `work`; returns `None` if it panics.
-fn guarded<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(payload) => {
-            // Dropping the payload might panic again.
-            mem::forget(payload);
-            None
-        }
-    }
-}
 
 /// Runs `work` if the state exists.
 fn with_state<T: Default>(work: impl FnOnce(&'static State) -> Option<T>) -> T {
@@ -295,7 +286,7 @@ unsafe extern "C" fn method<const INDEX: usize>(
 macro_rules! implementations {
     ($($index:literal)*) => { [$(method::<$index>),*] };
 }
-static METHODS: [python::FastWithKeywords; methods::MAX_METHODS] =
+static METHODS: [python::FastWithKeywords; MAX_METHODS] =
     implementations!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23);
 
 /// `(index, type, name, original, doc, number, inputs, outputs, options, reduces)` → a method of
@@ -315,7 +306,7 @@ unsafe extern "C" fn wrap_method(
         };
         let index = usize::try_from(index.as_int()?).ok()?;
         let position = |at: Ref<'_>| Some(usize::try_from(at.as_int()?).ok());
-        let method = methods::Method {
+        let method = Method {
             original: original.own().leak(),
             number: number.as_int()?,
             inputs: position(inputs)?,

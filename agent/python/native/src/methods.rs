@@ -2,26 +2,13 @@
 
 use crate::calls;
 use crate::frame::Frame;
-use crate::guarded;
-use crate::hooks::{self, Source};
-use crate::object::{self, Owned, Pending, Ref, is_escaping, unless_escaping};
+use crate::hooks;
+use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
+use crate::panics::guarded;
 use crate::python::Pointer;
+use crate::source::{Source, describe};
 use crate::state::State;
-
-/// Maximum number of methods.
-pub(crate) const MAX_METHODS: usize = 24;
-
-/// A replaced method. Positions are those of arguments after the group.
-pub(crate) struct Method {
-    pub(crate) original: Ref<'static>,
-    /// PyTorch's number of the operation.
-    pub(crate) number: i64,
-    pub(crate) inputs: Option<usize>,
-    pub(crate) outputs: Option<usize>,
-    pub(crate) options: Option<usize>,
-    /// Whether the options have a reduction operator.
-    pub(crate) reduces: bool,
-}
+use crate::tables::Method;
 
 /// A group whose calls are recorded.
 struct RecordedGroup {
@@ -98,18 +85,6 @@ fn begin(
     }
     let args = describe(state, index, others, keywords)?;
     hooks::leave_to_python(state, args.as_ref(), frame.as_ref(), group.number)
-}
-
-/// The call as `_hooks.issue` expects it.
-pub(crate) fn describe(
-    state: &State,
-    index: usize,
-    arguments: &[Ref<'_>],
-    keywords: Option<Ref<'_>>,
-) -> Option<Owned> {
-    let index = Owned::int(index as i64)?;
-    let all = object::Arguments::new(index.as_ref(), arguments);
-    state.python.described.call_with(all.list(), keywords)
 }
 
 /// The same as `_groups.find`.

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::iter;
 
 use crate::frame::Step;
-use crate::state::{Arguments, What};
+use crate::tables::{Arguments, What};
 
 /// Number of stored ways, a power of two: 32 KiB.
 const SIZE: usize = 256;

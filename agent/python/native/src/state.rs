@@ -6,19 +6,12 @@ use std::cell::{Cell, OnceCell};
 use crate::frame::{self, Frame};
 use crate::library::{self, Library};
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
-use crate::methods::{self, Method};
 use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
+use crate::tables::{Arguments, MAX_METHODS, Method, What};
 
 /// An object of the Python package, which is kept alive for ever.
 type Static = Ref<'static>;
-
-/// Which tensor of a call is recorded, as in `_hooks.py`.
-pub(crate) mod tensor {
-    pub(crate) const NONE: u32 = 0;
-    pub(crate) const INPUT: u32 = 1;
-    pub(crate) const OUTPUT: u32 = 2;
-}
 
 /// Minimum interval of samples of the GPU memory: that of `_memory.py`, and a tick of this clock.
 const SAMPLE_EVERY_MS: u64 = 104;
@@ -28,78 +21,6 @@ const MAX_OPS: usize = 64;
 pub(crate) const LIBRARY: u32 = 4;
 /// For a code object: it belongs to torch.distributed.distributed_c10d.
 const OF_C10D: u32 = 1 << 31;
-
-/// An entry of `_OPS` in `_hooks.py`.
-#[derive(Clone, Copy)]
-pub(crate) struct What(u32);
-
-impl What {
-    /// The call is recorded elsewhere.
-    const ELSEWHERE: u32 = 1 << 20;
-
-    fn read(entry: Ref<'_>) -> Option<Self> {
-        if entry.is_none() {
-            return Some(Self(Self::ELSEWHERE));
-        }
-        let op = u8::try_from(entry.tuple_item(0)?.as_int()?).ok()?;
-        let tensor = u8::try_from(entry.tuple_item(1)?.as_int()?).ok()?;
-        let flag = |at| Some(u32::from(entry.tuple_item(at)?.is_true()?));
-        Some(Self(u32::from(op) | u32::from(tensor) << 8 | flag(2)? << 16 | flag(3)? << 17))
-    }
-
-    pub(crate) fn is_recorded(self) -> bool {
-        self.0 != Self::ELSEWHERE
-    }
-
-    pub(crate) fn op(self) -> u8 {
-        self.0.to_le_bytes()[0]
-    }
-
-    /// A constant of [`tensor`], or a value for lists of tensors.
-    pub(crate) fn tensor(self) -> u32 {
-        self.0 >> 8 & 0xFF
-    }
-
-    pub(crate) fn has_root(self) -> bool {
-        self.0 >> 16 & 1 != 0
-    }
-
-    /// The caller's locals have further arguments.
-    pub(crate) fn has_more(self) -> bool {
-        self.0 >> 17 & 1 != 0
-    }
-}
-
-/// Positions of the arguments of a c10d function that describe its call; `None`: it lacks that one.
-#[derive(Clone, Copy)]
-pub(crate) struct Arguments {
-    pub(crate) tensor: Option<u8>,
-    pub(crate) op: Option<u8>,
-    pub(crate) async_op: Option<u8>,
-    /// The root's rank in the group, which the function has computed when it makes the call.
-    pub(crate) root: Option<u8>,
-}
-
-impl Arguments {
-    /// Instead of a position: there is no such argument.
-    const ABSENT: u8 = u8::MAX;
-    /// Other variables may describe the call as well. No two arguments have the same position.
-    const INSUFFICIENT: u32 = 0;
-
-    fn pack(self) -> u32 {
-        let positions = [self.tensor, self.op, self.async_op, self.root];
-        u32::from_le_bytes(positions.map(|at| at.unwrap_or(Self::ABSENT)))
-    }
-
-    fn unpack(packed: u32) -> Option<Self> {
-        if packed == Self::INSUFFICIENT {
-            return None;
-        }
-        let [tensor, op, async_op, root] =
-            packed.to_le_bytes().map(|at| (at != Self::ABSENT).then_some(at));
-        Some(Self { tensor, op, async_op, root })
-    }
-}
 
 /// Functions and dictionaries of the Python package.
 pub(crate) struct Python {
@@ -183,7 +104,7 @@ pub(crate) struct State {
     /// The original of `Work.wait`, once it is replaced.
     pub(crate) original_wait: OnceCell<Ref<'static>>,
     /// The replaced methods of `ProcessGroup`.
-    pub(crate) methods: [OnceCell<Method>; methods::MAX_METHODS],
+    pub(crate) methods: [OnceCell<Method>; MAX_METHODS],
     /// Generation of the open black box; 0: none is open.
     pub(crate) generation: Cell<u64>,
     /// When the GPU memory was last sampled, in milliseconds.
@@ -362,8 +283,8 @@ impl State {
 
     /// The call that an instruction of distributed_c10d makes.
     pub(crate) fn at_place(&self, code: Ref<'_>, instruction: i32) -> Option<What> {
-        let read = |entry: Ref<'_>| What::read(entry).map(|what| what.0);
-        self.cached(code, instruction, 3, read).map(What)
+        let read = |entry: Ref<'_>| What::read(entry).map(What::pack);
+        self.cached(code, instruction, 3, read).map(What::unpack)
     }
 
     /// The arguments of a c10d function that describe its call; `None`: its other variables may

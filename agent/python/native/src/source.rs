@@ -1,0 +1,91 @@
+//! What passes a call to this library: a hook of PyTorch, or a replaced method of `ProcessGroup`.
+
+use crate::object::{self, Owned, Ref};
+use crate::state::State;
+use crate::tables::Method;
+
+/// What passes a call to this library.
+pub(crate) enum Source<'a> {
+    /// PyTorch's `PreHookArgs`.
+    Hook(Ref<'a>),
+    /// A method of `ProcessGroup`, with its index and the arguments after the group.
+    Method(&'a Method, usize, &'a [Ref<'a>]),
+}
+
+impl Source<'_> {
+    /// The first tensor of the inputs or outputs; `Some(None)`: there is none.
+    pub(crate) fn first(&self, state: &State, outputs: bool) -> Option<Option<Owned>> {
+        let tensors = match *self {
+            Self::Hook(args) if outputs => args.attribute(state.names.output_tensors)?,
+            Self::Hook(args) => args.attribute(state.names.input_tensors)?,
+            Self::Method(method, _, arguments) => {
+                let at = if outputs { method.outputs } else { method.inputs };
+                let Some(at) = at else {
+                    return Some(None);
+                };
+                let value = *arguments.get(at)?;
+                if state.is_plain_tensor(value) {
+                    return Some(Some(value.own()));
+                }
+                value.own()
+            }
+        };
+        if tensors.as_ref().length()? == 0 {
+            return Some(None);
+        }
+        tensors.as_ref().item(0).map(Some)
+    }
+
+    pub(crate) fn root(&self, state: &State) -> Option<i64> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.root)?,
+            Self::Method(method, _, arguments) => {
+                let options = *arguments.get(method.options?)?;
+                options.attribute(state.names.root_rank)?
+            }
+        }
+        .as_ref()
+        .as_int()
+    }
+
+    /// PyTorch's number of the operation.
+    pub(crate) fn number(&self, state: &State) -> Option<i64> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.name)?.as_ref().to_int(),
+            Self::Method(method, ..) => Some(method.number),
+        }
+    }
+
+    /// Whether the call is asynchronous, if the source itself says it.
+    pub(crate) fn is_async(&self, state: &State) -> Option<bool> {
+        match *self {
+            Self::Hook(args) => args.attribute(state.names.async_op)?.as_ref().is_true(),
+            Self::Method(..) => None,
+        }
+    }
+
+    /// The call as `_hooks.issue` expects it.
+    pub(crate) fn args(&self, state: &State) -> Option<Owned> {
+        match *self {
+            Self::Hook(args) => Some(args.own()),
+            Self::Method(_, index, arguments) => describe(state, index, arguments, None),
+        }
+    }
+
+    /// Whether the source itself has a reduction operator.
+    pub(crate) fn has_reduce_op(&self) -> bool {
+        matches!(self, Self::Method(method, ..) if method.reduces)
+    }
+}
+
+/// The call as `_hooks.issue` expects it.
+pub(crate) fn describe(
+    state: &State,
+    index: usize,
+    arguments: &[Ref<'_>],
+    keywords: Option<Ref<'_>>,
+) -> Option<Owned> {
+    let index = Owned::int(index as i64)?;
+    let all = object::Arguments::new(index.as_ref(), arguments);
+    state.python.described.call_with(all.list(), keywords)
+}
