@@ -5,7 +5,7 @@
 //! finding, and `shell` what shells and `man` show.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -14,7 +14,7 @@ use exit_status::{FAILED, USAGE};
 use options::Global;
 
 use crate::host::sys;
-use crate::report::text::plain;
+use output::say;
 
 mod arguments;
 mod evidence_files;
@@ -129,9 +129,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         if broken_pipe {
             return 0;
         }
-        // Text of evidence, such as an address or the name of a file, must not look like a line of its own.
-        let lines: Vec<String> = format!("{error:#}").lines().map(plain).collect();
-        writeln!(io::stderr(), "ddp-doctor: {}", lines.join("\n    ")).ok();
+        say(format_args!("{error:#}"));
         FAILED
     })
 }

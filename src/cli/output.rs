@@ -1,6 +1,9 @@
-//! Standard output, with errors that name it.
+//! Standard output, with errors that name it, and lines on standard error.
 
+use std::fmt::Display;
 use std::io::{self, StdoutLock, Write};
+
+use crate::report::text::plain;
 
 /// Standard output of this process, locked.
 #[derive(Debug)]
@@ -28,4 +31,11 @@ fn named(error: io::Error) -> io::Error {
         io::ErrorKind::Interrupted => error,
         kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
     }
+}
+
+/// Prints lines on standard error. Text of evidence or of another user, such as an address or the name of a file, can
+/// neither control the terminal nor look like a line of its own. Standard error may be closed: the result counts.
+pub(super) fn say(lines: impl Display) {
+    let lines: Vec<String> = lines.to_string().lines().map(plain).collect();
+    drop(writeln!(io::stderr(), "ddp-doctor: {}", lines.join("\n    ")));
 }

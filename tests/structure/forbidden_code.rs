@@ -107,6 +107,17 @@ fn only_host_files_changes_files_or_connects_by_name() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+/// Text of another user, such as an address or the name of a file, must not control the terminal of a reader.
+#[test]
+fn lines_on_standard_error_are_cleaned() {
+    let listed = ["src/cli/output.rs", "src/node/upload/reporter.rs"].map(|it| root().join(it));
+    let files = files_below("src", "rs").into_iter().filter(|file| !listed.contains(file));
+    let found: Vec<String> = files
+        .flat_map(|file| uses(&file, &["writeln!(io::stderr()", "io::stderr();"], "//"))
+        .collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 /// The same in a training process.
 #[test]
 fn only_agent_files_changes_files_or_connects_by_name() {

@@ -10,7 +10,7 @@ use super::progress::with_progress;
 use super::remarks;
 use crate::cli::exit_status::{FOUND, FailOn};
 use crate::cli::options::{Global, Sources};
-use crate::cli::output::output;
+use crate::cli::output::{output, say};
 use crate::cli::view::newest_run;
 use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
@@ -89,7 +89,7 @@ pub(super) fn add_newest(paths: &mut Vec<PathBuf>, global: &Global) -> anyhow::R
     if paths.is_empty() {
         let newest = newest_run()?;
         if global.quiet == 0 {
-            writeln!(io::stderr(), "ddp-doctor: {}", newest.display())?;
+            say(newest.display());
         }
         paths.push(newest);
     }
@@ -120,7 +120,7 @@ impl Format {
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
         let shows_sources = matches!(self, Self::Text | Self::Markdown | Self::Html);
         if shows_sources && global.quiet == 0 && text::withholds_sources(reports, sources) {
-            writeln!(io::stderr(), "ddp-doctor: {NOT_SHOWN}")?;
+            say(NOT_SHOWN);
         }
         let out = &mut output();
         match self {

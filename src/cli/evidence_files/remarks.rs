@@ -1,17 +1,14 @@
 //! Messages about files on standard error.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
+use crate::cli::output::say;
 use crate::postmortem::Remark;
-use crate::report::text::plain;
 
 /// Prints messages about files, unless `quiet` is 2.
 pub(in super::super) fn print(remarks: &[Remark], quiet: u8) {
     for remark in remarks.iter().filter(|_| quiet < 2) {
-        let line = plain(&remark.to_string());
-        // Standard error may be closed: the result counts.
-        drop(writeln!(io::stderr(), "ddp-doctor: {line}"));
+        say(remark);
     }
 }
 

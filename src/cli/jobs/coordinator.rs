@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::job_output::JobOutput;
 use crate::cli::options::{Access, Global, Monitoring, Sources, address, stderr_is_terminal};
-use crate::cli::output::output;
+use crate::cli::output::{output, say};
 use crate::coordinator::{Hub, Listeners, serve};
 use crate::host::files::Dir;
 use crate::host::log::UserLog;
@@ -168,8 +168,7 @@ impl Coordinator {
 fn log(prints: bool) -> UserLog {
     UserLog::new(move |line| {
         if prints {
-            // An error cannot be reported if the terminal rejects output.
-            drop(writeln!(io::stderr(), "ddp-doctor: {line}"));
+            say(line);
         }
     })
 }

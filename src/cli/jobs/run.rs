@@ -1,7 +1,7 @@
 //! `ddp-doctor run`
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::options::{
     Access, Global, Monitoring, Sources, Stacks, seconds, size, stderr_is_terminal,
 };
+use crate::cli::output::say;
 use crate::diagnosis::timing::TimeScale;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
@@ -142,8 +143,7 @@ impl Run {
             let given = std::env::args_os().skip_while(|it| it != "run").skip(1);
             let mut given = given.take_while(|it| it != "--" && Some(it) != command.first());
             if given.any(|it| it.as_encoded_bytes().starts_with(b"--")) {
-                let line = "the options of this run are ignored: an outer run monitors the job";
-                writeln!(io::stderr(), "ddp-doctor: {line}").ok();
+                say("the options of this run are ignored: an outer run monitors the job");
             }
             return job::become_command(&command, &mut io::stderr());
         }

@@ -15,7 +15,7 @@ use crate::attach::{self, Attached, Options, outside, outside_answers};
 use crate::cli::evidence_files::{Format, print_remarks, status};
 use crate::cli::exit_status::FailOn;
 use crate::cli::options::{Access, Global};
-use crate::cli::output::output;
+use crate::cli::output::{output, say};
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::files::Dir;
@@ -87,7 +87,7 @@ impl Attach {
             return Ok(0);
         }
         let jobs = self.jobs();
-        print_silent(global)?;
+        print_silent(global);
         let mut jobs = jobs?;
         if self.follow {
             let job = jobs.swap_remove(0);
@@ -102,7 +102,7 @@ impl Attach {
         for job in jobs {
             let rounds = Rounds::new(job, self.options()).read();
             let mut attached = rounds.context("all ranks have ended")?;
-            print_lines(&attached.notes, global)?;
+            print_lines(&attached.notes, global);
             let elsewhere = attached.elsewhere();
             let credentials = Credentials { can_ask: false, ..self.access.credentials() };
             // The variables of another user's job choose no host that this process connects to.
@@ -116,12 +116,12 @@ impl Attach {
             });
             let kept = directory.map(|it| attach::run_dir(&attached, it)).transpose()?;
             if let Some(directory) = &kept {
-                print_lines(&directory.notices, global)?;
+                print_lines(&directory.notices, global);
             }
             let kept = kept.map(|it| it.dir);
             let mut found = analyze(&attached, kept.as_ref())?;
             if attached.seems_stuck_on_devices() && !found.reports.iter().any(is_blocked) {
-                print_lines(&attached.request_dumps(), global)?;
+                print_lines(&attached.request_dumps(), global);
                 // Only those that show what is wrong are kept.
                 if analyze(&attached, None)?.reports.iter().any(is_blocked) {
                     found = analyze(&attached, kept.as_ref())?;
@@ -131,10 +131,10 @@ impl Attach {
             }
             if shares || self.coordinator.is_some() {
                 let (report, notices) = self.following(global).gather(&attached)?;
-                print_lines(&notices, global)?;
+                print_lines(&notices, global);
                 found.reports = vec![report];
             } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
-                print_lines(&[how_to_reach(&elsewhere, directory)], global)?;
+                print_lines(&[how_to_reach(&elsewhere, directory)], global);
             }
             analysis.reports.extend(found.reports);
             analysis.timelines.extend(found.timelines);
@@ -224,16 +224,16 @@ impl ReadProcesses {
 }
 
 /// What the user should know about processes that could not be read.
-fn print_silent(global: &Global) -> io::Result<()> {
+fn print_silent(global: &Global) {
     let silent = outside::silent();
-    let Some(first) = silent.first() else { return Ok(()) };
+    let Some(first) = silent.first() else { return };
     let count = silent.len();
     let (verb, processes) = if count == 1 { ("is", "process") } else { ("are", "processes") };
     let line = format!(
         "{count} {processes} of other users did not let {} be read in time and {verb} left out, such as process {first}",
         if count == 1 { "itself" } else { "themselves" },
     );
-    print_lines(&[line], global)
+    print_lines(&[line], global);
 }
 
 /// Whether something is wrong.
@@ -289,12 +289,10 @@ fn how_to_reach(elsewhere: &[u32], directory: &Dir) -> String {
     )
 }
 
-fn print_lines(lines: &[String], global: &Global) -> io::Result<()> {
+fn print_lines(lines: &[String], global: &Global) {
     if global.quiet < 2 {
-        let mut err = io::stderr();
-        lines.iter().try_for_each(|line| writeln!(err, "ddp-doctor: {}", plain(line)))?;
+        lines.iter().for_each(say);
     }
-    Ok(())
 }
 
 /// Diagnoses what was read, and keeps it if there is a directory for it. Others may be able to replace that directory:
@@ -348,8 +346,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = self.parent.remove_all(&self.dir) {
             // Nothing depends on it.
-            writeln!(io::stderr(), "ddp-doctor: {} remains: {error}", self.dir.path().display())
-                .ok();
+            say(format_args!("{} remains: {error}", self.dir.path().display()));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::target::{self, Live, Orphans};
 use crate::attach::sample;
 use crate::cli::exit_status::INSUFFICIENT;
 use crate::cli::options::{Access, Global, Sources};
-use crate::cli::output::output;
+use crate::cli::output::{output, say};
 use crate::coordinator::MAX_MESSAGE;
 use crate::evidence::stacks::decode;
 use crate::host::proc;
@@ -75,7 +75,7 @@ impl ShowStacks {
             Some(pid) => of_process(pid)?,
             None => match Orphans::find(self.target.as_deref()) {
                 Some(orphans) => {
-                    writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
+                    say(&orphans);
                     of_orphans(&orphans.ranks)
                 }
                 None => {

@@ -9,7 +9,7 @@ use super::state;
 use super::target::{Orphans, Target};
 use crate::cli::exit_status::FailOn;
 use crate::cli::options::{Access, Global};
-use crate::cli::output::output;
+use crate::cli::output::{output, say};
 use crate::report::json::{self, Assembler};
 use crate::report::status;
 
@@ -54,7 +54,7 @@ impl ShowStatus {
             &self.access.credentials(),
         )?;
         if let Some(orphans) = Orphans::find(self.target.as_deref()) {
-            writeln!(io::stderr(), "ddp-doctor: {orphans}")?;
+            say(&orphans);
         }
         let update = state::now(&target, global.quiet)?;
         let mut assembler = Assembler::new(Job::default());

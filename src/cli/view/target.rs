@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::attach::find::jobs_of;
+use crate::cli::output::say;
 use crate::diagnosis::words::{Ranks, begin, number};
 use crate::host::boxes::BoxDir;
 use crate::host::files::{self, Dir};
@@ -238,7 +238,7 @@ fn live(run: Description, owner: u32, credentials: &Credentials) -> anyhow::Resu
 /// States to root whose coordinator it uses.
 fn state_other_owner(address: &Address) {
     if let Some(owner) = address.other_owner() {
-        drop(writeln!(io::stderr(), "ddp-doctor: {address} belongs to user {owner}"));
+        say(format_args!("{address} belongs to user {owner}"));
     }
 }
 

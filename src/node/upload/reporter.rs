@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Identity, Reader};
 use ddp_doctor_proto::report::{Job, Timestamp};
+use ddp_doctor_proto::words::plain;
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::watch;
 
@@ -122,7 +123,7 @@ pub fn report(mut options: Options) -> anyhow::Result<()> {
         );
         let line =
             format!("ddp-doctor: no coordinator answers at {coordinator}; retrying; {until_then}");
-        writeln!(io::stderr(), "{line}").ok();
+        drop(writeln!(io::stderr(), "{}", plain(&line)));
     }
     // The terminal and its pipes belong to the job.
     sys::close_standard_error();
