@@ -75,6 +75,11 @@ pub const ROWS: &[Row] = &[
     ),
     row(
         CauseKind::LocalDecision,
+        Detail::Cache,
+        "Do not cache the result of a function that makes a collective, or cache it on every rank under the same keys.",
+    ),
+    row(
+        CauseKind::LocalDecision,
         Detail::Membership,
         "Make a call of a group only on its members, each with the group that it belongs to.",
     ),

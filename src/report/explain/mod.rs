@@ -122,6 +122,7 @@ pub fn advice_table() -> String {
             Detail::Any => "",
             Detail::Loop => "a loop over a collection of the program",
             Detail::Clock => "the clock of each rank",
+            Detail::Cache => "a cached result",
             Detail::Membership => "a group that does not include the rank",
         };
         let codes = if row.codes.is_empty() { "all".to_owned() } else { row.codes.join(", ") };

@@ -11,7 +11,7 @@ use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::input::align::by_key;
-use crate::input::event::GroupInfo;
+use crate::input::event::{Call, GroupInfo};
 use crate::input::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
@@ -168,6 +168,8 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
         let missing = words::begin(Ranks(&absent.ranks));
         format!("{needs_all} {missing} had not reached it when the evidence ended.")
+    } else if absent.watched && absent.processes.iter().all(|it| inside(it, situation).is_some()) {
+        format!("{needs_all} {are} alive, and in another call.")
     } else if absent.watched {
         format!("{needs_all} {are} alive and not in a collective.")
     } else {
@@ -210,11 +212,16 @@ fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
     by_key(texts, String::clone).into_iter().map(sentence).collect()
 }
 
+/// The call that the rank is inside.
+fn inside<'p>(process: &'p Process, situation: &Situation<'_>) -> Option<&'p Call> {
+    let timing = &situation.model.timing;
+    process.threads.values().find_map(|thread| thread.inside(situation.now, timing).map(|it| &**it))
+}
+
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.
 fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     let timing = &situation.model.timing;
-    let inside = process.threads.values().find_map(|thread| thread.inside(situation.now, timing));
-    if let Some(call) = inside {
+    if let Some(call) = inside(process, situation) {
         return format!(" It is inside {}.", words::call_at(call));
     }
     if let Some((called, line)) = stacks::unseen_call(process, timing) {

@@ -208,7 +208,7 @@ fn advice(process: &Process, rank: u32, exit: Exit) -> String {
             "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
         }
         Some(_) if process.aborted_on_its_way_out() => {
-            "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
+            "Its program had ended, and its work was done: something aborted while the interpreter shut down, such as a function registered with atexit, a destructor, or a thread that was still running. Run it with PYTHONFAULTHANDLER=1, which prints the stacks of that moment.".into()
         }
         Some(_) => words::AFTER_A_CRASH.into(),
         None if exit.code.is_none() => format!(

@@ -1,8 +1,8 @@
 //! A process that an exception ended, or made leave the path of the others.
 
-use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Confidence, Effect, Where};
+use ddp_doctor_proto::{ExceptionKind, Op};
 
 use crate::findings::draft::{Draft, Key, KeyPlace, ProcessFact};
 use crate::findings::facts;
@@ -14,7 +14,7 @@ use crate::input::{allocation, known_errors, request};
 use crate::model::{Exception, GroupId, Join, Process};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::Mistake;
-use crate::words;
+use crate::words::{self, Ranks};
 
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
@@ -109,7 +109,23 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     draft.mistake = Some(Mistake::raised(rank, exception));
     draft.say(why(ended));
     draft.why.extend(death::of_worker(process, rank));
-    draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
+    match facing(situation, process).filter(|_| from_communication) {
+        Some((both, op, other)) => {
+            draft.say(format!(
+                "{} were each in a {} with the other, and neither had called {}.",
+                words::begin(Ranks(&both)),
+                op,
+                other,
+            ));
+            draft.advise(
+                "Let one of the two ranks send and the other receive first, or issue both messages of each rank by \
+                 one batch_isend_irecv.",
+            );
+        }
+        None => {
+            draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
+        }
+    }
     if exception.kind == ExceptionKind::InFlight {
         draft.advise(
             "Do not issue collectives while an exception propagates (`finally`, `except`, `__exit__`): \
@@ -159,6 +175,25 @@ fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draf
     if ended.diverted {
         draft.add_victims(peers.iter().map(|(other, _)| *other));
     }
+}
+
+/// The ranks, their operation and its counterpart, if the last calls of this rank and of its peer are two sends to each
+/// other, or two receives, that are waited for.
+fn facing(
+    situation: &Situation<'_>,
+    process: &Process,
+) -> Option<([u32; 2], &'static str, &'static str)> {
+    let (rank, own) = (process.rank?, process.last_call.as_ref()?);
+    let (op, other) = match own.op {
+        Op::Send => ("send", "recv"),
+        Op::Recv => ("recv", "send"),
+        _ => return None,
+    };
+    let peer = own.peer?;
+    let theirs = situation.model.process_of(peer)?.last_call.as_ref()?;
+    let is_same = theirs.op == own.op && theirs.peer == Some(rank) && theirs.group == own.group;
+    let is_awaited = !own.is_async && !theirs.is_async;
+    (is_same && is_awaited).then_some(([rank.min(peer), rank.max(peer)], op, other))
 }
 
 /// How the exception ended the rank or diverted it.

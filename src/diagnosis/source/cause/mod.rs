@@ -53,6 +53,8 @@ pub enum Detail {
     Loop,
     /// The decision follows the clock of each rank.
     Clock,
+    /// A rank has cached the result of a function that makes the call.
+    Cache,
     /// A rank used a group that does not include it.
     Membership,
 }
@@ -120,9 +122,10 @@ impl CauseHypothesis {
 
     /// The same about a test.
     fn of_test(self, guard: &Guard) -> Self {
-        self.with_detail(match guard.subject {
-            GuardSubject::Clock => Detail::Clock,
-            GuardSubject::Input => Detail::Loop,
+        self.with_detail(match (guard.subject, guard.form) {
+            (GuardSubject::Clock, _) => Detail::Clock,
+            (GuardSubject::Input, _) => Detail::Loop,
+            (_, GuardForm::Caches) => Detail::Cache,
             _ => Detail::Any,
         })
     }
