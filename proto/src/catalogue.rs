@@ -118,6 +118,7 @@ codes! {
     DD701 "replica-divergence" Critical Corrupts;
     DD801 "gpu-fault" Critical None;
     DD802 "gpu-slowed" Warning Slows;
+    DD803 "link-fault" Error None;
     DD901 "evidence-incomplete" Note None;
     DD902 "records-lost" Note None;
     DD903 "clock-skew" Note None;

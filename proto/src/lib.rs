@@ -41,7 +41,7 @@ pub mod v1 {
 
 pub use vocabulary::{
     BlockKind, DType, ExceptionKind, GpuSlowdown, GuardForm, GuardSubject, NoteKind, Op,
-    ParameterFact, ProcessState, RecordKind, ReduceOp, Spending,
+    ParameterFact, PortKind, ProcessState, RecordKind, ReduceOp, Spending,
 };
 
 /// Version of this build, as it appears in reports, black boxes and messages.

@@ -545,6 +545,20 @@ words! {
     }
 }
 
+words! {
+    /// Kind of a port that connects ranks.
+    PortKind {
+        /// InfiniBand.
+        Infiniband = 1, "InfiniBand";
+        /// RDMA over Ethernet.
+        Roce = 2, "RoCE";
+        /// Ethernet.
+        Ethernet = 3, "Ethernet";
+        /// All NVLinks of a GPU.
+        Nvlink = 4, "NVLink";
+    }
+}
+
 #[cfg(test)]
 #[path = "vocabulary_tests.rs"]
 mod tests;

@@ -50,6 +50,7 @@ fn numbers_match_the_protocol_messages() {
     check!(GuardForm, GuardForm, "GUARD_FORM");
     check!(BlockKind, BlockKind, "BLOCK_KIND");
     check!(GpuSlowdown, GpuSlowdown, "GPU_SLOWDOWN");
+    check!(PortKind, PortKind, "PORT_KIND");
     for &kind in ExceptionKind::ALL {
         assert!(crate::v1::ExceptionKind::try_from(i32::from(kind.number())).is_ok());
     }

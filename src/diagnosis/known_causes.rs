@@ -9,7 +9,7 @@ use ddp_doctor_proto::catalogue::{
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
-use crate::findings::devices::gpu_fault;
+use crate::findings::devices::{gpu_fault, link_fault};
 use crate::findings::draft::{Draft, Key, KeyPlace, ReportPolicy};
 use crate::findings::hang::group_creation_mismatch;
 use crate::findings::memory::out_of_memory;
@@ -98,6 +98,7 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Draft>) {
     }
     out_of_memory::lead(situation, found);
     gpu_fault::lead(situation, found);
+    link_fault::lead(situation, found);
     pass_on_effects(found);
 }
 

@@ -19,6 +19,7 @@ use v1::event::Kind;
 use super::gpus;
 use super::limits::Limits;
 pub use super::memory::Memory;
+use super::ports;
 use super::stacks;
 use super::values::{name, text};
 use crate::diagnosis::event::{
@@ -356,6 +357,11 @@ impl Decoder {
                 gpu: gpus::identity(fault.gpu.as_ref(), &self.host)?,
                 at: self.time(fault.unix_ns),
                 kind: gpus::fault(&fault),
+            }),
+            Kind::PortSample(sample) => out.push(Event::PortSampled {
+                port: ports::identity(&sample, &self.host)?,
+                at: self.time(sample.unix_ns),
+                sample: ports::sample(&sample, |at| self.time(at)),
             }),
             Kind::Interrupted(asked) => {
                 out.push(Event::Interrupted { signal: asked.signal, at: self.time(asked.unix_ns) });

@@ -47,6 +47,8 @@ pub(super) fn sample(sample: &v1::GpuSample) -> Box<GpuSample> {
             || sample.remapping_failed == Some(true),
         links: sample.links,
         active_links: sample.active_links,
+        link_errors: sample.link_errors,
+        link_retries: sample.link_retries,
         lost: sample.lost,
     })
 }

@@ -11,6 +11,7 @@ pub mod journal;
 mod limits;
 pub mod members;
 mod memory;
+pub mod ports;
 mod process_decoder;
 pub mod settings;
 pub mod stacks;

@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod input_files;
 pub mod log;
 pub mod names;
+pub mod ports;
 pub mod private;
 pub mod proc;
 pub mod processes;

@@ -35,6 +35,14 @@ scalable! {
         pub scheduling_heartbeat: seconds(60),
         /// Maximum time between two samples of a GPU that are reported, whether or not they differ.
         pub gpu_heartbeat: seconds(60),
+        /// Interval of samples of network ports.
+        pub port_interval: seconds(10),
+        /// Interval of samples of network ports while a rank may wait.
+        pub waiting_port_interval: seconds(1),
+        /// Maximum time between two samples of a port that are reported, whether or not they differ.
+        pub port_heartbeat: seconds(60),
+        /// The same while a rank may wait.
+        pub waiting_port_heartbeat: seconds(10),
         /// Time from the detection of a process that will become a rank to the first capture of its
         /// stacks while it has not joined; the next captures follow after once, twice, … this time.
         pub unjoined_capture_interval: seconds(2),

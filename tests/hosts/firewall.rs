@@ -1,8 +1,10 @@
 //! Firewalls that drop packets while a job runs: connections become silent, and nothing is refused.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Confidence, Verdict};
+use ddp_doctor_proto::report::{Confidence, Role, Verdict};
 
 use super::launch::torchrun_command;
 use super::{
@@ -111,6 +113,58 @@ fn partition_between_ranks_blames_no_rank() {
     for host in [0, 1] {
         is_healthy(&job.report(host).unwrap(), 2);
     }
+}
+
+/// What a host states about its port.
+fn state_port(host: &Path, is_up: bool, mib: u64) {
+    let port = host.join("sys/class/net/eth0");
+    fs::create_dir_all(port.join("device")).unwrap();
+    fs::create_dir_all(port.join("statistics")).unwrap();
+    let state = if is_up { "up" } else { "down" };
+    for (name, text) in [
+        ("statistics/rx_bytes", (mib << 20).to_string()),
+        ("statistics/rx_errors", (if is_up { 0 } else { 17 }).to_string()),
+        ("carrier_down_count", u32::from(!is_up).to_string()),
+        ("type", "1".to_owned()),
+        ("operstate", state.to_owned()),
+    ] {
+        let new = port.join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, port.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn port_that_goes_down_is_the_reason_for_a_partition() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    if !hosts.filters(1, "") {
+        return;
+    }
+    let dirs = [0, 1].map(|host| hosts.dir(host));
+    dirs.iter().for_each(|dir| state_port(dir, true, 1));
+    let _coordinator = coordinator(&hosts, 2);
+    let job = Job::held(hosts, 600);
+    let options = ["--coordinator", "host-2:7077", "--job", "port", "--stall-after", "3"];
+    let mut runs = [0, 1].map(|rank| job.run(rank, Some(TOKEN), &options));
+    let report = job.until(0, |report| report.ranks.len() == 2);
+    assert!(report.findings.is_empty(), "{report:#?}");
+
+    dirs.iter().for_each(|dir| state_port(dir, true, 100));
+    assert!(job.hosts.filters(1, NO_HOST_0));
+    state_port(&dirs[1], false, 100);
+    let report = job.until(0, |report| report.verdict == Verdict::Hang);
+    let finding = leading(&report);
+    assert_eq!((&*finding.code, &finding.ranks.root[..]), ("DD803", &[1][..]), "{report:#?}");
+    assert_eq!(finding.ranks.victims, [0], "{report:#?}");
+    assert!(finding.summary.contains("eth0 of host host-1"), "{report:#?}");
+    let stuck = report.findings.iter().find(|it| it.code == "DD116").unwrap();
+    assert_eq!(stuck.role, Role::Cascade, "{report:#?}");
+
+    assert!(job.hosts.filters(1, ""));
+    state_port(&dirs[1], true, 100);
+    job.until(0, |report| report.verdict != Verdict::Hang);
+    job.let_go();
+    job.assert_same_result(&mut runs);
 }
 
 /// Both ranks wait in DDP's backward, which no hook sees.

@@ -108,6 +108,10 @@ impl Job {
             command.env("LD_PRELOAD", clock());
             command.env("CLOCK_AHEAD", seconds.to_string());
         }
+        let files = self.hosts.dir(rank).join("sys");
+        if files.exists() {
+            command.env("DDP_DOCTOR_SYSFS", files);
+        }
         command.args(["run", "--report", "report.json"]);
         command.args(options).args(["--", sum()]).args(&self.arguments);
         self.hosts.start(rank, "run", command)

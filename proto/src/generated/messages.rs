@@ -849,6 +849,44 @@ impl GpuSlowdown {
         }
     }
 }
+/// Kind of a port that connects ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PortKind {
+    Unspecified = 0,
+    Infiniband = 1,
+    /// RDMA over Ethernet.
+    Roce = 2,
+    Ethernet = 3,
+    /// All NVLinks of a GPU.
+    Nvlink = 4,
+}
+impl PortKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PORT_KIND_UNSPECIFIED",
+            Self::Infiniband => "PORT_KIND_INFINIBAND",
+            Self::Roce => "PORT_KIND_ROCE",
+            Self::Ethernet => "PORT_KIND_ETHERNET",
+            Self::Nvlink => "PORT_KIND_NVLINK",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PORT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "PORT_KIND_INFINIBAND" => Some(Self::Infiniband),
+            "PORT_KIND_ROCE" => Some(Self::Roce),
+            "PORT_KIND_ETHERNET" => Some(Self::Ethernet),
+            "PORT_KIND_NVLINK" => Some(Self::Nvlink),
+            _ => None,
+        }
+    }
+}
 /// A batch of events in the order in which the node observed them. The journal of a run is a
 /// sequence of the same messages. An empty report shows that the node is alive.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -881,7 +919,7 @@ pub struct Segment {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 51, 52, 60, 61, 62"
+        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 51, 52, 53, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -925,6 +963,8 @@ pub mod event {
         GpuSample(super::GpuSample),
         #[prost(message, tag = "52")]
         GpuFault(super::GpuFault),
+        #[prost(message, tag = "53")]
+        PortSample(super::PortSample),
         #[prost(message, tag = "60")]
         Digest(super::Digest),
         #[prost(message, tag = "61")]
@@ -1526,6 +1566,11 @@ pub struct GpuSample {
     /// The driver can no longer reach it.
     #[prost(bool, tag = "25")]
     pub lost: bool,
+    /// Damaged packets on NVLinks, and packets that were repeated on them.
+    #[prost(uint64, optional, tag = "26")]
+    pub link_errors: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "27")]
+    pub link_retries: ::core::option::Option<u64>,
 }
 /// A GPU reported a fault: one of the fields after the time is set, or the fault is unknown.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1544,6 +1589,36 @@ pub struct GpuFault {
     /// The driver can no longer reach it.
     #[prost(bool, tag = "5")]
     pub lost: bool,
+}
+/// State of a network port of the node. Counters are those of its driver: they only grow, unless they are reset. Sent
+/// after a change of state, or of a counter of errors or retries. Absent fields are not supported.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PortSample {
+    /// "mlx5_0/1" or "eth0".
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(enumeration = "PortKind", tag = "2")]
+    pub kind: i32,
+    /// Time of the measurement, and of the one before, in nanoseconds since the Unix epoch; 0: there was none.
+    #[prost(fixed64, tag = "3")]
+    pub unix_ns: u64,
+    #[prost(fixed64, tag = "4")]
+    pub previous_unix_ns: u64,
+    /// Whether it can carry data.
+    #[prost(bool, tag = "5")]
+    pub up: bool,
+    /// Number of times that it went down.
+    #[prost(uint64, optional, tag = "6")]
+    pub downs: ::core::option::Option<u64>,
+    /// Packets that arrived damaged, or could not be sent.
+    #[prost(uint64, optional, tag = "7")]
+    pub errors: ::core::option::Option<u64>,
+    /// Packets that were repeated, or waited for in vain.
+    #[prost(uint64, optional, tag = "8")]
+    pub retries: ::core::option::Option<u64>,
+    /// Bytes that were sent and received.
+    #[prost(uint64, optional, tag = "9")]
+    pub bytes: ::core::option::Option<u64>,
 }
 /// What the calls of a process amount to, instead of their records. Sent by a node that was asked to,
 /// twice a second, for each process that has made a call.

@@ -45,7 +45,7 @@ pub enum Precedence {
     Time,
     /// Hints, withheld while a finding with an effect and a higher precedence exists.
     Hint,
-    /// Settings that must be equal on all ranks, or different on each, and faults of GPUs. They explain a rank's end
+    /// Settings that must be equal on all ranks, or different on each, and faults of GPUs and links. They explain a rank's end
     /// only if it is among their victims or its finding names them in [`Draft::follows`].
     Settings,
     /// Notes about the evidence.

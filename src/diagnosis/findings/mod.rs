@@ -182,6 +182,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD701, Precedence::Wire, Always, Any(ddp::replica_divergence::detect)),
     row(&catalogue::DD801, Precedence::Settings, Always, Any(devices::gpu_fault::detect)),
     row(&catalogue::DD802, Precedence::Hint, Always, Any(devices::gpu_slowed::detect)),
+    row(&catalogue::DD803, Precedence::Settings, Always, Any(devices::link_fault::detect)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_about_ranks)),
     row(&catalogue::DD901, Precedence::Evidence, Always, Any(gaps::evidence_incomplete::other_notes)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Any(gaps::evidence_incomplete::notes_of_logs)),

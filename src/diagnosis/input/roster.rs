@@ -438,6 +438,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Clock { .. }
         | Event::GpuSampled { .. }
         | Event::GpuFailed { .. }
+        | Event::PortSampled { .. }
         | Event::Silent { .. }
         | Event::Interrupted { .. }
         | Event::UnplacedFailure(_)

@@ -19,6 +19,7 @@ mod group;
 pub mod history;
 mod ids;
 mod maps;
+mod ports;
 mod process;
 mod worlds;
 
@@ -37,6 +38,7 @@ pub use group::{
 pub use history::{By, History, Slip};
 pub use ids::{GroupId, Post, Side, Target, World};
 pub use maps::{ByRank, Processes};
+pub use ports::{Down, Port, Ports, Rise};
 pub use process::{
     Announced, Count, Device, Doing, End, Ending, Exception, Gauge, MAX_SHARED_SAMPLES, Memory,
     Pace, Phase, Places, Process, Quantity, Repetition, Room, RoomKind, Sample, Series, Site,
@@ -107,6 +109,8 @@ pub struct Model {
     pub clocks: BTreeMap<Arc<str>, Clock>,
     /// GPUs of the nodes.
     pub gpus: Gpus,
+    /// Network ports of the nodes.
+    pub ports: Ports,
     /// Nodes that have stopped reporting, and since when.
     pub silent: BTreeMap<u32, Timestamp>,
     /// Failures of processes whose rank the evidence does not state.

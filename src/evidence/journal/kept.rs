@@ -11,6 +11,7 @@ use ddp_doctor_proto::v1;
 use ddp_doctor_proto::{Op, ParameterFact, RecordKind};
 use v1::event::Kind;
 
+use crate::evidence::ports;
 use crate::evidence::values::number;
 
 /// Maximum number of rare events that are repeated, of each process and of the job: the first half
@@ -31,6 +32,8 @@ pub struct Kept {
     processes: BTreeMap<u64, Process>,
     /// The latest sample of each GPU, by UUID.
     gpus: BTreeMap<String, v1::GpuSample>,
+    /// Samples of ports.
+    ports: ports::Samples,
     /// Notes, faults of GPUs, and requests to end the job.
     rare: Rare<Kind>,
 }
@@ -65,6 +68,7 @@ impl Kept {
                 let uuid = it.gpu.as_ref().map_or_else(String::new, |gpu| gpu.uuid.clone());
                 self.gpus.insert(uuid, it.clone());
             }
+            Kind::PortSample(it) => self.ports.add(it),
         }
     }
 
@@ -79,6 +83,7 @@ impl Kept {
             process.events(number, &mut out);
         }
         out.extend(self.gpus.values().cloned().map(Kind::GpuSample));
+        out.extend(self.ports.iter().cloned().map(Kind::PortSample));
         out.extend(self.rare.iter().cloned());
         out
     }

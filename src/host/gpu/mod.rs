@@ -17,7 +17,7 @@ pub const LIBRARY_VARIABLE: &str = "DDP_DOCTOR_NVML_LIBRARY";
 #[derive(Clone, Debug, PartialEq)]
 pub enum Observation {
     /// The state of a GPU.
-    Sample(v1::GpuSample),
+    Sample(Box<v1::GpuSample>),
     /// A GPU reported a fault.
     Fault(v1::GpuFault),
 }

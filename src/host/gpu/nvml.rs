@@ -178,7 +178,7 @@ impl<'nvml> Gpu<'nvml> {
             }));
         }
         self.uncorrected = errors.or(self.uncorrected);
-        found.push(Observation::Sample(sample));
+        found.push(Observation::Sample(Box::new(sample)));
         found
     }
 
@@ -240,19 +240,37 @@ impl<'nvml> Gpu<'nvml> {
             sample.links = Some(links.len() as u32);
             sample.active_links = Some(links.iter().filter(|active| **active).count() as u32);
         }
+        if sample.links.is_some() {
+            [sample.link_errors, sample.link_retries] = self.link_errors();
+        }
         sample
+    }
+
+    /// Damaged and repeated packets on all NVLinks.
+    fn link_errors(&self) -> [Option<u64>; 2] {
+        let [flits, data, replays, recoveries] = self.fields([
+            field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+            field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+            field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+            field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+        ]);
+        [[flits, data], [replays, recoveries]]
+            .map(|it| it.into_iter().flatten().reduce(u64::saturating_add))
     }
 
     /// Rows remapped because of uncorrectable errors, whether more are pending a reset, and whether remapping failed.
     fn remapped_rows(&self) -> [Option<u64>; 3] {
-        let fields = [
+        self.fields([
             field_id::NVML_FI_DEV_REMAPPED_UNC,
             field_id::NVML_FI_DEV_REMAPPED_PENDING,
             field_id::NVML_FI_DEV_REMAPPED_FAILURE,
-        ];
-        let mut values = self.device.field_values_for(&fields.map(FieldId)).unwrap_or_default();
-        values.truncate(fields.len());
-        let mut values = values.into_iter().map(|value| match value.ok()?.value.ok()? {
+        ])
+    }
+
+    /// Values of fields.
+    fn fields<const N: usize>(&self, fields: [u32; N]) -> [Option<u64>; N] {
+        let values = self.device.field_values_for(&fields.map(FieldId)).unwrap_or_default();
+        let mut values = values.into_iter().take(N).map(|value| match value.ok()?.value.ok()? {
             SampleValue::U32(it) => Some(it.into()),
             SampleValue::U64(it) => Some(it),
             SampleValue::I64(it) => u64::try_from(it).ok(),

@@ -77,6 +77,13 @@ impl Summary {
         Self { layer: layer.to_owned(), ..Self::default() }
     }
 
+    /// Whether it has recorded something, but nothing for a second.
+    #[must_use]
+    pub const fn is_quiet(&self, now: u64) -> bool {
+        const QUIET_NS: u64 = 1_000_000_000;
+        self.latest > 0 && now.saturating_sub(self.latest) >= QUIET_NS
+    }
+
     /// Adds an item of the black box. Every item is added once, in order.
     pub fn add(&mut self, kind: &Kind) {
         match kind {

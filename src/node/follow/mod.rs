@@ -25,6 +25,7 @@ use crate::node::launch::Launch;
 use crate::node::launch::descendants::Descendants;
 use crate::node::sample::gpus::GpuSampler;
 use crate::node::sample::memory::Memory;
+use crate::node::sample::ports::PortSampler;
 use crate::node::sample::scheduling::Scheduling;
 use crate::node::source_reader::Sources;
 use crate::node::stack_reader::stack_sampler::StackSampler;
@@ -34,6 +35,7 @@ use crate::source_files::SourceFolders;
 
 mod adopted;
 mod commands;
+mod devices;
 pub mod digest;
 mod directories;
 pub mod native_lines;
@@ -93,6 +95,7 @@ pub struct Follower {
     memory: Memory,
     scheduling: Scheduling,
     gpus: GpuSampler,
+    ports: PortSampler,
     /// Boxes that could not be opened, each with the time of the first attempt.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that connect later.
@@ -161,6 +164,7 @@ impl Follower {
             memory: Memory::new(timing),
             scheduling: Scheduling::new(timing),
             gpus: GpuSampler::start(timing),
+            ports: PortSampler::start(timing),
             closed_boxes: HashMap::new(),
             events: Vec::new(),
             last_scheduling: Instant::now(),
@@ -204,9 +208,7 @@ impl Follower {
                 self.poll();
                 self.poll_started(now);
                 self.report_stacks();
-                for fault in self.gpus.poll(now, &mut self.out) {
-                    self.report(Kind::GpuFault(fault));
-                }
+                self.poll_devices(now);
                 let stopped = self.last_stopped;
                 let often = stopped.is_some_and(|at| now.duration_since(at) < RECENTLY_STOPPED);
                 let states_every = if often { TICK } else { STATES_INTERVAL };

@@ -13,6 +13,7 @@ use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
 use crate::host::proc;
 use crate::host::proc::Watched;
+use crate::host::sys;
 use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
 use crate::node::follow::stack_lines::StackLines;
@@ -154,6 +155,12 @@ impl Rank {
             pid: watched.pid(),
             start_ticks: watched.start_ticks(),
         })
+    }
+
+    /// Whether it has made no call for a while: it may wait inside of one.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        !self.ended && self.reported.summary.is_quiet(sys::monotonic_ns())
     }
 
     /// Whether its end was reported.

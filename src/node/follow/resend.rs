@@ -20,6 +20,7 @@ impl Follower {
         self.memory.repeat(&mut self.out);
         self.scheduling.repeat(|_| true, &mut self.out);
         self.gpus.repeat(&mut self.out);
+        self.ports.repeat(&mut self.out);
         for rank in &self.ranks {
             rank.repeat_state(&mut self.out);
         }
@@ -41,6 +42,7 @@ impl Follower {
         let living: Vec<u64> = living.map(Rank::process).collect();
         self.scheduling.repeat(|process| living.contains(&process), &mut self.out);
         self.gpus.repeat(&mut self.out);
+        self.ports.repeat(&mut self.out);
         self.out.push_live(Kind::CaughtUp(v1::CaughtUp { pull: pull.number, digests }));
         self.out.send_digests(digests);
     }

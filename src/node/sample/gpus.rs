@@ -57,7 +57,7 @@ impl GpuSampler {
             match observation {
                 Observation::Fault(fault) => faults.push(fault),
                 Observation::Sample(sample) => {
-                    if let Some(sample) = self.take_news(sample, now) {
+                    if let Some(sample) = self.take_news(*sample, now) {
                         out.push(Kind::GpuSample(sample));
                     }
                 }
@@ -102,6 +102,7 @@ fn differs(reported: &v1::GpuSample, now: &v1::GpuSample) -> bool {
             (it.pcie_generation, it.pcie_width, it.uncorrected_errors),
             (it.remapped_rows, it.remapping_pending, it.remapping_failed),
             (it.links, it.active_links, it.pcie_replays),
+            (it.link_errors, it.link_retries),
             it.processes.iter().map(|it| it.pid).collect::<Vec<_>>(),
         )
     };

@@ -1,7 +1,7 @@
-//! Samples and faults of GPUs in scenarios.
+//! Samples of GPUs and network ports, and faults of GPUs in scenarios.
 
-use ddp_doctor::diagnosis::event::{GpuFaultKind, GpuSample};
-use ddp_doctor_proto::GpuSlowdown;
+use ddp_doctor::diagnosis::event::{GpuFaultKind, GpuSample, PortSample};
+use ddp_doctor_proto::{GpuSlowdown, PortKind};
 
 /// Parses `busy=100 memory-busy=0 power=127 limit=700`.
 pub(super) fn sample(args: &[String]) -> Result<GpuSample, String> {
@@ -38,6 +38,14 @@ pub(super) fn sample(args: &[String]) -> Result<GpuSample, String> {
                 *place = Some(bytes);
                 continue;
             }
+            "link-errors" | "link-retries" => {
+                let place = match name {
+                    "link-errors" => &mut sample.link_errors,
+                    _ => &mut sample.link_retries,
+                };
+                *place = Some(number.into());
+                continue;
+            }
             "replays" => {
                 sample.pcie_replays = Some(number.into());
                 continue;
@@ -51,6 +59,32 @@ pub(super) fn sample(args: &[String]) -> Result<GpuSample, String> {
         *place = Some(number);
     }
     Ok(sample)
+}
+
+/// Parses `mlx5_0/1 up downs=0 errors=2 retries=3 mib=100`: its name, its kind by the form of that, and its state.
+pub(super) fn port(args: &[String]) -> Result<(String, PortKind, PortSample), String> {
+    let (name, args) = args.split_first().ok_or("no port")?;
+    let kind = match name.as_str() {
+        it if it.starts_with("eth") => PortKind::Ethernet,
+        it if it.starts_with("roce") => PortKind::Roce,
+        _ => PortKind::Infiniband,
+    };
+    let mut sample = PortSample::default();
+    for arg in args {
+        let Some((name, value)) = arg.split_once('=') else {
+            sample.is_up = arg == "up";
+            continue;
+        };
+        let number: u64 = value.parse().ok().ok_or(format!("no number: {arg}"))?;
+        match name {
+            "downs" => sample.downs = Some(number),
+            "errors" => sample.errors = Some(number),
+            "retries" => sample.retries = Some(number),
+            "mib" => sample.bytes = Some(number << 20),
+            _ => return Err(format!("unknown value of a port: {arg:?}")),
+        }
+    }
+    Ok((name.clone(), kind, sample))
 }
 
 /// Parses `xid=79`, `errors=1` or `lost`.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD801};
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
-use super::{gpu_of, state};
-use crate::findings::draft::{Draft, Key, KeyPlace};
+use super::{began, blocked_before, gpu_of, state};
+use crate::findings::draft::{Draft, KeyPlace};
 use crate::input::event::GpuFaultKind;
 use crate::input::xids::{self, Meaning, Reason};
 use crate::model::{Gpu, Model, Process, libc_signal};
@@ -155,7 +155,7 @@ pub(crate) fn lead(situation: &Situation<'_>, found: &mut [Draft]) {
         }
         match first_effect {
             Some(effect) => attach(&mut found[at], effect, &fault),
-            None => found[at].follows = cause(found, at),
+            None => found[at].follows = blocked_before(found, at),
         }
     }
 }
@@ -215,23 +215,4 @@ fn may_follow(draft: &Draft, fault: &Fault<'_>) -> bool {
     [&DD101, &DD204, &DD205].contains(&code)
         || code == &DD201 && !is_asked
         || code == &DD202 && is_of_device()
-}
-
-/// When a finding began to affect the job.
-fn began(draft: &Draft) -> Timestamp {
-    let at = draft.fact.map_or(draft.evidence_at, |fact| fact.at);
-    draft.blocked_at.filter(|_| draft.fact.is_none()).map_or(at, |blocked| blocked.min(at))
-}
-
-/// The finding that a fault follows from: it had already blocked or ended a rank of the GPU.
-fn cause(found: &[Draft], at: usize) -> Option<Key> {
-    let fault = &found[at];
-    let mut causes: Vec<&Draft> = found
-        .iter()
-        .filter(|it| it.code != &DD801 && it.effect != Effect::None && it.follows.is_none())
-        .filter(|it| began(it) <= fault.evidence_at)
-        .filter(|it| it.root.iter().chain(&it.victims).any(|rank| fault.root.contains(rank)))
-        .collect();
-    causes.sort_by_key(|it| (began(it), it.key.clone()));
-    causes.first().map(|it| it.key.clone())
 }

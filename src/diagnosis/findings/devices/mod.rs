@@ -1,9 +1,14 @@
-//! GPUs: their faults, and what they do while ranks wait.
+//! GPUs and the links between ranks: their faults, and what they do while ranks wait.
 
 pub(crate) mod gpu_fault;
 pub(crate) mod gpu_slowed;
+pub(crate) mod link_fault;
+pub(crate) mod links;
 pub(crate) mod states;
 
+use ddp_doctor_proto::report::{Effect, Timestamp};
+
+use crate::findings::draft::{Draft, Key};
 use crate::model::Gpu;
 use crate::words::Ranks;
 
@@ -36,4 +41,23 @@ fn state(gpu: &Gpu) -> Option<String> {
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("When it was last measured: {}.", parts.join(", ")))
+}
+
+/// When a finding began to affect the job.
+fn began(draft: &Draft) -> Timestamp {
+    let at = draft.fact.map_or(draft.evidence_at, |fact| fact.at);
+    draft.blocked_at.filter(|_| draft.fact.is_none()).map_or(at, |blocked| blocked.min(at))
+}
+
+/// The finding that a fault follows from: it had already blocked or ended a rank of the GPU or link.
+fn blocked_before(found: &[Draft], at: usize) -> Option<Key> {
+    let fault = &found[at];
+    let mut causes: Vec<&Draft> = found
+        .iter()
+        .filter(|it| it.code != fault.code && it.effect != Effect::None && it.follows.is_none())
+        .filter(|it| began(it) <= fault.evidence_at)
+        .filter(|it| it.root.iter().chain(&it.victims).any(|rank| fault.root.contains(rank)))
+        .collect();
+    causes.sort_by_key(|it| (began(it), it.key.clone()));
+    causes.first().map(|it| it.key.clone())
 }

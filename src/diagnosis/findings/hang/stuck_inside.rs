@@ -4,6 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 use ddp_doctor_proto::vocabulary::Direction;
 
+use crate::findings::devices::links;
 use crate::findings::devices::states::States;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence::OTHER_LINES;
@@ -83,6 +84,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         draft.why.extend(states.why());
         draft.next.extend(states.advice());
     }
+    draft.why.extend(links::exclusion(situation, inside.group, inside.since));
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
     }

@@ -62,6 +62,10 @@ pub struct GpuSample {
     pub links: Option<u32>,
     /// Number of those that are up.
     pub active_links: Option<u32>,
+    /// Damaged packets on its NVLinks.
+    pub link_errors: Option<u64>,
+    /// Packets that were repeated on its NVLinks.
+    pub link_retries: Option<u64>,
     /// The driver can no longer reach it.
     pub lost: bool,
 }

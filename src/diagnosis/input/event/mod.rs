@@ -9,6 +9,7 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
 
 mod call;
 mod gpus;
+mod ports;
 mod program;
 mod samples;
 
@@ -16,6 +17,7 @@ pub use call::{
     Call, GroupInfo, LowerCall, OnStream, Seat, StalledTransfer, Transfer, Unstated, WaitsFor,
 };
 pub use gpus::{GpuFaultKind, GpuIdentity, GpuSample};
+pub use ports::{PortIdentity, PortSample};
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{
     Blocked, ChildProcess, MemorySample, OomKills, SchedulingSample, Stacks, StartedRank,
@@ -170,6 +172,8 @@ pub enum Event {
     GpuSampled { gpu: Arc<GpuIdentity>, sample: Box<GpuSample>, at: Timestamp },
     /// A GPU of a node reported a fault.
     GpuFailed { gpu: Arc<GpuIdentity>, kind: GpuFaultKind, at: Timestamp },
+    /// The state of a network port of a node was measured.
+    PortSampled { port: Arc<PortIdentity>, sample: PortSample, at: Timestamp },
     /// A fact about the parameters of a model whose gradients a group averages.
     Parameters { process: ProcessId, group: Arc<GroupInfo>, said: Parameters, at: Timestamp },
     /// A version or setting that ranks may have to agree on.

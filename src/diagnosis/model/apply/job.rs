@@ -42,7 +42,11 @@ impl Model {
             Event::Clock { host, ahead_ns, uncertainty_ns, at } => {
                 self.clocks.insert(host, Clock { ahead_ns, uncertainty_ns, at });
             }
-            Event::GpuSampled { gpu, sample, at } => self.gpus.sampled(&gpu, sample, at),
+            Event::GpuSampled { gpu, sample, at } => {
+                self.ports.sampled_gpu(&gpu, &sample, at);
+                self.gpus.sampled(&gpu, sample, at);
+            }
+            Event::PortSampled { port, sample, at } => self.ports.sampled(port, sample, at),
             Event::GpuFailed { gpu, kind, at } => self.gpus.failed(&gpu, kind, at),
             Event::Silent { node, since, at: _ } => {
                 self.silent.remove(&node);

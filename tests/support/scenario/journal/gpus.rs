@@ -1,6 +1,8 @@
-//! Samples and faults of GPUs in journals.
+//! Samples of GPUs and network ports, and faults of GPUs in journals.
 
-use ddp_doctor::diagnosis::event::{GpuFaultKind, GpuIdentity, GpuSample};
+use ddp_doctor::diagnosis::event::{
+    GpuFaultKind, GpuIdentity, GpuSample, PortIdentity, PortSample,
+};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{GpuSlowdown, v1};
 
@@ -30,6 +32,8 @@ pub(super) fn sampled(gpu: &GpuIdentity, sample: &GpuSample, at: Timestamp) -> v
         links: sample.links,
         active_links: sample.active_links,
         lost: sample.lost,
+        link_errors: sample.link_errors,
+        link_retries: sample.link_retries,
         ..v1::GpuSample::default()
     }
 }
@@ -44,6 +48,21 @@ pub(super) fn failed(gpu: &GpuIdentity, kind: GpuFaultKind, at: Timestamp) -> v1
         }
         GpuFaultKind::Lost => v1::GpuFault { lost: true, ..fault },
         GpuFaultKind::Unknown => fault,
+    }
+}
+
+/// A sample of a port as its node sends it.
+pub(super) fn port(port: &PortIdentity, sample: &PortSample, at: Timestamp) -> v1::PortSample {
+    v1::PortSample {
+        name: port.name.to_string(),
+        kind: port.kind.number().into(),
+        unix_ns: at.0,
+        previous_unix_ns: sample.previous.map_or(0, |it| it.0),
+        up: sample.is_up,
+        downs: sample.downs,
+        errors: sample.errors,
+        retries: sample.retries,
+        bytes: sample.bytes,
     }
 }
 

@@ -101,6 +101,9 @@ impl Encoder {
             Event::GpuFailed { gpu, kind, at } => {
                 vec![Kind::GpuFault(gpus::failed(gpu, *kind, *at))]
             }
+            Event::PortSampled { port, sample, at } => {
+                vec![Kind::PortSample(gpus::port(port, sample, *at))]
+            }
             Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
                 pid: started.pid,
                 start_ticks: started.start_ticks,

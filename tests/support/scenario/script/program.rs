@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Event, GpuIdentity, Guard, OtherBranch, Parameters, ThreadId};
+use ddp_doctor::diagnosis::event::{
+    Event, GpuIdentity, Guard, OtherBranch, Parameters, PortIdentity, ThreadId,
+};
 use ddp_doctor_proto::{DType, ExceptionKind, GuardForm, GuardSubject, ParameterFact, Spending};
 
 use super::{Line, Writer};
@@ -61,6 +63,12 @@ impl Writer<'_> {
             "gpu" => {
                 let sample = Box::new(gpus::sample(args)?);
                 Event::GpuSampled { gpu: self.gpu(rank), sample, at }
+            }
+            "port" => {
+                let (name, kind, sample) = gpus::port(args)?;
+                let host = self.host(rank).1.into();
+                let port = PortIdentity { host, name: name.into(), kind, gpu: None };
+                Event::PortSampled { port: Arc::new(port), sample, at }
             }
             "gpu-fault" => Event::GpuFailed { gpu: self.gpu(rank), kind: gpus::fault(args)?, at },
             _ => return Ok(false),
