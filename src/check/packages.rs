@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ddp_doctor_agent::trust::{self, Origin};
+
 use crate::host::sys;
 use crate::node::launch::secrets;
 use crate::node::sample::environment;
@@ -63,15 +65,22 @@ for name, version in found.items():
 ///
 /// # Errors
 ///
-/// If the command may start the interpreter as another user, such as `sudo -u`: whatever it loads at its start would then
-/// be executed as this one.
+/// If the command may start another interpreter, or the same one as another user, such as `sudo -u`: whatever it loads at
+/// its start would then be executed as this user.
 pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>, String> {
-    let Some(Interpreter { path, is_started }) = interpreter(command) else {
+    let Some(Interpreter { path, started_by }) = interpreter(command) else {
         return Ok(BTreeMap::new());
     };
-    if !is_started {
+    if let Some(words) = started_by {
         let by = Path::new(&command[0]).display();
-        return Err(format!("{by} may start Python as another user"));
+        if !is_passed_on(&words) {
+            return Err(format!("{by} may start Python as another user"));
+        }
+        // The program may start it in another directory, container or host, where it is another file.
+        if !path.is_absolute() {
+            return Err(format!("{by} may start another Python"));
+        }
+        trust::resolve(&path, Origin::SourceTree, Path::new("/proc/self/exe"))?;
     }
     let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
@@ -112,27 +121,25 @@ fn end(mut child: Child) {
 #[derive(Debug, PartialEq, Eq)]
 struct Interpreter {
     path: PathBuf,
-    /// Whether starting the command executes it as this user.
-    is_started: bool,
+    /// The words of another program that starts it; `None`: starting the command executes it as this user.
+    started_by: Option<Vec<OsString>>,
 }
 
 /// The Python interpreter that a command names; without a command, the first one on `PATH`.
 fn interpreter(command: &[OsString]) -> Option<Interpreter> {
-    let started = |path| Interpreter { path, is_started: true };
     if command.is_empty() {
-        return on_path("python3".as_ref()).map(started);
+        let path = on_path("python3".as_ref())?;
+        return Some(Interpreter { path, started_by: None });
     }
     command.iter().enumerate().find_map(|(index, word)| {
         let name = Path::new(word).file_name()?.to_str()?;
-        let path = if is_python(name) {
-            on_path(word)?
-        } else {
-            let is_launcher = matches!(name, "torchrun" | "accelerate");
-            interpreter_of(&on_path(word).filter(|_| is_launcher)?)?
-        };
-        // The program may have another working directory.
-        let is_absolute = || path.is_absolute() && is_passed_on(&command[..index]);
-        Some(Interpreter { is_started: index == 0 || is_absolute(), path })
+        let is_launcher = matches!(name, "torchrun" | "accelerate");
+        let file = on_path(word).filter(|_| is_launcher || is_python(name))?;
+        // What a relative script is in another directory is unknown.
+        let is_read = is_launcher && (index == 0 || file.is_absolute());
+        let path = if is_read { interpreter_of(&file)? } else { file };
+        let started_by = (index > 0).then(|| command[..index].to_vec());
+        Some(Interpreter { path, started_by })
     })
 }
 
@@ -219,11 +226,11 @@ mod tests {
             interpreter(&words)
         };
         let train = OsString::from("train.py");
-        let expected = |is_started| Interpreter { path: PathBuf::from(&python), is_started };
-        assert_eq!(found(&[&torchrun, &train]).unwrap(), expected(true));
-        assert_eq!(found(&[&python, &train]).unwrap(), expected(true));
-        let sudo = OsString::from("sudo");
-        assert_eq!(found(&[&sudo, &python, &train]).unwrap(), expected(false));
+        let expected = |started_by| Interpreter { path: PathBuf::from(&python), started_by };
+        assert_eq!(found(&[&torchrun, &train]).unwrap(), expected(None));
+        assert_eq!(found(&[&python, &train]).unwrap(), expected(None));
+        let srun = OsString::from("srun");
+        assert_eq!(found(&[&srun, &torchrun]).unwrap(), expected(Some(vec![srun.clone()])));
         assert_eq!(found(&[&train]), None);
     }
 
@@ -250,6 +257,42 @@ mod tests {
                 found(other).unwrap_err().ends_with("may start Python as another user"),
                 "{other}"
             );
+        }
+    }
+
+    #[test]
+    fn interpreter_that_another_user_can_change_is_executed_for_no_other_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        let python = script(&shared, "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
+        let torchrun = script(dir.path(), "torchrun", &format!("#!{}\n", python.display()));
+        let by_srun = |word: &OsString| versions(&["srun".into(), word.clone()]);
+        for word in [&python, &torchrun] {
+            assert_eq!(by_srun(word).unwrap().len(), 1);
+        }
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+        for word in [&python, &torchrun] {
+            let refused = by_srun(word).unwrap_err();
+            assert!(refused.ends_with("shared is writable by other users"), "{refused}");
+        }
+        // The first word is executed by the command itself.
+        assert_eq!(versions(&[python]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn relative_script_names_no_interpreter_for_another_program() {
+        // The working directory of tests is that of the package.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
+        let absolute = fs::canonicalize(&python).unwrap();
+        let torchrun = script(dir.path(), "torchrun", &format!("#!{}\n", absolute.display()));
+        for word in [&python, &torchrun] {
+            let word =
+                Path::new(word).strip_prefix(env::current_dir().unwrap()).unwrap_or(word.as_ref());
+            let refused =
+                versions(&["srun".into(), "--chdir=/proj".into(), word.into()]).unwrap_err();
+            assert!(refused.ends_with("may start another Python"), "{refused}");
         }
     }
 

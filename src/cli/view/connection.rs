@@ -8,6 +8,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::target::{Live, Target};
 use crate::coordinator::MAX_UPDATE;
+use crate::diagnosis::model::MAX_WORLD;
 use crate::report::text::plain;
 use crate::transport::{self, document};
 
@@ -30,7 +31,16 @@ pub(super) async fn next(
 ) -> anyhow::Result<Option<Update>> {
     let document = updates.message().await.map_err(|it| refused(live, &it))?;
     let update = document.map(|it| document::decode(&it)).transpose();
-    update.map_err(|it| refused(live, &it))
+    let update: Option<Update> = update.map_err(|it| refused(live, &it))?;
+    Ok(update.map(|it| with_ranks_below(MAX_WORLD, it)))
+}
+
+/// Leaves out ranks that no job has, of which a viewer would remember each: another user may have made the coordinator.
+fn with_ranks_below(limit: u32, mut update: Update) -> Update {
+    update.ranks.retain(|it| it.rank < limit);
+    update.details.retain(|it| it.rank < limit);
+    update.evidence.missing_ranks.retain(|&it| it < limit);
+    update
 }
 
 fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {
@@ -57,4 +67,27 @@ pub(super) fn request_stacks(target: &Target) {
         let runtime = runtime().map_err(anyhow::Error::from);
         drop(runtime.and_then(|runtime| runtime.block_on(asked)));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Evidence, Rank};
+    use ddp_doctor_proto::viewer::RankDetail;
+
+    use super::*;
+
+    #[test]
+    fn ranks_that_no_job_has_are_left_out() {
+        let ranks = [3, 4, u32::MAX];
+        let update = Update {
+            ranks: ranks.map(|rank| Rank { rank, ..Rank::default() }).to_vec(),
+            details: ranks.map(|rank| RankDetail { rank, ..RankDetail::default() }).to_vec(),
+            evidence: Evidence { missing_ranks: ranks.to_vec(), ..Evidence::default() },
+            ..Update::default()
+        };
+        let left = with_ranks_below(4, update);
+        assert_eq!(left.ranks.iter().map(|it| it.rank).collect::<Vec<_>>(), [3]);
+        assert_eq!(left.details.iter().map(|it| it.rank).collect::<Vec<_>>(), [3]);
+        assert_eq!(left.evidence.missing_ranks, [3]);
+    }
 }

@@ -29,8 +29,9 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::UnevenInputs,
         Detail::Any,
-        "Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or run the loop inside \
-         Join([model]) if DDP makes all its calls.",
+        "Agree on the number of batches before the loop (all_reduce of the length with MIN), or run the loop inside \
+         Join([model]) if DDP makes all its calls. Ranks that share one dataset get equal numbers from \
+         DistributedSampler(…, drop_last=True).",
     ),
     row(
         CauseKind::UnevenInputs,

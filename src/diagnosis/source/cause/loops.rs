@@ -37,6 +37,10 @@ impl Sides<'_> {
                 return None;
             }
             let (line, over, is_only) = loop_left(first, other, after, within)?;
+            // Another caller leads it to that line: the loop is not its own.
+            if !guards::has_passed(first, &line) {
+                return None;
+            }
             // Without a call in the loop just before, it has not entered the loop this time.
             let is_in_loop = |it: &Arc<Where>| {
                 let around = guards::all_around(first, it).chain(guards::all_around(other, it));
@@ -161,7 +165,7 @@ impl Sides<'_> {
                 // It has been there before, and the other one never: that is its role, and no way out of
                 // the loop.
                 None if self.calls_at(short, after) > 1 => return None,
-                None => match loop_around(long, within) {
+                None => match self.loop_around(long, within)? {
                     // They have run as many steps, and made calls in some of them.
                     (CauseKind::UnevenInputs, None) if long.step > 0 && long.step == short.step => {
                         (CauseKind::LocalDecision, None)
@@ -176,9 +180,33 @@ impl Sides<'_> {
                 words::line(within),
                 long.rank.unwrap_or_default(),
             );
-            Some(suspected(kind, Some(with_line(because, shown))))
+            let reading = suspected(kind, Some(with_line(because, shown)));
+            let draws = kind != CauseKind::UnevenInputs || long.turns.batches().is_some();
+            Some(if draws { reading } else { reading.with_detail(Detail::Loop) })
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
+    }
+
+    /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
+    /// one. Without it, a rank that draws batches or has left may have had fewer of them: one that goes on elsewhere
+    /// may have come there in any other way, such as by a signal handler.
+    fn loop_around<'a>(
+        &self,
+        process: &'a Process,
+        line: &Arc<Where>,
+    ) -> Option<(CauseKind, Option<(Arc<Where>, &'a Guard)>)> {
+        let mut around = guards::around(process, line);
+        let collection = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
+        let collection = collection.and_then(|it| Some((decided_by(it.1)?, it)));
+        let bounds = || choice(process, line, GuardForm::Bounds);
+        let bounds = || bounds().map(|(kind, guard)| (kind, (Arc::clone(line), guard)));
+        match collection.or_else(bounds) {
+            Some((kind, shown)) => Some((kind, Some(shown))),
+            None if process.turns.batches().is_some() || self.all_left() => {
+                Some((CauseKind::UnevenInputs, None))
+            }
+            None => None,
+        }
     }
 
     /// The calls that met where the ranks diverged.
@@ -252,23 +280,6 @@ impl Sides<'_> {
 /// Whether both are about one statement of a file.
 pub(super) fn is_same_test(a: &Guard, b: &Guard) -> bool {
     (a.line, a.form) == (b.line, b.form)
-}
-
-/// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
-/// one.
-fn loop_around<'a>(
-    process: &'a Process,
-    line: &Arc<Where>,
-) -> (CauseKind, Option<(Arc<Where>, &'a Guard)>) {
-    let mut around = guards::around(process, line);
-    let collection = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
-    let collection = collection.and_then(|it| Some((decided_by(it.1)?, it)));
-    let bounds = || choice(process, line, GuardForm::Bounds);
-    let bounds = || bounds().map(|(kind, guard)| (kind, (Arc::clone(line), guard)));
-    match collection.or_else(bounds) {
-        Some((kind, shown)) => (kind, Some(shown)),
-        None => (CauseKind::UnevenInputs, None),
-    }
 }
 
 /// The cause of calls in different groups at one line of a loop, which ranks make in different orders.
