@@ -18,7 +18,7 @@ use v1::event::Kind;
 
 use super::gpus;
 use super::limits::Limits;
-pub use super::memory::Memory;
+pub use super::memory::{JOB_TABLES, Memory};
 use super::ports;
 use super::stacks;
 use super::values::{name, text};

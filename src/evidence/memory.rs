@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Memory of the tables of one job, in bytes.
+pub const JOB_TABLES: usize = 1 << 30;
+
 /// An amount of memory, possibly a part of a larger one. What is taken is given back when this is
 /// dropped.
 #[derive(Debug)]

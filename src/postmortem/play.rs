@@ -2,6 +2,7 @@
 //! then what the black boxes contain beyond them; then what is known of the ends of processes.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, Timestamp};
@@ -14,7 +15,7 @@ use super::jobs::{Node, RecordedJob};
 use crate::diagnosis::event::OomKills;
 use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
-use crate::evidence::decode::{Decoder, KnownProcess};
+use crate::evidence::decode::{Decoder, JOB_TABLES, KnownProcess, Memory};
 use crate::evidence::journal::SegmentReader;
 use crate::evidence::settings;
 use crate::host::proc;
@@ -52,9 +53,10 @@ pub(super) fn play(
         is_blind: false,
         observer,
     };
+    let tables = Arc::new(Memory::new(JOB_TABLES));
     let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
     let mut parts: Vec<Part> =
-        nodes.into_iter().map(|(number, node)| Part::new(number, node, remarks)).collect();
+        nodes.into_iter().map(|(number, node)| Part::new(number, node, &tables, remarks)).collect();
 
     // Play the journals of all nodes, in the order in which their reports were sent.
     while let Some(next) = parts
@@ -92,8 +94,9 @@ pub fn engine_of_rounds(rounds: &[&[v1::Report]]) -> Engine {
         .flat_map(|(node, round)| round.iter().map(move |report| (node, report)))
         .collect();
     reports.sort_by_key(|(_, report)| report.sent_unix_ns);
+    let tables = Arc::new(Memory::new(JOB_TABLES));
     let mut decoders: Vec<Decoder> =
-        (0..).zip(rounds).map(|(node, _)| Decoder::new(node)).collect();
+        (0..).zip(rounds).map(|(node, _)| Decoder::within(node, Arc::clone(&tables))).collect();
     for (node, report) in reports {
         stage.go_to(Timestamp(report.sent_unix_ns));
         decoders[node].decode(report.clone(), &mut stage.events);
@@ -216,9 +219,9 @@ struct Part {
 }
 
 impl Part {
-    fn new(number: u32, node: Node, remarks: &mut Vec<Remark>) -> Self {
+    fn new(number: u32, node: Node, tables: &Arc<Memory>, remarks: &mut Vec<Remark>) -> Self {
         let mut part = Self {
-            decoder: Decoder::new(number),
+            decoder: Decoder::within(number, Arc::clone(tables)),
             reader: None,
             next: None,
             is_in_gap: false,

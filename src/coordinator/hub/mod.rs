@@ -19,7 +19,7 @@ use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 use crate::coordinator::summary::Summary;
 use crate::coordinator::summary::{JobState, State};
-use crate::evidence::decode::Memory;
+use crate::evidence::decode::{JOB_TABLES, Memory};
 
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
@@ -32,8 +32,6 @@ const INPUTS: usize = 64;
 const INPUT_KIB: (usize, usize) = (32 << 10, 256 << 10);
 /// Memory of the tables of all jobs, in bytes.
 const ALL_TABLES: usize = 4 << 30;
-/// Memory of the tables of one job, in bytes.
-const JOB_TABLES: usize = 1 << 30;
 /// Capacity of a node's request queue.
 const REQUESTS: usize = 16;
 /// Maximum number of concurrent viewers.

@@ -18,6 +18,8 @@ use crate::diagnosis::event::{
 use crate::evidence::limits::Limits;
 use crate::evidence::values::{name, number, text};
 
+/// Largest sequence number of a call. A job does not count so far, and sums with it do not overflow.
+const MAX_SEQ: u64 = 1 << 53;
 /// Maximum number of split sizes kept per `all_to_all`, in each direction.
 const MAX_SPLITS: usize = 65_536;
 
@@ -298,6 +300,9 @@ impl Process {
     }
 
     fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {
+        if record.seq > MAX_SEQ {
+            return None;
+        }
         let op = number(record.op, Op::from_number);
         let takes_all = record.creation.as_ref().is_some_and(|it| it.takes_all);
         let group = match record.group {

@@ -69,7 +69,7 @@ impl OptimizerSteps {
     /// The largest number of recorded steps that belonged to one optimizer step lately.
     fn forwards_of_one(&self) -> u64 {
         let began = self.began.iter();
-        let lengths = began.clone().zip(began.skip(1)).map(|((a, _), (b, _))| b - a);
+        let lengths = began.clone().zip(began.skip(1)).map(|((a, _), (b, _))| b.saturating_sub(*a));
         lengths.max().unwrap_or(MAX_FORWARDS)
     }
 }

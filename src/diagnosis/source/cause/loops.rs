@@ -17,6 +17,9 @@ use super::{
     line_is_guarded, numbers, ranks, supported, suspected, with_line,
 };
 
+/// A cause, with what the source shows for it: the line, and the test around it.
+type Reason<'a> = (CauseKind, Option<(Arc<Where>, &'a Guard)>);
+
 impl Sides<'_> {
     /// One side has left a loop over a collection in which the other goes on, after fewer calls at a line in it.
     /// The source shows no test in the loop that decides on that line, so the collection is shorter there.
@@ -190,11 +193,7 @@ impl Sides<'_> {
     /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
     /// one. Without it, a rank that draws batches or has left may have had fewer of them: one that goes on elsewhere
     /// may have come there in any other way, such as by a signal handler.
-    fn loop_around<'a>(
-        &self,
-        process: &'a Process,
-        line: &Arc<Where>,
-    ) -> Option<(CauseKind, Option<(Arc<Where>, &'a Guard)>)> {
+    fn loop_around<'a>(&self, process: &'a Process, line: &Arc<Where>) -> Option<Reason<'a>> {
         let mut around = guards::around(process, line);
         let collection = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
         let collection = collection.and_then(|it| Some((decided_by(it.1)?, it)));

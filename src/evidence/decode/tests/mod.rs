@@ -94,6 +94,17 @@ fn call_is_resolved() {
 }
 
 #[test]
+fn call_with_a_number_that_no_job_reaches_is_left_out() {
+    let mut decoder = known();
+    for (ticket, seq, expected) in [(0, 1 << 53, 1), (1, (1 << 53) + 1, 0), (2, u64::MAX, 0)] {
+        let issued = v1::Record { seq, ..record(ticket, RecordKind::Issued, ticket) };
+        let events = decode(&mut decoder, vec![Kind::Record(issued)]);
+        let calls = events.iter().filter(|it| matches!(it, Event::Issued { .. }));
+        assert_eq!(calls.count(), expected, "{seq}: {events:?}");
+    }
+}
+
+#[test]
 fn communicator_in_a_c10d_box_has_layer_nccl() {
     let mut decoder = known();
     let communicator = v1::GroupDefined {
