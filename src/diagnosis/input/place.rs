@@ -46,7 +46,7 @@ pub(crate) fn is_of_pytorch(file: &str) -> bool {
     let is_in = |folder: &&str| {
         file.contains(*folder) || folder.strip_prefix('/').is_some_and(|it| file.starts_with(it))
     };
-    FOLDERS.iter().any(|folder| is_in(&folder))
+    FOLDERS.iter().any(is_in)
 }
 
 /// Whether it is a file of the Python package. A user's folder may have the same name.

@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, SettingFact, 
 use crate::input::backends::{self, Backend, NCCL};
 use crate::input::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
 use crate::model::{Model, Process, World};
+use crate::proof::{self, Rejection};
 use crate::situation::startup::Joiner;
 
 /// Maximum number of variables that a process reports; beyond it, unreported ones are unknown.
@@ -234,7 +235,9 @@ pub(crate) fn contradiction(
         }))
     });
     let facts = joins.into_iter().chain(has).collect::<Option<Vec<_>>>()?;
-    Some(Certificate { kind: CertificateKind::Contradiction, facts })
+    let proof = Certificate { kind: CertificateKind::Contradiction, facts };
+    // Evidence of which parts are missing may not show that they meet.
+    (proof::check(&proof) != Err(Rejection::NotOneWorld)).then_some(proof)
 }
 
 /// The value of a variable that a process reported, unless it is empty.
