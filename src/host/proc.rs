@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::{DirEntryExt, FileExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::ProcessState;
@@ -284,7 +284,10 @@ pub fn address_space_limit(pid: u32) -> Option<u64> {
 /// Free and total space in the `/dev/shm` of a process, which differs between containers.
 #[must_use]
 pub fn shared_memory(pid: u32) -> Option<sys::Space> {
-    let place = File::open(format!("/proc/{pid}/root/dev/shm")).ok()?;
+    // The process may have made anything of it, such as a FIFO, whose opening blocks, or a link to a device.
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let place = format!("/proc/{pid}/root/dev/shm");
+    let place = File::options().read(true).custom_flags(flags).open(place).ok()?;
     sys::space(&place).ok()
 }
 
@@ -385,6 +388,13 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[test]
+    fn space_of_shared_memory_is_known() {
+        let exists = Path::new("/dev/shm").is_dir();
+        assert_eq!(shared_memory(std::process::id()).is_some_and(|it| it.total > 0), exists);
+        assert!(shared_memory(u32::MAX).is_none());
+    }
 
     #[test]
     fn resident_shared_memory_is_parsed() {

@@ -32,7 +32,7 @@ pub(super) async fn next(
     let document = updates.message().await.map_err(|it| refused(live, &it))?;
     let update = document.map(|it| document::decode(&it)).transpose();
     let update: Option<Update> = update.map_err(|it| refused(live, &it))?;
-    Ok(update.map(|it| with_ranks_below(MAX_WORLD, it)))
+    Ok(update.map(|it| with_plain_codes(with_ranks_below(MAX_WORLD, it))))
 }
 
 /// Leaves out ranks that no job has, of which a viewer would remember each: another user may have made the coordinator.
@@ -40,6 +40,14 @@ fn with_ranks_below(limit: u32, mut update: Update) -> Update {
     update.ranks.retain(|it| it.rank < limit);
     update.details.retain(|it| it.rank < limit);
     update.evidence.missing_ranks.retain(|&it| it < limit);
+    update
+}
+
+/// Replaces control characters in the codes of findings, which are printed as they are.
+fn with_plain_codes(mut update: Update) -> Update {
+    for finding in update.findings.iter_mut().flatten() {
+        finding.code = plain(&finding.code);
+    }
     update
 }
 
@@ -71,10 +79,18 @@ pub(super) fn request_stacks(target: &Target) {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::{Evidence, Rank};
+    use ddp_doctor_proto::report::{Evidence, Finding, Rank};
     use ddp_doctor_proto::viewer::RankDetail;
 
     use super::*;
+
+    #[test]
+    fn codes_control_no_terminal() {
+        let hostile = Finding { code: "DD102\u{1b}[31m\n".into(), ..Finding::default() };
+        let update = Update { findings: Some(vec![hostile]), ..Update::default() };
+        let code = with_plain_codes(update).findings.unwrap().remove(0).code;
+        assert!(code.starts_with("DD102") && !code.contains(char::is_control), "{code:?}");
+    }
 
     #[test]
     fn ranks_that_no_job_has_are_left_out() {

@@ -186,7 +186,8 @@ fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let found = find(&seen).or_else(|_| find(path)).ok()?;
     let metadata = found.metadata().ok()?;
     let is_same = metadata.is_file() && metadata.ino().to_string() == *inode;
-    input_files::reopen(&found).ok().filter(|_| is_same)
+    // Opening a device may have an effect: what is found is looked at first.
+    is_same.then(|| input_files::reopen(&found).ok())?
 }
 
 #[cfg(test)]
