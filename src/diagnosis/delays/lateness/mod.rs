@@ -44,7 +44,7 @@ const UNKNOWN_ROUND: u32 = 4;
 /// Number of slices examined.
 const SLICES: u32 = 24;
 /// Maximum number of slices examined together with those in gaps, whose length evidence states.
-const MAX_SLICES: u32 = 1 << 20;
+const MAX_SLICES: u32 = 1 << 14;
 /// Minimum number of slices in an episode.
 const FEWEST_SLICES: u32 = 3;
 /// One slice without a straggler is tolerated per this many slices with one.
