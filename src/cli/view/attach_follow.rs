@@ -90,10 +90,9 @@ impl Follow<'_> {
         let id = first.job.id.clone();
         let connection = self.connect(chosen, &id, &sender)?;
         connection.send(first.reports.clone());
-        let is_interrupted = screen.begin(&first, &messages);
-        if !is_interrupted
-            && self.follow(&mut rounds, first, &connection, &mut screen, &messages)?
-        {
+        screen.begin(&first, &messages);
+        let ended = self.follow(&mut rounds, first, &connection, &mut screen, &messages);
+        if ended? {
             screen.live.announce("all ranks have ended");
         }
         connection.end();
@@ -212,15 +211,14 @@ struct Screen {
 }
 
 impl Screen {
-    /// Prints what the first round shows: its findings, or where the ranks are. Returns true after Ctrl-C.
-    fn begin(&mut self, first: &Attached, messages: &Receiver<Message>) -> bool {
+    /// Prints what the first round shows: its findings, or where the ranks are.
+    fn begin(&mut self, first: &Attached, messages: &Receiver<Message>) {
         let until = Instant::now() + self.scale.scale(EVERY).min(Duration::from_secs(1));
-        let is_interrupted = self.wait(messages, until);
+        self.wait(messages, until);
         if !self.is_blocked() {
             self.live.announce(verdict(first));
             first.lines().iter().for_each(|line| self.live.announce(line));
         }
-        is_interrupted
     }
 
     /// Keeps a round in the journal, unless an earlier one shows something blocked and this one does not.
