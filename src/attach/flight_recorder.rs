@@ -194,37 +194,6 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
     }
 
     #[test]
-    fn rank_with_another_root_is_not_asked() {
-        if files::user_id() != 0 {
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let script = r#"for it in usr lib lib64 proc; do mkdir "$0/$it"; mount --bind /$it "$0/$it"; done
-            echo ready; exec chroot "$0" /usr/bin/sleep 60"#;
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "bash", "-c", script]).arg(directory.path());
-        let Ok(mut child) = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn() else {
-            return;
-        };
-        let is_ready = child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).is_ok();
-        let root = format!("/proc/{}/root", child.id());
-        let until = Instant::now() + Duration::from_secs(10);
-        while is_ready && fs::read_link(&root).is_ok_and(|it| it == Path::new("/")) {
-            assert!(Instant::now() < until, "the root directory is not changed");
-            thread::sleep(POLL);
-        }
-        let variables = [(PIPE, "pipe"), (FILES[1], "dump")];
-        let asked = is_ready.then(|| request(&[rank(child.id(), directory.path(), &variables)]));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        // Without it, mount namespaces are not permitted.
-        if let Some((dumps, notes)) = asked {
-            assert!(dumps.is_empty());
-            assert!(notes[0].ends_with("run this in the container of the job"), "{notes:?}");
-        }
-    }
-
-    #[test]
     fn ranks_without_a_reader_or_a_file_are_not_awaited() {
         let directory = tempfile::tempdir().unwrap();
         let note = |variables: &[(&str, &str)]| {

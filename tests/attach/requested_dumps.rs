@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Confidence, Effect, Report};
 
-use super::follow::Following;
 use super::live::{Job, plain};
 use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::venv;
@@ -59,19 +58,6 @@ fn rank_that_left_out_a_call_is_named_by_the_dumps() {
         assert!(finding.confidence < Confidence::Proved, "{:?}", finding.confidence);
         assert!(finding.summary.contains("all_reduce #26"), "{}", finding.summary);
     }
-}
-
-#[test]
-fn following_requests_no_dumps_and_says_so() {
-    let Some(job) = start("60") else { return };
-    attach(&job, &job.directory.path().join("kept"));
-    let dump = job.directory.path().join("dump_0");
-    let written = || dump.metadata().unwrap().modified().unwrap();
-    let before = written();
-    let following = Following::start(&job, "followed");
-    following.prints("the Flight Recorder is not asked by --follow");
-    following.interrupt();
-    assert_eq!(written(), before);
 }
 
 #[test]

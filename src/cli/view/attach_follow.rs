@@ -75,11 +75,6 @@ impl Follow<'_> {
             .chain(&of_directory)
             .chain(&first.notes)
             .for_each(|line| screen.live.print_line(line));
-        if first.may_request_dumps() {
-            screen.live.print_line(
-                "the Flight Recorder is not asked by --follow: `ddp-doctor attach` alone asks it",
-            );
-        }
         screen.live.announce(&format!(
             "watching job {}, {} ranks on this host · coordinator {} · {}",
             first.job.id,
