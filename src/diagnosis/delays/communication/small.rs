@@ -212,12 +212,16 @@ fn periods(calls: &[&Timed]) -> Option<Vec<Range<usize>>> {
     Some(begins.zip(ends).map(range).collect())
 }
 
-/// Rounds by the pauses between them.
+/// Rounds by the pauses between them; `None`: they are not rounds of a loop, which makes equally many calls in each. A
+/// busy host pauses ranks at any call.
 fn bursts(calls: &[&Timed]) -> Option<Vec<Range<usize>>> {
     /// Minimum pause between rounds, absolute and as a multiple of the usual pause.
     const PAUSE: (Duration, u32) = (Duration::from_millis(1), 8);
     let long = PAUSE.0.max(typical_pause(calls)? * PAUSE.1);
-    Some(split(calls, |one, next| pause(one, next) > long))
+    let rounds = split(calls, |one, next| pause(one, next) > long);
+    let usual = quantile(rounds.iter().map(Range::len), 0.5)?;
+    let alike = rounds.iter().filter(|round| round.len() == usual).count();
+    (alike * 2 >= rounds.len()).then_some(rounds)
 }
 
 fn split(calls: &[&Timed], is_apart: impl Fn(&Timed, &Timed) -> bool) -> Vec<Range<usize>> {
