@@ -158,6 +158,8 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     let mut processes = absent.processes.iter();
     // A log states where a rank was only if it has the rank's stacks.
     let is_untold = processes.all(|it| it.is_from_text() && stacks::activity(it, timing).is_none());
+    let are_inside = !absent.processes.is_empty()
+        && absent.processes.iter().all(|it| inside(it, situation).is_some());
     let needs_all = absent.needs_all(situation);
     let are = absent.are();
     let mut why = vec![if is_untold {
@@ -168,7 +170,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
         let missing = words::begin(Ranks(&absent.ranks));
         format!("{needs_all} {missing} had not reached it when the evidence ended.")
-    } else if absent.watched && absent.processes.iter().all(|it| inside(it, situation).is_some()) {
+    } else if absent.watched && are_inside {
         format!("{needs_all} {are} alive, and in another call.")
     } else if absent.watched {
         format!("{needs_all} {are} alive and not in a collective.")

@@ -10,8 +10,9 @@ use crate::findings::process_end::death::{self, holds_up, is_process};
 use crate::findings::stalls::message;
 use crate::findings::startup::nccl_refusal;
 use crate::findings::view::{last_call, rank_calls, with_place};
+use crate::input::event::Call;
 use crate::input::{allocation, known_errors, request};
-use crate::model::{Exception, GroupId, Join, Process};
+use crate::model::{Exception, GroupId, Join, Process, UnmatchedMessage};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::Mistake;
 use crate::words::{self, Ranks};
@@ -178,7 +179,7 @@ fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draf
 }
 
 /// The ranks, their operation and its counterpart, if the last calls of this rank and of its peer are two sends to each
-/// other, or two receives, that are waited for.
+/// other, or two receives, that are waited for and have no partner: a receive that was issued before would be one.
 fn facing(
     situation: &Situation<'_>,
     process: &Process,
@@ -192,8 +193,17 @@ fn facing(
     let peer = own.peer?;
     let theirs = situation.model.process_of(peer)?.last_call.as_ref()?;
     let is_same = theirs.op == own.op && theirs.peer == Some(rank) && theirs.group == own.group;
-    let is_awaited = !own.is_async && !theirs.is_async;
-    (is_same && is_awaited).then_some(([rank.min(peer), rank.max(peer)], op, other))
+    let open = situation.model.groups().flat_map(|group| group.traffic.open());
+    let alone: Vec<UnmatchedMessage> =
+        open.filter(|it| it.sure && !it.joined.call.is_async).collect();
+    let is_alone = |rank: u32, call: &Call| {
+        alone.iter().any(|it| (it.rank, it.joined.call.id) == (rank, call.id))
+    };
+    (is_same && is_alone(rank, own) && is_alone(peer, theirs)).then_some((
+        [rank.min(peer), rank.max(peer)],
+        op,
+        other,
+    ))
 }
 
 /// How the exception ended the rank or diverted it.
