@@ -21,6 +21,8 @@ while [ ! -e attach ]; do sleep 0.1; done
 DDP_DOCTOR_TOKEN=the-token-of-these-tests "$1" attach --report together.json
 echo "status $?"
 "$1" attach --report alone.json
+touch attached
+while [ ! -e end ]; do sleep 0.1; done
 kill -KILL $rank
 "#;
 
@@ -77,6 +79,13 @@ fn attaches_on_two_hosts_give_one_report() {
     thread::sleep(Duration::from_secs(3));
     for host in [0, 1] {
         fs::write(hosts.dir(host).join("attach"), "").unwrap();
+    }
+    // The end of one rank would end the other.
+    eventually("both hosts are read", || {
+        [0, 1].iter().all(|&it| hosts.dir(it).join("attached").exists())
+    });
+    for host in [0, 1] {
+        fs::write(hosts.dir(host).join("end"), "").unwrap();
     }
     for process in &mut processes {
         process.end();
