@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn interpreter_that_another_user_can_change_is_executed_for_no_other_program() {
+    fn changeable_interpreter_is_executed_for_no_other_program() {
         let dir = tempfile::tempdir().unwrap();
         let shared = dir.path().join("shared");
         fs::create_dir(&shared).unwrap();
