@@ -5,11 +5,12 @@
 
 use ddp_doctor_proto::catalogue::{
     Code, DD101, DD102, DD103, DD104, DD105, DD106, DD107, DD108, DD109, DD110, DD111, DD112,
-    DD113, DD114, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD402, DD501, DD506,
+    DD113, DD114, DD116, DD117, DD201, DD204, DD205, DD301, DD308, DD402, DD501, DD506, DD601,
+    DD802,
 };
 use ddp_doctor_proto::report::{Effect, Severity};
 
-use crate::findings::devices::{gpu_fault, link_fault};
+use crate::findings::devices::{gpu_fault, gpu_slowed, link_fault};
 use crate::findings::draft::{Draft, Key, KeyPlace, ReportPolicy};
 use crate::findings::hang::group_creation_mismatch;
 use crate::findings::memory::out_of_memory;
@@ -73,6 +74,8 @@ static LINKS: &[Link] = &[
     Link { effects: &[&DD101], causes: &[&DD301], place: unfinished_joining, if_found: false },
     // Ranks that have come, and do not reach each other.
     Link { effects: &[&DD301], causes: &[&DD308], place: unusable_interface, if_found: true },
+    // Ranks whose GPU runs below its peers.
+    Link { effects: &[&DD601], causes: &[&DD802], place: slowed_gpu, if_found: true },
     Link { effects: &[&DD201], causes: &[&DD506, &DD501], place: same_place, if_found: true },
 ];
 
@@ -181,6 +184,11 @@ fn unfinished_joining(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPla
 fn unusable_interface(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
     let rank = interface_unusable::first_among(situation, &draft.root)?;
     Some(KeyPlace::Ranks(vec![rank]))
+}
+
+/// The slowed GPU of late ranks.
+fn slowed_gpu(situation: &Situation<'_>, draft: &Draft) -> Option<KeyPlace> {
+    gpu_slowed::of_ranks(situation, &draft.root, draft.blocked_at?)
 }
 
 /// The same process.

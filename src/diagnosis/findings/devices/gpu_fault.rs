@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD801};
+use ddp_doctor_proto::catalogue::{DD101, DD116, DD201, DD202, DD204, DD205, DD601, DD604, DD801};
 use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use super::{began, blocked_before, gpu_of, state};
@@ -176,6 +176,7 @@ fn attach(draft: &mut Draft, effect: Draft, fault: &Fault<'_>) {
     let what = match (effect.code.code, effect.effect) {
         ("DD202", _) => format!("{} raised an exception", Ranks(&effect.root)),
         ("DD201", _) => format!("{} ended", Ranks(&effect.root)),
+        (_, Effect::Slows) => "the job became slow".to_owned(),
         _ => "the first rank began to wait".to_owned(),
     };
     draft.why.insert(0, format!("The fault was reported {before} {what}."));
@@ -200,6 +201,9 @@ fn may_follow(draft: &Draft, fault: &Fault<'_>) -> bool {
         return draft.victims.iter().chain(&draft.root).any(of_gpu);
     }
     let is_after = fault.at <= began.plus(REPORT_DELAY);
+    if code == &DD604 {
+        return is_after && draft.victims.iter().any(of_gpu);
+    }
     let is_of_gpu = !draft.root.is_empty() && draft.root.iter().all(of_gpu);
     if !is_after || !is_of_gpu {
         return false;
@@ -212,7 +216,7 @@ fn may_follow(draft: &Draft, fault: &Fault<'_>) -> bool {
         let event = draft.event.as_deref().unwrap_or_default().to_lowercase();
         ["cuda", "cublas", "cudnn", "nccl", "gpu"].iter().any(|word| event.contains(word))
     };
-    [&DD101, &DD204, &DD205].contains(&code)
+    [&DD101, &DD204, &DD205, &DD601].contains(&code)
         || code == &DD201 && !is_asked
         || code == &DD202 && is_of_device()
 }

@@ -1,12 +1,13 @@
 //! DD802 gpu-slowed: a GPU runs below its peers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_proto::GpuSlowdown;
 use ddp_doctor_proto::catalogue::DD802;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::{gpu_of, state};
+use crate::delays::lateness::Why;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::input::event::GpuSample;
 use crate::model::Gpu;
@@ -33,6 +34,8 @@ struct OfModel {
     slowed: usize,
     /// The highest power limit, in milliwatts.
     power_limit: Option<u32>,
+    /// The highest clock in use, in MHz.
+    clock: Option<u32>,
     /// The most PCIe lanes in use.
     pcie_width: Option<u32>,
 }
@@ -46,6 +49,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         of_model.gpus += 1;
         of_model.slowed += usize::from(it.gpu.slowed_since.is_some());
         of_model.power_limit = of_model.power_limit.max(it.sample.power_limit);
+        of_model.clock = of_model.clock.max(it.sample.clock);
         of_model.pcie_width = of_model.pcie_width.max(width(it.sample.pcie_width));
     }
     let found = used.iter().filter_map(|it| {
@@ -53,6 +57,19 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         slowed(situation, it, of_model)
     });
     found.collect()
+}
+
+/// The GPU of all of these ranks, if it was slower than its peers at a time.
+pub(crate) fn of_ranks(
+    situation: &Situation<'_>,
+    ranks: &[u32],
+    at: Timestamp,
+) -> Option<KeyPlace> {
+    let used = used(situation);
+    let is_theirs = |it: &&Used<'_>| ranks.iter().all(|rank| it.ranks.contains(rank));
+    let it = used.iter().find(is_theirs)?;
+    let is_before = it.gpu.slowed_since.is_none_or(|since| since <= at);
+    is_before.then(|| KeyPlace::Ranks(it.ranks.clone()))
 }
 
 /// The GPUs that ranks use.
@@ -76,8 +93,8 @@ fn used<'a>(situation: &Situation<'a>) -> Vec<Used<'a>> {
 
 fn slowed(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Option<Draft> {
     let throttled = || throttled(situation, it, of_model);
-    let (since, what, next, confidence) =
-        throttled().or_else(|| limited(it, of_model)).or_else(|| narrow(it, of_model))?;
+    let slower = throttled().or_else(|| limited(it, of_model)).or_else(|| narrow(it, of_model));
+    let (since, what, next, confidence) = slower.or_else(|| behind(situation, it, of_model))?;
     let place = KeyPlace::Ranks(it.ranks.clone());
     let mut draft = Draft::new(&DD802, place, since);
     draft.summary = format!("{} {what}", gpu_of(&it.ranks, it.gpu));
@@ -135,6 +152,36 @@ fn narrow(it: &Used<'_>, of_model: &OfModel) -> Option<Slower> {
         let next = "Check the slot and the riser of the GPU (lspci -vv, LnkSta).";
         (it.at, what, next, Confidence::Suspected)
     })
+}
+
+/// Its ranks keep the others waiting because of their own work, and its clock is lower or it has other processes. Both
+/// mean nothing by themselves: the clock depends on what a GPU computes, and another process may be idle.
+fn behind(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Option<Slower> {
+    let late = situation.losses.straggler.as_ref()?;
+    let is_late = matches!(late.why, Why::Work { .. })
+        && late.ranks.iter().all(|rank| it.ranks.contains(rank));
+    if !is_late || it.gpu.slowed_since.is_some() {
+        return None;
+    }
+    let clocks = it.sample.clock.zip(of_model.clock);
+    // A GPU that computes reaches the limit of its power, and one that waits does not.
+    let clocks = clocks.filter(|_| it.sample.slowdown != GpuSlowdown::PowerLimit);
+    if let Some((own, most)) = clocks.filter(|(own, most)| *own < most - most / LOWER_DIVISOR) {
+        let what = format!("runs at {own} MHz, another one at {most} MHz");
+        let next = "Check whether its clocks are locked: nvidia-smi -q -d CLOCK, nvidia-smi --reset-gpu-clocks.";
+        return Some((late.since, what, next, Confidence::Suspected));
+    }
+    let host = &it.gpu.identity.host;
+    let of_job = situation.model.processes.values().filter(|it| it.host == *host);
+    let of_job: BTreeSet<u32> = of_job.map(|it| it.pid).collect();
+    let pids = it.sample.processes.iter().map(|(pid, _)| *pid);
+    // In a container, processes have other numbers.
+    let (known, others): (Vec<u32>, Vec<u32>) = pids.partition(|pid| of_job.contains(pid));
+    let other = others.first().filter(|_| !known.is_empty())?;
+    let what = format!("is used by another process as well (pid {other})");
+    let next =
+        "Find out what the other process does (nvidia-smi, ps), and keep the GPU for the job.";
+    Some((late.since, what, next, Confidence::Suspected))
 }
 
 /// A number of lanes that a PCIe link can have.
