@@ -42,14 +42,15 @@ fn nvml() -> Option<&'static Path> {
     Some(NVML.get_or_init(compile))
 }
 
-/// Runs three ranks of a program of `jobs/nccl`, each of which begins once its GPU has reported it, after these commands.
-fn job(variant: &str, options: &[&str], commands: &str) -> Option<(Finished, Report)> {
+/// Runs three ranks of a program of `jobs/nccl` on GPUs with these further lines. Each begins once its GPU has reported
+/// it, after these commands.
+fn job(variant: &str, options: &[&str], lines: &str, commands: &str) -> Option<(Finished, Report)> {
     let (doubles, nvml) = (Doubles::get()?, nvml()?);
     let rank =
         doubles.compile(&source("stream_never_ends.c"), &format!("{variant}-on-gpus"), options);
     let dir = tempfile::tempdir().unwrap();
     let gpus = dir.path().join("gpus");
-    fs::write(&gpus, GPUS).unwrap();
+    fs::write(&gpus, GPUS.to_owned() + lines).unwrap();
     let rank = format!(
         r#"echo "$RANK process $$ 1000" >>"$NVML_DOUBLE"
         until [ -e "$NVML_DOUBLE.$$" ]; do sleep 0.02; done
@@ -76,7 +77,7 @@ fn job(variant: &str, options: &[&str], commands: &str) -> Option<(Finished, Rep
 
 #[test]
 fn gpus_of_ranks_are_reported_without_a_finding() {
-    let Some((finished, report)) = job("healthy", &[], "") else { return };
+    let Some((finished, report)) = job("healthy", &[], "", "") else { return };
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!((report.verdict, &report.findings[..]), (Verdict::Healthy, &[][..]));
     let devices: Vec<_> = report.ranks.iter().map(|it| it.device.clone().unwrap()).collect();
@@ -90,7 +91,7 @@ fn gpus_of_ranks_are_reported_without_a_finding() {
 #[test]
 fn lost_gpu_explains_a_collective_that_never_ends() {
     let fault = r#"[ "$RANK" != 1 ] || printf '1 lost 1\n1 xid 79\n' >>"$NVML_DOUBLE""#;
-    let Some((finished, report)) = job("faulty", &["-DFAULTY"], fault) else { return };
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], "", fault) else { return };
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD801", &[1][..]), "{finished}");
     let finding = &report.findings[0];
@@ -100,8 +101,28 @@ fn lost_gpu_explains_a_collective_that_never_ends() {
 }
 
 #[test]
+fn nvlink_that_fails_explains_a_collective_that_never_ends() {
+    // Its counters were read while both links were up.
+    let fault = r#"[ "$RANK" != 1 ] ||
+        printf '1 link1 0\n1 link-data-errors 7\n1 link-flit-errors 5\n1 link-replays 3\n1 link-recoveries 1\n' >>"$NVML_DOUBLE""#;
+    let up = "1 link0 1\n1 link1 1\n1 link-data-errors 0\n1 link-flit-errors 0\n1 link-replays 0\n1 link-recoveries 0\n";
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], up, fault) else { return };
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD803", &[1][..]), "{finished}");
+    let finding = &report.findings[0];
+    assert!(finding.summary.contains("an NVLink of the GPU of rank 1"), "{finding:#?}");
+    let counted = "12 damaged and 4 repeated packets";
+    assert!(finding.why.iter().any(|it| it.contains(counted)), "{finding:#?}");
+    // Links that were down before the job are no fault of it.
+    let down = "1 link0 1\n1 link1 0\n1 link-data-errors 7\n";
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], down, "") else { return };
+    assert_eq!(initiating(&report), ("DD116", &[1][..]), "{finished}");
+    assert!(report.findings.iter().all(|it| it.code != "DD803"), "{finished}");
+}
+
+#[test]
 fn gpu_that_computes_keeps_the_others_waiting() {
-    let Some((finished, report)) = job("faulty", &["-DFAULTY"], "") else { return };
+    let Some((finished, report)) = job("faulty", &["-DFAULTY"], "", "") else { return };
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD116", &[1][..]), "{finished}");
 }

@@ -199,12 +199,19 @@ struct field {
 };
 
 int nvmlDeviceGetFieldValues(void *gpu, int count, struct field *fields) {
-    static const char *const KEYS[] = {"remapped", "remap-pending", "remap-failed"};
+    static const struct {
+        uint id;
+        const char *key;
+    } KEYS[] = {
+        {38, "link-flit-errors"}, {45, "link-data-errors"}, {52, "link-replays"}, {59, "link-recoveries"},
+        {143, "remapped"},        {144, "remap-pending"},   {145, "remap-failed"},
+    };
     for (int i = 0; i < count; i++) {
         fields[i].status = UNSUPPORTED;
         fields[i].type = 3; /* unsigned long long */
-        if (fields[i].id >= 143 && fields[i].id <= 145)
-            fields[i].status = value(gpu, KEYS[fields[i].id - 143], &fields[i].value);
+        for (size_t key = 0; key < sizeof KEYS / sizeof *KEYS; key++)
+            if (fields[i].id == KEYS[key].id)
+                fields[i].status = value(gpu, KEYS[key].key, &fields[i].value);
     }
     return SUCCESS;
 }
