@@ -65,6 +65,10 @@ pub struct Facts {
     pub gpu_links: Vec<GpuLink>,
     /// What the driver reports of those GPUs.
     pub gpu_states: Vec<GpuState>,
+    /// Version of the kernel: major and minor number.
+    pub kernel: Option<(u32, u32)>,
+    /// Whether the driver of the GPUs is NVIDIA's with open kernel modules.
+    pub has_open_driver: bool,
     /// Whether the module `nvidia_peermem` is loaded, by which network cards access the memory of GPUs.
     pub has_peer_memory: bool,
     /// Whether the driver's device of unified memory is accessible; `None`: there is no driver.
@@ -85,6 +89,10 @@ pub struct GpuLink {
     pub width: u32,
     /// Number of lanes that the GPU has.
     pub max_width: u32,
+    /// Whether a switch above it redirects transfers between devices; `None`: unknown, since only root may read that.
+    pub redirects: Option<bool>,
+    /// Whether the IOMMU translates its addresses.
+    pub is_translated: bool,
 }
 
 /// What the driver reports of a GPU.
@@ -99,6 +107,18 @@ pub struct GpuState {
     pub pids: Vec<u32>,
     /// Whether faulty memory is to be replaced at the next reset, or could not be.
     pub needs_reset: bool,
+    /// Memory errors that it could not correct, since the driver was loaded.
+    pub memory_errors: u64,
+    /// Whether the driver keeps its state while no process uses it.
+    pub is_persistent: Option<bool>,
+    /// Whether it is partitioned (MIG).
+    pub is_partitioned: Option<bool>,
+    /// Clock that applications are set to, in MHz.
+    pub clock_mhz: Option<u32>,
+    /// Default of that clock.
+    pub default_clock_mhz: Option<u32>,
+    /// Number of its NVLinks that are up.
+    pub active_links: Option<u32>,
 }
 
 /// A coordinator that runs apart from the job.

@@ -39,12 +39,23 @@ const RUNNING: u32 = 0x40;
 const IPC_LOCK: u32 = 14;
 /// Where the kernel lists InfiniBand and RoCE devices.
 const INFINIBAND: &str = "/sys/class/infiniband";
+/// What NVIDIA's driver says of itself.
+const DRIVER: &str = "/proc/driver/nvidia/version";
 /// Where NVIDIA's driver lists GPUs.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// Where the kernel lists PCI devices.
 const PCI: &str = "/sys/bus/pci/devices";
 /// Exists while that module is loaded.
 const PEER_MEMORY: &str = "/sys/module/nvidia_peermem";
+/// Bytes of a device's configuration that every user may read.
+const PUBLIC_CONFIGURATION: usize = 64;
+/// Beginning of the extended capabilities in it, with their maximum number, and of these the number of Access Control
+/// Services with the control register and its bits that redirect requests and completions (linux/pci_regs.h).
+const CAPABILITIES: usize = 0x100;
+const MAX_CAPABILITIES: usize = 64;
+const ACCESS_CONTROL: u32 = 0x0D;
+const ACCESS_CONTROL_REGISTER: usize = 6;
+const REDIRECTS: u8 = 0x04 | 0x08;
 
 /// The facts of this machine for a command. May take seconds.
 #[must_use]
@@ -78,6 +89,8 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         gpus: gpus(),
         gpu_links: gpu_links(Path::new(GPUS), Path::new(PCI)),
         gpu_states: gpu_states(),
+        kernel: kernel(&read("/proc/sys/kernel/osrelease")),
+        has_open_driver: read(DRIVER).contains("Open Kernel Module"),
         has_peer_memory: Path::new(PEER_MEMORY).exists(),
         has_unified_memory: environment::has_nvidia_driver()
             .then(|| Path::new("/dev/nvidia-uvm").exists()),
@@ -246,7 +259,7 @@ fn variables(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String
 
 fn versions(mut versions: BTreeMap<String, String>) -> BTreeMap<String, String> {
     versions.insert("ddp-doctor".into(), env!("CARGO_PKG_VERSION").into());
-    if let Some(driver) = driver(&read("/proc/driver/nvidia/version")) {
+    if let Some(driver) = driver(&read(DRIVER)) {
         versions.insert("nvidia-driver".into(), driver);
     }
     versions
@@ -281,21 +294,74 @@ fn gpu_links(gpus: &Path, devices: &Path) -> Vec<GpuLink> {
             text.trim().parse().ok()
         };
         let (width, max_width) = (width("current_link_width")?, width("max_link_width")?);
-        Some(GpuLink { address, width, max_width })
+        let device = devices.join(&address);
+        let domain = fs::read_to_string(device.join("iommu_group/type")).unwrap_or_default();
+        Some(GpuLink {
+            address,
+            width,
+            max_width,
+            redirects: redirects_above(&device),
+            is_translated: domain.starts_with("DMA"),
+        })
     });
     links.collect()
+}
+
+/// Whether a switch above a PCI device redirects transfers between devices; `None`: unknown. Transfers through the port
+/// of the root complex take that way in any case.
+fn redirects_above(device: &Path) -> Option<bool> {
+    let device = fs::canonicalize(device).ok()?;
+    let above = device.ancestors().skip(1).map(|it| fs::read(it.join("config")));
+    let mut bridges: Vec<Vec<u8>> = above.map_while(Result::ok).collect();
+    bridges.pop();
+    let known: Vec<Option<bool>> = bridges.iter().map(|it| redirects(it)).collect();
+    let is_known = !known.contains(&None);
+    known.contains(&Some(true)).then_some(true).or(is_known.then_some(false))
+}
+
+/// Whether the configuration of a PCIe bridge redirects transfers between devices below it.
+fn redirects(configuration: &[u8]) -> Option<bool> {
+    if configuration.len() <= PUBLIC_CONFIGURATION {
+        return None;
+    }
+    let mut at = CAPABILITIES;
+    for _ in 0..MAX_CAPABILITIES {
+        let Some(header) = configuration.get(at..).and_then(|it| it.first_chunk()) else { break };
+        let header = u32::from_le_bytes(*header);
+        if header & 0xFFFF == ACCESS_CONTROL {
+            let control = configuration.get(at + ACCESS_CONTROL_REGISTER);
+            return Some(control.is_some_and(|it| it & REDIRECTS != 0));
+        }
+        at = (header >> 20) as usize;
+        if at < CAPABILITIES {
+            break;
+        }
+    }
+    Some(false)
+}
+
+/// The version of the kernel in its own words: `5.15.0-122-generic`.
+fn kernel(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|it: char| !it.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// What the driver reports of the GPUs; empty without one, or if it does not answer.
 fn gpu_states() -> Vec<GpuState> {
     let read = || {
-        let samples = Gpus::find().into_iter().flat_map(|gpus| gpus.read());
-        let states = samples.map(|sample| GpuState {
+        let all = Gpus::find().into_iter().flat_map(|gpus| gpus.read());
+        let states = all.map(|(sample, settings)| GpuState {
             index: sample.gpu.map_or(0, |gpu| gpu.index),
             used: sample.processes.iter().filter_map(|it| it.memory).sum(),
             pids: sample.processes.iter().map(|it| it.pid).collect(),
             needs_reset: sample.remapping_pending == Some(true)
                 || sample.remapping_failed == Some(true),
+            memory_errors: sample.uncorrected_errors.unwrap_or(0),
+            is_persistent: settings.is_persistent,
+            is_partitioned: settings.is_partitioned,
+            clock_mhz: settings.clock_mhz,
+            default_clock_mhz: settings.default_clock_mhz,
+            active_links: sample.active_links,
         });
         states.collect()
     };
@@ -363,9 +429,63 @@ mod tests {
             fs::write(devices.join(address).join("current_link_width"), width).unwrap();
             fs::write(devices.join(address).join("max_link_width"), "16\n").unwrap();
         }
-        let link = GpuLink { address: addresses[0].into(), width: 8, max_width: 16 };
+        let address = addresses[0].to_owned();
+        let link = GpuLink {
+            address: address.clone(),
+            width: 8,
+            max_width: 16,
+            redirects: Some(false),
+            is_translated: false,
+        };
         assert_eq!(gpu_links(&gpus, &devices), [link]);
+        for (kind, is_translated) in [("identity\n", false), ("DMA-FQ\n", true)] {
+            let group = devices.join(&address).join("iommu_group");
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("type"), kind).unwrap();
+            assert_eq!(gpu_links(&gpus, &devices)[0].is_translated, is_translated, "{kind}");
+        }
         assert_eq!(gpu_links(&root.path().join("no"), &devices), []);
+    }
+
+    #[test]
+    fn switches_that_redirect_transfers_are_found_above_a_gpu() {
+        let root = tempfile::tempdir().unwrap();
+        let port = root.path().join("pci0000:3a/0000:3a:00.0");
+        let switch = port.join("0000:3b:00.0/0000:3c:10.0");
+        fs::create_dir_all(switch.join("0000:3d:00.0")).unwrap();
+        // The capability of errors (1), then that of access control at 0x148.
+        let configuration = |control: u8| {
+            let mut all = vec![0; 4096];
+            all[CAPABILITIES..][..4].copy_from_slice(&[0x01, 0x00, 0x82, 0x14]);
+            all[0x148..][..4].copy_from_slice(&[0x0D, 0x00, 0x01, 0x00]);
+            all[0x148 + ACCESS_CONTROL_REGISTER] = control;
+            all
+        };
+        let above = |of_port: &[u8], of_switch: &[u8]| {
+            fs::write(port.join("config"), of_port).unwrap();
+            fs::write(switch.parent().unwrap().join("config"), of_port).unwrap();
+            fs::write(switch.join("config"), of_switch).unwrap();
+            redirects_above(&switch.join("0000:3d:00.0"))
+        };
+        let (plain, all) = (configuration(0x01), configuration(0x1D));
+        assert_eq!(above(&plain, &all), Some(true));
+        assert_eq!(above(&plain, &plain), Some(false));
+        assert_eq!(above(&plain[..64], &plain[..64]), None);
+        assert_eq!(above(&plain[..256], &plain[..256]), Some(false), "no extended capabilities");
+        fs::remove_file(switch.join("config")).unwrap();
+        fs::write(port.join("config"), &all).unwrap();
+        assert_eq!(
+            redirects_above(&switch),
+            Some(false),
+            "below the port of the root complex only"
+        );
+    }
+
+    #[test]
+    fn versions_of_kernels_are_read() {
+        assert_eq!(kernel("5.15.0-122-generic\n"), Some((5, 15)));
+        assert_eq!(kernel("6.8"), Some((6, 8)));
+        assert_eq!(kernel(""), None);
     }
 
     #[test]

@@ -143,6 +143,24 @@ fn check_reports_gpus_that_are_in_use() {
     let said = check("1 process 4711 1073741824\n2 remap-pending 1\n");
     assert!(said.contains("GPU 1 (1.0 GiB by pid 4711)"), "{said}");
     assert!(said.contains("could not be: GPU 2"), "{said}");
+    let said = check(
+        "0 persistence 0\n1 mig 1\n2 set-clock 1200\n2 default-clock 1980\n0 link0 1\n1 link0 0\n1 uncorrected 2\n",
+    );
+    for line in [
+        "Persistence mode is off: GPU 0.",
+        "partitioned (MIG): GPU 1.",
+        "GPU 2 (1200 of 1980 MHz)",
+        "fewer NVLinks up than others: GPU 1 (0 of 1)",
+        "since the driver was loaded: GPU 1 (2)",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let healthy =
+        "0 persistence 1\n1 mig 0\n2 set-clock 1980\n2 default-clock 1980\n0 link0 1\n1 link0 1\n";
+    let said = check(healthy);
+    for word in ["Persistence", "MIG", "MHz", "NVLink", "correct"] {
+        assert!(!said.contains(word), "{word}: {said}");
+    }
     let said = check("");
     assert!(!said.contains("by pid") && !said.contains("could not be"), "{said}");
 }

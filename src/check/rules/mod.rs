@@ -6,6 +6,7 @@ use super::survey::Survey;
 
 mod agreement;
 mod connections;
+mod gpus;
 mod interfaces;
 mod machine;
 mod names;

@@ -1,15 +1,11 @@
-//! Rules about NCCL on a node with GPUs: its InfiniBand devices, its release, and the links of GPUs.
+//! Rules about NCCL on a node with GPUs: its InfiniBand devices and its release.
 
-use super::{Level, Line, list};
-use crate::check::facts::{Facts, GpuLink};
+use super::{Level, Line, gpus, list};
+use crate::check::facts::Facts;
 use crate::check::survey::Survey;
-use crate::diagnosis::words::bytes;
 
 const DEVICES: &str = "interfaces";
 const RELEASE: &str = "versions";
-const GPU: &str = "gpu";
-/// Numbers of lanes that a PCIe link can have.
-const WIDTHS: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
 /// The variable that names InfiniBand and RoCE devices.
 const VARIABLE: &str = "NCCL_IB_HCA";
 
@@ -28,22 +24,15 @@ const DEFECTS: [(&str, Level, &str); 6] = [
 ];
 const QUERIES: &str = "queries of its RAS service (ncclras, port 28028) have crashed jobs: do not query a running job";
 
-/// Lines about NCCL on each node that has GPUs.
+/// Lines about NCCL and the GPUs of each node that has some.
 pub(super) fn lines(survey: &Survey) -> Vec<Line> {
     let nodes = survey.nodes.iter().enumerate().flat_map(|(index, node)| {
         let facts = &node.facts;
         let has_gpus = facts.has_unified_memory.is_some()
             || !(facts.gpus.is_empty() && facts.gpu_states.is_empty());
         let lines = has_gpus.then(|| {
-            let several = survey.launch.is_some();
-            let peer_memory = several.then(|| peer_memory(facts)).flatten();
-            devices(facts)
-                .into_iter()
-                .chain(release(facts))
-                .chain(links(facts))
-                .chain(in_use(facts))
-                .chain(resets(facts))
-                .chain(peer_memory)
+            let gpus = gpus::lines(facts, survey.launch.is_some());
+            devices(facts).into_iter().chain(release(facts)).chain(gpus)
         });
         lines.into_iter().flatten().map(move |line| line.at(survey.name(index)))
     });
@@ -97,64 +86,10 @@ fn release(facts: &Facts) -> Option<Line> {
     Some(if *level > Level::Info { line.fix("Use another release of NCCL.") } else { line })
 }
 
-/// A line if GPUs use fewer PCIe lanes than they have. Their speed says nothing: idle GPUs reduce it.
-fn links(facts: &Facts) -> Option<Line> {
-    let is_narrow = |it: &&GpuLink| {
-        // Virtual machines report other numbers.
-        WIDTHS.contains(&it.width) && WIDTHS.contains(&it.max_width) && it.width < it.max_width
-    };
-    let narrow = facts.gpu_links.iter().filter(is_narrow);
-    let shown = narrow.map(|it| format!("{} ({} of {})", it.address, it.width, it.max_width));
-    let shown: Vec<String> = shown.collect();
-    (!shown.is_empty()).then(|| {
-        let reason = format!("GPUs use fewer PCIe lanes than they have: {}.", list(&shown));
-        Line::warning(GPU, reason)
-            .fix("Check the slot and the riser of the GPU (lspci -vv, LnkSta).")
-    })
-}
-
-/// A line if processes use GPUs already.
-fn in_use(facts: &Facts) -> Option<Line> {
-    let used = facts.gpu_states.iter().filter(|it| !it.pids.is_empty());
-    let shown = used.map(|it| {
-        let pids: Vec<String> = it.pids.iter().map(u32::to_string).collect();
-        format!("GPU {} ({} by pid {})", it.index, bytes(it.used), list(&pids))
-    });
-    let shown: Vec<String> = shown.collect();
-    (!shown.is_empty()).then(|| {
-        Line::warning(GPU, format!("Processes use GPUs already: {}.", list(&shown)))
-            .fix("End them, or leave these GPUs out (CUDA_VISIBLE_DEVICES).")
-    })
-}
-
-/// A line if GPUs are to be reset.
-fn resets(facts: &Facts) -> Option<Line> {
-    let faulty = facts.gpu_states.iter().filter(|it| it.needs_reset);
-    let shown: Vec<String> = faulty.map(|it| format!("GPU {}", it.index)).collect();
-    (!shown.is_empty()).then(|| {
-        let reason = format!(
-            "Faulty memory waits to be replaced at the next reset, or could not be: {}.",
-            list(&shown)
-        );
-        Line::warning(GPU, reason)
-            .fix("Reset them (nvidia-smi --gpu-reset), and see nvidia-smi -q -d ROW_REMAPPER.")
-    })
-}
-
-/// A line if network cards may not access the memory of GPUs.
-fn peer_memory(facts: &Facts) -> Option<Line> {
-    (!facts.has_peer_memory && !facts.infiniband.is_empty()).then(|| {
-        let reason = "The module nvidia_peermem is not loaded. Without it, GPUDirect RDMA needs NVIDIA's open \
-                      kernel modules (DMA-BUF); otherwise data takes the way through host memory.";
-        Line::info(GPU, reason)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{set, survey};
     use super::*;
-    use crate::check::facts::GpuState;
 
     fn found(change: impl Fn(&mut Survey)) -> Vec<(Level, String)> {
         let mut survey = survey(2);
@@ -196,54 +131,6 @@ mod tests {
             it.nodes[1].facts.infiniband.clear();
         });
         assert!(none[0].1.contains("has no InfiniBand or RoCE device"), "{none:?}");
-    }
-
-    #[test]
-    fn gpus_should_use_all_their_lanes() {
-        let link = |width: u32, max_width: u32| {
-            found(move |it| {
-                let address = "0000:3b:00.0".into();
-                it.nodes[1].facts.gpu_links = vec![GpuLink { address, width, max_width }];
-            })
-        };
-        let narrow = link(8, 16);
-        assert_eq!((narrow[0].0, narrow.len()), (Level::Warning, 1));
-        assert!(narrow[0].1.contains("0000:3b:00.0 (8 of 16)"), "{narrow:?}");
-        for (width, max_width) in [(16, 16), (0, 16), (16, 8), (8, 255), (63, 255)] {
-            assert_eq!(link(width, max_width), [], "{width} of {max_width}");
-        }
-    }
-
-    #[test]
-    fn gpus_should_be_free_and_sound() {
-        let state = |pids: &'static [u32], needs_reset: bool| {
-            found(move |it| {
-                it.nodes[1].facts.gpu_states =
-                    vec![GpuState { index: 3, used: 10 << 30, pids: pids.into(), needs_reset }];
-            })
-        };
-        let used = state(&[47, 48], false);
-        assert_eq!((used[0].0, used.len()), (Level::Warning, 1));
-        assert!(used[0].1.contains("GPU 3 (10.0 GiB by pid 47, 48)"), "{used:?}");
-        let faulty = state(&[], true);
-        assert!(faulty[0].1.contains("could not be: GPU 3"), "{faulty:?}");
-        assert_eq!(state(&[], false), []);
-    }
-
-    #[test]
-    fn peer_memory_matters_for_infiniband_between_nodes() {
-        let lacking = |it: &mut Survey| it.nodes[1].facts.has_peer_memory = false;
-        assert_eq!(found(lacking)[0].0, Level::Info);
-        let no_network = |it: &mut Survey| {
-            lacking(it);
-            it.nodes[1].facts.infiniband.clear();
-        };
-        assert_eq!(found(no_network), []);
-        let one_node = |it: &mut Survey| {
-            lacking(it);
-            it.launch = None;
-        };
-        assert_eq!(found(one_node), []);
     }
 
     #[test]

@@ -22,6 +22,19 @@ pub enum Observation {
     Fault(v1::GpuFault),
 }
 
+/// Settings of a GPU, as far as known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether the driver keeps its state while no process uses it.
+    pub is_persistent: Option<bool>,
+    /// Whether it is partitioned.
+    pub is_partitioned: Option<bool>,
+    /// Clock that applications are set to, in MHz.
+    pub clock_mhz: Option<u32>,
+    /// Default of that clock.
+    pub default_clock_mhz: Option<u32>,
+}
+
 /// A vendor of GPUs.
 struct Vendor {
     /// Name under which the system finds its library.
@@ -30,8 +43,8 @@ struct Vendor {
     driver: &'static [&'static str],
     /// Variable that names another library.
     variable: &'static str,
-    /// The state of its GPUs, read with this library.
-    read: fn(&OsString) -> Vec<v1::GpuSample>,
+    /// The state and settings of its GPUs, read with this library.
+    read: fn(&OsString) -> Vec<(v1::GpuSample, Settings)>,
     /// Observes its GPUs with this library, until the function returns false or they cannot be observed.
     observe: fn(&OsString, &mut dyn FnMut(Observation) -> bool),
 }
@@ -70,9 +83,9 @@ impl Gpus {
         present.collect()
     }
 
-    /// The state of the GPUs; empty if the library cannot be used. May block as long as the driver does.
+    /// The state and settings of the GPUs; empty if the library cannot be used. May block as long as the driver does.
     #[must_use]
-    pub fn read(&self) -> Vec<v1::GpuSample> {
+    pub fn read(&self) -> Vec<(v1::GpuSample, Settings)> {
         (self.vendor.read)(&self.library)
     }
 

@@ -21,7 +21,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
-use super::Observation;
+use super::{Observation, Settings};
 
 /// Interval of samples.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -31,6 +31,9 @@ const MAX_GPUS: u32 = 64;
 const MAX_PROCESSES: usize = 64;
 /// Maximum number of NVLinks of a GPU.
 const MAX_LINKS: u32 = 36;
+
+/// Mode of a partitioned GPU (`NVML_DEVICE_MIG_ENABLE`).
+const MIG_ENABLED: u32 = 1;
 
 /// A GPU that is observed.
 struct Gpu<'nvml> {
@@ -43,10 +46,10 @@ struct Gpu<'nvml> {
     is_lost: bool,
 }
 
-/// The state of all GPUs, read with the library at this path or of this name.
-pub(super) fn read(library: &OsString) -> Vec<v1::GpuSample> {
+/// The state and settings of all GPUs, read with the library at this path or of this name.
+pub(super) fn read(library: &OsString) -> Vec<(v1::GpuSample, Settings)> {
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return Vec::new() };
-    Gpu::all(&nvml).iter().map(Gpu::read).collect()
+    Gpu::all(&nvml).iter().map(|gpu| (gpu.read(), gpu.settings())).collect()
 }
 
 /// Observes all GPUs with the library at this path or of this name.
@@ -244,6 +247,16 @@ impl<'nvml> Gpu<'nvml> {
             [sample.link_errors, sample.link_retries] = self.link_errors();
         }
         sample
+    }
+
+    fn settings(&self) -> Settings {
+        let device = &self.device;
+        Settings {
+            is_persistent: device.is_in_persistent_mode().ok(),
+            is_partitioned: device.mig_mode().ok().map(|it| it.current == MIG_ENABLED),
+            clock_mhz: device.applications_clock(Clock::Graphics).ok(),
+            default_clock_mhz: device.default_applications_clock(Clock::Graphics).ok(),
+        }
     }
 
     /// Damaged and repeated packets on all NVLinks.

@@ -216,6 +216,27 @@ int nvmlDeviceGetFieldValues(void *gpu, int count, struct field *fields) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetPersistenceMode(void *gpu, int *out) {
+    uint mode = 0;
+    int status = small(gpu, "persistence", &mode);
+    *out = (int)mode;
+    return status;
+}
+
+int nvmlDeviceGetMigMode(void *gpu, uint *current, uint *pending) {
+    int status = small(gpu, "mig", current);
+    *pending = *current;
+    return status;
+}
+
+int nvmlDeviceGetApplicationsClock(void *gpu, int clock, uint *out) {
+    return clock == 0 ? small(gpu, "set-clock", out) : UNSUPPORTED;
+}
+
+int nvmlDeviceGetDefaultApplicationsClock(void *gpu, int clock, uint *out) {
+    return clock == 0 ? small(gpu, "default-clock", out) : UNSUPPORTED;
+}
+
 /* "0 link3 1" */
 int nvmlDeviceGetNvLinkState(void *gpu, uint link, int *out) {
     char key[LINE];
