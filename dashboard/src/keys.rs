@@ -113,6 +113,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     [letter('6')] => Action::Show(Screen::Memory), "memory" => shown;
     [letter('7')] => Action::Show(Screen::Timeline), "timeline" => shown;
     [letter('8')] => Action::Show(Screen::Stacks), "stacks" => shown;
+    [letter('9')] => Action::Show(Screen::Devices), "devices" => shown;
     [key(KeyCode::Tab)] => Action::NextScreen, "next screen";
     [key(KeyCode::Enter)] => Action::Open, "show details of the selection";
     [key(KeyCode::Esc), key(KeyCode::Backspace)] => Action::Back, "back";

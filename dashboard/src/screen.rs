@@ -20,11 +20,13 @@ pub enum Screen {
     Timeline,
     /// Latest stacks of the ranks.
     Stacks,
+    /// GPUs of the ranks, and links with faults.
+    Devices,
 }
 
 impl Screen {
     /// All screens, in order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overview,
         Self::Ranks,
         Self::Groups,
@@ -33,6 +35,7 @@ impl Screen {
         Self::Memory,
         Self::Timeline,
         Self::Stacks,
+        Self::Devices,
     ];
 
     /// Whether the screen has the list of ranks, which can be sorted, filtered and searched.

@@ -383,8 +383,13 @@ impl Engine {
             activity: None,
             device: gpu.map(|gpu| RankDevice {
                 activity: used.map_or(DeviceActivity::Unknown, Gpu::activity),
-                ..gpu.reported()
+                ..gpu.reported(process.end.map(|end| end.at))
             }),
+            ports: {
+                let has_peers = self.model.nodes() > 1;
+                let gpu = gpu.map(|gpu| &*gpu.identity.uuid);
+                self.model.ports.faulty(&process.host, gpu, has_peers)
+            },
             memory: process.memory.reported(used.and_then(Gpu::free_memory)),
         }
     }

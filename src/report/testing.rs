@@ -90,6 +90,7 @@ pub(super) fn ranks() -> Vec<Rank> {
         blocked_on: None,
         activity: None,
         device: None,
+        ports: Vec::new(),
         memory: None,
     };
     vec![

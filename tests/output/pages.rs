@@ -335,6 +335,57 @@ continues-for = 4
     dir
 }
 
+/// A job on GPUs: one is slowed by heat and has reported an error.
+const GPUS: &str = r#"
+about = "a job on two GPUs, one of which is in trouble"
+world = 2
+events = """
+0.5 0 sets gpu=GPU-0
+0.5 1 sets gpu=GPU-1
+0.6 0 gpu busy=99 power=600 limit=700 clock=1980 max-clock=1980 celsius=60 slowdown=none
+0.6 1 gpu busy=98 power=400 limit=700 clock=1200 max-clock=1980 celsius=91 slowdown=heat
+0.7 1 gpu-fault xid=63
+1.0 * all_reduce f32[8] sum @train.py:9
+1.1 * done
+1.5 * destroys
+1.6 * exits 0
+"""
+continues-for = 1
+"#;
+
+#[test]
+fn page_and_report_have_the_gpus_of_ranks() {
+    let dir = evidence(GPUS);
+    let report: Value = serde_json::from_str(&analyzed(&dir, "json")).unwrap();
+    let device = &report["ranks"][1]["device"];
+    for (name, value) in [
+        ("busy_percent", 98),
+        ("power_watts", 400),
+        ("power_limit_watts", 700),
+        ("clock_mhz", 1200),
+        ("max_clock_mhz", 1980),
+        ("celsius", 91),
+    ] {
+        assert_eq!(device[name], value, "{name}: {device}");
+    }
+    assert_eq!((&device["slowdown"], &device["xids"]), (&"heat".into(), &serde_json::json!([63])));
+    let page = analyzed(&dir, "html");
+    let ranks = &data(&page)["jobs"][0]["ranks"];
+    assert_eq!(
+        (&ranks[1]["device"]["is_slowed"], &ranks[0]["device"]["is_slowed"]),
+        (&true.into(), &false.into())
+    );
+    let Some(browser) = browser() else { return };
+    let (dom, console) = opened(&browser, &page, "gpus");
+    assert_eq!(console, Vec::<String>::new());
+    let (_, section) = main_of(&dom).split_once("<section id=\"devices\"").unwrap();
+    let row = |text: &str| section.find(text).unwrap_or_else(|| panic!("{text}: {section}"));
+    assert!(row("1,200 of 1,980 MHz") < row("1,980 of 1,980 MHz"), "trouble first: {section}");
+    row("91 °C");
+    let (dom, _) = opened(&browser, &analyzed(&evidence(EIGHT), "html"), "no-gpus");
+    assert!(!dom.contains("<section id=\"devices\""), "a section without a GPU");
+}
+
 #[test]
 fn text_of_ranks_is_escaped() {
     let page = analyzed(&hostile(), "html");

@@ -190,7 +190,11 @@ impl App {
                 self.help_scroll = 0;
             }
             Action::Show(screen) => self.show(screen),
-            Action::NextScreen => self.show(self.screen.next()),
+            Action::NextScreen => {
+                let next = self.screen.next();
+                let is_empty = next == Screen::Devices && self.state.ranks.devices().is_empty();
+                self.show(if is_empty { next.next() } else { next });
+            }
             Action::Back if !self.ranks.search.is_empty() && self.screen.lists_ranks() => {
                 self.ranks.search.clear();
             }
@@ -292,7 +296,7 @@ impl App {
                 self.seq = None;
             }
             // Drawing limits the value to the last line.
-            Screen::Finding | Screen::Waits | Screen::Memory | Screen::Stacks => {
+            Screen::Finding | Screen::Waits | Screen::Memory | Screen::Stacks | Screen::Devices => {
                 self.scroll = moved(self.scroll, by, usize::MAX);
             }
         }

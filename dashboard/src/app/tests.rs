@@ -3,7 +3,8 @@ use crate::list::Sort;
 use crate::state::RankView;
 use crate::state::testing::{finding, rank, update};
 use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Fact, Parameter, RankCall, RankState, WaitingIn,
+    Certificate, CertificateKind, Fact, Parameter, RankCall, RankDevice, RankPort, RankState,
+    WaitingIn,
 };
 use ddp_doctor_proto::viewer::{CallsAt, Gauge, Growth, GrowthEnd, RankDetail, Update};
 use ratatui::buffer::Buffer;
@@ -148,6 +149,11 @@ fn hostile() -> Update {
     });
     new.findings = Some(vec![wrong]);
     (new.job.id, new.job.backends) = (text(), vec![text()]);
+    if let Some(rank) = new.ranks.first_mut() {
+        let port = RankPort { name: text(), kind: text(), ..RankPort::default() };
+        rank.ports = vec![port];
+        rank.device = Some(RankDevice { slowdown: Some(text()), ..RankDevice::default() });
+    }
     new.evidence.layers = vec![text()];
     new
 }

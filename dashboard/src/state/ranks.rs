@@ -255,6 +255,7 @@ pub struct Ranks {
     steps: (u64, u64),
     longest_step_ms: Option<u64>,
     hosts: Vec<(String, Range<usize>)>,
+    devices: Vec<u32>,
 }
 
 impl Default for Ranks {
@@ -269,6 +270,7 @@ impl Default for Ranks {
             steps: (0, 0),
             longest_step_ms: None,
             hosts: Vec::new(),
+            devices: Vec::new(),
         }
     }
 }
@@ -399,6 +401,12 @@ impl Ranks {
         &self.gauges
     }
 
+    /// Indexes of the ranks with a GPU or a faulty link: first those that are in trouble, then the others.
+    #[must_use]
+    pub fn devices(&self) -> &[u32] {
+        &self.devices
+    }
+
     /// Lowest and highest step of the ranks that were seen.
     #[must_use]
     pub const fn steps(&self) -> (u64, u64) {
@@ -424,6 +432,20 @@ impl Ranks {
             };
             self.counts[view.health as usize] += 1;
         }
+        let trouble = |view: &RankView| {
+            let device = view.status.device.as_ref();
+            match (device, &view.status.ports[..]) {
+                (None, []) => None,
+                (device, ports) => {
+                    Some(!ports.is_empty() || device.is_some_and(|it| it.has_trouble()))
+                }
+            }
+        };
+        let with = |is_troubled: bool| {
+            let all = self.list.iter().enumerate();
+            all.filter(move |(_, view)| trouble(view) == Some(is_troubled)).map(|it| it.0 as u32)
+        };
+        self.devices = with(true).chain(with(false)).collect();
         self.hosts.clear();
         for (index, view) in self.list.iter().enumerate() {
             match self.hosts.last_mut() {

@@ -12,6 +12,7 @@ use crate::keys;
 use crate::screen::Screen;
 use crate::theme::{Theme, Tone};
 
+mod devices;
 mod finding;
 mod groups;
 mod help;
@@ -84,6 +85,7 @@ pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         Screen::Memory => memory::draw(app, body, buffer),
         Screen::Timeline => timeline::draw(app, body, buffer),
         Screen::Stacks => stacks::draw(app, body, buffer),
+        Screen::Devices => devices::draw(app, body, buffer),
     }
 }
 
@@ -236,7 +238,11 @@ enum Names {
 fn keys_line(app: &App, names: Names) -> Line<'static> {
     let theme = app.theme;
     let mut spans = Vec::new();
+    let has_devices = app.screen == Screen::Devices || !app.state.ranks.devices().is_empty();
     for binding in keys::bindings_on(app.screen).filter(|it| it.shown) {
+        if binding.action == keys::Action::Show(Screen::Devices) && !has_devices {
+            continue;
+        }
         let is_screen = matches!(binding.action, keys::Action::Show(_));
         let is_here = binding.action == keys::Action::Show(app.screen);
         let key = binding.keys.first().map(|&key| keys::label(key));

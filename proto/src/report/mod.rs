@@ -344,6 +344,9 @@ pub struct Rank {
     /// Its memory; `None`: not measured.
     #[serde(default)]
     pub memory: Option<RankMemory>,
+    /// Links that it uses which went down or had errors while they were measured.
+    #[serde(default)]
+    pub ports: Vec<RankPort>,
 }
 
 /// The GPU of a rank.
@@ -360,6 +363,89 @@ pub struct RankDevice {
     pub activity: DeviceActivity,
     /// NVIDIA's number of the latest error that it reported during the job; `None`: none.
     pub last_xid: Option<u64>,
+    /// The numbers of all errors, in the order of their first time; a limited number.
+    #[serde(default)]
+    pub xids: Vec<u64>,
+    /// Memory errors that it could not correct, since the driver was loaded. This and what follows is the latest
+    /// measurement while the process of the rank ran; `None`: unknown.
+    #[serde(default)]
+    pub memory_errors: Option<u64>,
+    /// Share of the time in which a kernel ran, in percent.
+    #[serde(default)]
+    pub busy_percent: Option<u32>,
+    /// Share of the time in which its memory was used, in percent.
+    #[serde(default)]
+    pub memory_busy_percent: Option<u32>,
+    /// Memory that no process held.
+    #[serde(default)]
+    pub memory_free_bytes: Option<u64>,
+    /// All of its memory.
+    #[serde(default)]
+    pub memory_total_bytes: Option<u64>,
+    /// Clock of its processors.
+    #[serde(default)]
+    pub clock_mhz: Option<u32>,
+    /// Maximum of that clock.
+    #[serde(default)]
+    pub max_clock_mhz: Option<u32>,
+    /// What slows that clock: "none", "setting", "power-limit", "hardware", "power-brake" or "heat".
+    #[serde(default)]
+    pub slowdown: Option<String>,
+    /// Power.
+    #[serde(default)]
+    pub power_watts: Option<u32>,
+    /// Limit of the power.
+    #[serde(default)]
+    pub power_limit_watts: Option<u32>,
+    /// Temperature in degrees Celsius.
+    #[serde(default)]
+    pub celsius: Option<u32>,
+}
+
+impl RankDevice {
+    /// Whether its temperature, its power supply or its hardware slow it.
+    #[must_use]
+    pub fn is_slowed(&self) -> bool {
+        matches!(self.slowdown.as_deref(), Some("hardware" | "power-brake" | "heat"))
+    }
+
+    /// Whether it reported an error, or is slowed.
+    #[must_use]
+    pub fn has_trouble(&self) -> bool {
+        !self.xids.is_empty() || self.memory_errors.is_some_and(|it| it > 0) || self.is_slowed()
+    }
+}
+
+/// A network port, or all NVLinks of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankPort {
+    /// "mlx5_0/1", "eth0", or the number of the GPU.
+    pub name: String,
+    /// "InfiniBand", "RoCE", "Ethernet" or "NVLink".
+    pub kind: String,
+    /// Whether it was up when it was measured last; of NVLinks, as many as at first.
+    pub is_up: bool,
+    /// How often it went down while it was measured.
+    pub downs: u64,
+    /// Damaged packets while it was measured.
+    pub errors: u64,
+    /// Repeated packets while it was measured.
+    pub retries: u64,
+}
+
+impl std::fmt::Display for RankPort {
+    /// "InfiniBand mlx5_0/1: down, 31 damaged and 12 repeated packets".
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: ", self.kind, self.name)?;
+        match (self.is_up, self.downs) {
+            (false, 0 | 1) => write!(f, "down, ")?,
+            (false, times) => write!(f, "down ({times} times), ")?,
+            (true, 0) => {}
+            (true, 1) => write!(f, "was down, ")?,
+            (true, times) => write!(f, "was down {times} times, ")?,
+        }
+        write!(f, "{} damaged and {} repeated packets", self.errors, self.retries)
+    }
 }
 
 /// Latest measurements of the memory of a rank, in bytes; `None`: not measured.

@@ -16,6 +16,10 @@ const MAX_GPUS: usize = super::MAX_WORLD as usize;
 const MAX_PIDS: usize = 1024;
 /// Maximum number of faults that are kept of a GPU: the earliest.
 const MAX_FAULTS: usize = 64;
+/// Maximum number of samples that are kept of a GPU: the latest.
+const MAX_SAMPLES: usize = 8;
+/// Maximum number of different Xids that are reported of a GPU.
+const MAX_XIDS: usize = 8;
 /// Minimum share of the time in which a kernel runs, in percent, for a GPU that spins.
 const MIN_SPINNING_BUSY: u32 = 95;
 /// Maximum share of the time in which memory is used, in percent, by a kernel that spins.
@@ -39,6 +43,8 @@ pub struct Gpu {
     pub identity: Arc<GpuIdentity>,
     /// The latest sample, and its time.
     pub sample: Option<(Timestamp, Box<GpuSample>)>,
+    /// The latest samples by time, without processes: of them, one shows its state when a rank ended.
+    samples: BTreeMap<Timestamp, GpuSample>,
     /// Since when samples show that heat, power supply or hardware slow it; `None`: the latest does not.
     pub slowed_since: Option<Timestamp>,
     /// Processes that computed on it in some sample; a limited number.
@@ -57,6 +63,10 @@ impl Gpus {
         let Some(gpu) = self.gpu(gpu) else { return };
         let room = MAX_PIDS.saturating_sub(gpu.pids.len());
         gpu.pids.extend(sample.processes.iter().map(|(pid, _)| *pid).take(room));
+        gpu.samples.insert(at, GpuSample { processes: Vec::new(), ..(*sample).clone() });
+        while gpu.samples.len() > MAX_SAMPLES {
+            gpu.samples.pop_first();
+        }
         if gpu.sample.as_ref().is_none_or(|(latest, _)| *latest <= at) {
             use GpuSlowdown::{Hardware, Heat, PowerBrake};
             let is_slowed = matches!(sample.slowdown, Heat | PowerBrake | Hardware);
@@ -83,6 +93,7 @@ impl Gpus {
         Some(self.0.entry(key).or_insert_with(|| Gpu {
             identity,
             sample: None,
+            samples: BTreeMap::new(),
             slowed_since: None,
             pids: BTreeSet::new(),
             faults: Vec::new(),
@@ -128,18 +139,41 @@ impl Gpu {
         self.sample.as_ref()?.1.memory_free
     }
 
-    /// Its identity and latest error, as reported.
-    pub fn reported(&self) -> RankDevice {
-        let xids = self.faults.iter().rev().filter_map(|(_, kind)| match kind {
+    /// Its identity, its errors and its state at a time, as reported; `None`: its latest state.
+    pub fn reported(&self, until: Option<Timestamp>) -> RankDevice {
+        let all = self.faults.iter().filter_map(|(_, kind)| match kind {
             GpuFaultKind::Xid(xid) => Some(*xid),
             _ => None,
         });
+        let last_xid = all.clone().next_back();
+        let mut xids: Vec<u64> = Vec::new();
+        for xid in all {
+            if xids.len() < MAX_XIDS && !xids.contains(&xid) {
+                xids.push(xid);
+            }
+        }
+        let until = until.unwrap_or(Timestamp(u64::MAX));
+        let sample = self.samples.range(..=until).next_back().map(|(_, sample)| sample);
+        let value = |of: fn(&GpuSample) -> Option<u32>| sample.and_then(of);
+        let bytes = |of: fn(&GpuSample) -> Option<u64>| sample.and_then(of);
         RankDevice {
             index: self.identity.index,
             name: self.identity.name.to_string(),
             uuid: self.identity.uuid.to_string(),
             activity: DeviceActivity::Unknown,
-            last_xid: { xids }.next(),
+            last_xid,
+            xids,
+            memory_errors: bytes(|it| it.uncorrected_errors),
+            busy_percent: value(|it| it.busy),
+            memory_busy_percent: value(|it| it.memory_busy),
+            memory_free_bytes: bytes(|it| it.memory_free),
+            memory_total_bytes: bytes(|it| it.memory_total),
+            clock_mhz: value(|it| it.clock),
+            max_clock_mhz: value(|it| it.max_clock),
+            slowdown: sample.and_then(|it| it.slowdown.name()).map(str::to_owned),
+            power_watts: value(|it| it.power).map(|it| it / 1000),
+            power_limit_watts: value(|it| it.power_limit).map(|it| it / 1000),
+            celsius: value(|it| it.celsius),
         }
     }
 }
@@ -208,6 +242,9 @@ mod tests {
         let gpu = gpus.iter().next().unwrap();
         assert_eq!(gpu.sample.as_ref().unwrap().1.busy, Some(3));
         assert_eq!(gpu.faults[0], (Timestamp(1), GpuFaultKind::Xid(1)));
-        assert_eq!((gpu.faults.len(), gpu.reported().last_xid), (3, Some(3)));
+        assert_eq!((gpu.faults.len(), gpu.reported(None).last_xid), (3, Some(3)));
+        assert_eq!(gpu.reported(None).xids, [1, 2, 3]);
+        let at = |until: u64| gpu.reported(Some(Timestamp(until))).busy_percent;
+        assert_eq!((at(0), at(1), at(2), at(9)), (None, Some(1), Some(2), Some(3)));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::PortKind;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{RankPort, Timestamp};
 
 use crate::input::event::{GpuIdentity, GpuSample, PortIdentity, PortSample};
 
@@ -27,6 +27,8 @@ pub struct Port {
     pub identity: Arc<PortIdentity>,
     /// Samples by time: the first, the latest, and a limited number between them.
     samples: BTreeMap<Timestamp, PortSample>,
+    /// What is reported of it; `None`: it has shown no fault.
+    fault: Option<RankPort>,
 }
 
 /// What the counters of a port show between two samples.
@@ -57,9 +59,11 @@ impl Ports {
             return;
         }
         let identity = Arc::clone(&port);
-        let port = self.0.entry(port).or_insert(Port { identity, samples: BTreeMap::new() });
+        let port =
+            self.0.entry(port).or_insert(Port { identity, samples: BTreeMap::new(), fault: None });
         port.samples.insert(at, sample);
         port.limit();
+        port.fault = port.reported();
     }
 
     /// Takes the state of NVLinks from a sample of their GPU.
@@ -81,6 +85,24 @@ impl Ports {
             bytes: None,
         };
         self.sampled(Arc::new(identity), sample, at);
+    }
+
+    /// The links of a host, or of one of its GPUs, that have shown a fault.
+    pub fn faulty(&self, host: &Arc<str>, gpu: Option<&str>, has_peers: bool) -> Vec<RankPort> {
+        let first = PortIdentity {
+            host: Arc::clone(host),
+            name: "".into(),
+            kind: PortKind::default(),
+            gpu: None,
+        };
+        let of_host =
+            self.0.range::<PortIdentity, _>(first..).take_while(|(it, _)| it.host == *host);
+        let of_rank = of_host.filter(|(it, _)| match &it.gpu {
+            Some(uuid) => gpu == Some(&**uuid),
+            // Ranks of one host do not use its network.
+            None => has_peers,
+        });
+        of_rank.filter_map(|(_, port)| port.fault.clone()).collect()
     }
 
     /// All ports.
@@ -106,6 +128,22 @@ impl Port {
         for at in dropped {
             self.samples.remove(&at);
         }
+    }
+
+    /// Its faults since it was first measured; `None`: it has shown none, or the job does not use it.
+    fn reported(&self) -> Option<RankPort> {
+        let (first, _) = self.samples.first_key_value()?;
+        let rise = self.rise(*first).map_or(Rise::default(), |[(rise, _), _]| rise);
+        let down = self.down();
+        let is_faulty = self.is_used() && (down.is_some() || rise != Rise::default());
+        is_faulty.then(|| RankPort {
+            name: self.identity.name.to_string(),
+            kind: self.identity.kind.to_string(),
+            is_up: down.is_none_or(|it| it.is_up),
+            downs: down.map_or(0, |it| it.times),
+            errors: rise.errors,
+            retries: rise.retries,
+        })
     }
 
     /// When it was measured last.
@@ -194,6 +232,29 @@ mod tests {
 
     fn second(at: u64) -> Timestamp {
         Timestamp(at * 1_000_000_000)
+    }
+
+    #[test]
+    fn faults_of_ports_are_reported_of_their_host() {
+        let mut ports = Ports::default();
+        for (name, errors) in [("eth0", 0), ("eth1", 7)] {
+            let identity = PortIdentity {
+                host: "a".into(),
+                name: name.into(),
+                kind: PortKind::Ethernet,
+                gpu: None,
+            };
+            for (at, errors) in [(1, 0), (2, errors)] {
+                let sample =
+                    PortSample { is_up: true, errors: Some(errors), ..PortSample::default() };
+                ports.sampled(Arc::new(identity.clone()), sample, second(at));
+            }
+        }
+        let found = ports.faulty(&"a".into(), None, true);
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["Ethernet eth1: 7 damaged and 0 repeated packets"]);
+        assert_eq!(ports.faulty(&"a".into(), None, false), []);
+        assert_eq!(ports.faulty(&"b".into(), None, true), []);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::dump::Thread;
 use ddp_doctor_proto::facts;
 use ddp_doctor_proto::report::{
-    Certificate, Evidence, Finding, Parameter, Rank, RankCall, RankState, Report, Timestamp, Where,
+    Certificate, Evidence, Finding, Parameter, Rank, RankCall, RankDevice, RankState, Report,
+    Timestamp, Where,
 };
 use ddp_doctor_proto::words::{call_text, captured_in, certainty, of_group, rank_list};
 use serde::Serialize;
@@ -135,6 +136,17 @@ struct RankRow {
     place: Option<String>,
     call: Option<String>,
     waited_ms: Option<u64>,
+    device: Option<Device>,
+    /// Links with faults.
+    ports: Vec<String>,
+}
+
+/// A GPU.
+#[derive(Debug, Serialize)]
+struct Device {
+    #[serde(flatten)]
+    device: RankDevice,
+    is_slowed: bool,
 }
 
 /// What calls may have in common.
@@ -346,6 +358,8 @@ fn rank_row(rank: &Rank) -> RankRow {
         place: rank.place.as_ref().map(short_path),
         call,
         waited_ms: waiting.and_then(|it| it.waited_ms),
+        device: rank.device.clone().map(|device| Device { is_slowed: device.is_slowed(), device }),
+        ports: rank.ports.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -1,8 +1,8 @@
 // Assembles the page: sections, navigation, search and keys.
 
-const TITLES = { causes: "Causes", findings: "Findings", shares: "Time", timeline: "Timeline", waits: "Waits", ranks: "Ranks", memory: "Memory", stacks: "Stacks", evidence: "Evidence" };
+const TITLES = { causes: "Causes", findings: "Findings", shares: "Time", timeline: "Timeline", waits: "Waits", ranks: "Ranks", memory: "Memory", devices: "Devices", stacks: "Stacks", evidence: "Evidence" };
 const KEYS = [
-  ["/", "search: ranks (5, 0-3) and words of calls, lines, hosts"], ["1 … 8", "go to a section"], ["j  k", "next and previous section"],
+  ["/", "search: ranks (5, 0-3) and words of calls, lines, hosts"], ["1 … 9", "go to a section"], ["j  k", "next and previous section"],
   ["+  −", "zoom the timeline; or Ctrl and the wheel"], ["[  ]", "move the timeline; or drag it"], ["0", "show the stall, or the slow part"], ["a", "show the whole job"],
   ["g", "group equal ranks in the timeline"], ["↑ ↓ ← →", "in the timeline: choose a rank and a call"], ["Enter", "in the timeline: part or join the ranks of a lane"],
   ["Esc", "clear the search"], ["?", "these keys"],
@@ -27,7 +27,7 @@ function show(index) {
   state.timeline = null;
   if (!job.decoded) decode(job);
   job.decoded = true;
-  const sections = [answer, causes, findings, sharesSection, timelineSection, graph, ranksSection, memorySection, stacksSection, evidence].map((it) => it(job)).filter(Boolean);
+  const sections = [answer, causes, findings, sharesSection, timelineSection, graph, ranksSection, memorySection, devicesSection, stacksSection, evidence].map((it) => it(job)).filter(Boolean);
   document.getElementById("main").replaceChildren(...sections);
   const links = sections.map((it) => it.id).filter((id) => TITLES[id]);
   document.getElementById("links").replaceChildren(...links.map((id) => make("a", { href: `#${id}` }, TITLES[id])));

@@ -20,7 +20,7 @@ mod shares;
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 /// The script of the page, in the order of its parts.
-const SCRIPT: [&str; 9] = [
+const SCRIPT: [&str; 10] = [
     include_str!("base.js"),
     include_str!("answer.js"),
     include_str!("lanes.js"),
@@ -29,6 +29,7 @@ const SCRIPT: [&str; 9] = [
     include_str!("graph.js"),
     include_str!("ranks.js"),
     include_str!("memory.js"),
+    include_str!("devices.js"),
     include_str!("main.js"),
 ];
 /// SHA-256 of the script in base64. A test updates it with `UPDATE_DOCS=1`.
