@@ -1,6 +1,6 @@
 """Runs all benchmarks, or some: `make bench`.
 
-    python benches/run.py                 # all, 25 minutes
+    python benches/run.py                 # all, 30 minutes
     python benches/run.py hooks latency   # some
     python benches/run.py --quick         # checks that they work, without meaningful results
 
@@ -21,6 +21,7 @@ lateness       cost of recording why a rank is late
 communication  cost of analyzing the durations of collectives, by their number
 engine         cost of an event and of an evaluation, by the number of ranks and the length of the job
 node           cost of `ddp-doctor run` beside 64 ranks, and beside 10 000 calls a second
+devices        cost of sampling GPUs and network ports
 stacks         cost of capturing its stacks for a busy process
 journal        cost of analyzing a journal, by the number of its records
 dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
@@ -45,6 +46,7 @@ PARTS = {
     "allocator": [sys.executable, os.path.join(HERE, "capture", "allocator.py")],
     "shim": [sys.executable, os.path.join(HERE, "nccl", "shim.py")],
     "preload": [sys.executable, os.path.join(HERE, "nccl", "preload.py")],
+    "devices": [sys.executable, os.path.join(HERE, "node", "devices.py")],
     "stacks": [sys.executable, os.path.join(HERE, "node", "stacks.py")],
     "lateness": [sys.executable, os.path.join(HERE, "capture", "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
