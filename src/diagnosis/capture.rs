@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::input::event::ProcessId;
 use crate::model::{Doing, Model, Process};
 use crate::situation::Situation;
+use crate::stacks;
 use crate::timing::Timing;
 
 /// The first two intervals are at most the stall limit divided by this: two captures precede the
@@ -63,7 +64,11 @@ impl CaptureRequests {
         let Some(last) = taken.max(asked.map(|asked| asked.at)) else { return Some(1) };
         if last >= since && last >= process.last_at {
             let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
-            return (last.plus(pause) <= now).then_some(stands);
+            // What was seen of a sleep says nothing of the time after it.
+            let woken = stacks::activity(process, timing).and_then(|it| it.sleeps_until);
+            let woken = woken.map(|at| at.plus(timing.visible_wait)).filter(|&at| at > last);
+            let next = last.plus(pause).min(woken.unwrap_or(Timestamp(u64::MAX)));
+            return (next <= now).then_some(stands);
         }
         let least = if stands < OFTEN { Duration::ZERO } else { limit / LATEST };
         let is_due = last.plus(cooldown(timing, limit)) <= now && since.plus(least) <= now;

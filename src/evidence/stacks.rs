@@ -15,6 +15,8 @@ const MAX_THREADS: usize = 512;
 const MAX_FRAMES: usize = 256;
 /// Maximum number of child processes kept per process.
 const MAX_CHILDREN: usize = 256;
+/// Maximum number of file locks kept per process.
+const MAX_LOCKS: usize = 8;
 
 /// Decodes stacks that a node sent.
 #[must_use]
@@ -24,6 +26,7 @@ pub fn decode(stacks: &v1::Stacks) -> Stacks {
         threads: stacks.threads.iter().take(MAX_THREADS).map(thread).collect(),
         trouble: text(&stacks.trouble),
         children: stacks.children.iter().take(MAX_CHILDREN).map(child).collect(),
+        held_locks: stacks.held_locks.iter().take(MAX_LOCKS).map(|it| text(it)).collect(),
     }
 }
 
@@ -59,6 +62,7 @@ fn blocked(on: &v1::BlockedOn) -> Blocked {
         what: text(&on.what),
         pid: (on.pid != 0).then_some(on.pid),
         rank: on.rank,
+        ends_in: on.ends_in_ns.map(Duration::from_nanos),
     }
 }
 

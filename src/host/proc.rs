@@ -199,6 +199,18 @@ pub fn pid_namespace() -> String {
     link.to_string_lossy().into_owned()
 }
 
+/// Whether the monotonic clock of a process is that of this one: they have one time namespace.
+#[must_use]
+pub fn shares_time(pid: u32) -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/time"));
+    // Kernels before 5.6 have none.
+    match (of("self"), of(&pid.to_string())) {
+        (Ok(own), Ok(other)) => own == other,
+        (Err(own), Err(_)) => own.kind() == io::ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
 /// Pids of all current processes.
 ///
 /// # Errors

@@ -1773,6 +1773,9 @@ pub struct Stacks {
     /// Processes below it, parents first; a limited number.
     #[prost(message, repeated, tag = "5")]
     pub children: ::prost::alloc::vec::Vec<ChildProcess>,
+    /// Paths of the files of which it holds locks; a limited number.
+    #[prost(string, repeated, tag = "6")]
+    pub held_locks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A process below another one at one moment.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1857,6 +1860,10 @@ pub struct BlockedOn {
     /// Rank of that process; absent: none or unknown.
     #[prost(uint32, optional, tag = "4")]
     pub rank: ::core::option::Option<u32>,
+    /// Time until a sleep ends at the latest, in nanoseconds from the capture; absent: it is no sleep, has no end, or
+    /// this is unknown. Of a wait for a child that sleeps it is the end of that sleep.
+    #[prost(uint64, optional, tag = "5")]
+    pub ends_in_ns: ::core::option::Option<u64>,
 }
 /// One frame of a stack.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

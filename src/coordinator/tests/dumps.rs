@@ -26,8 +26,7 @@ async fn answer_capture(
             process,
             unix_ns: now(),
             threads: vec![v1::ThreadStack::default()],
-            trouble: String::new(),
-            children: Vec::new(),
+            ..v1::Stacks::default()
         })
     });
     reports.send(report(stacks.collect())).await.unwrap();

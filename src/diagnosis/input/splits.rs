@@ -18,13 +18,14 @@ pub struct Misfit {
     pub expects: u32,
 }
 
-/// The disagreements between the splits of two ranks of one group. Unknown splits fit all others.
+/// The disagreements between the splits of two ranks of one group, or within those of one. Unknown splits fit all others.
 pub fn misfits(a: (u32, &Call), b: (u32, &Call)) -> impl Iterator<Item = Misfit> {
     let [input, output] = &a.1.splits;
     // Most calls are divided evenly, and equal on all ranks.
     let is_even = input.len() == 1 && input == output && a.1.splits == b.1.splits;
-    let both = (!is_even).then(|| [misfit(a, b), misfit(b, a)]);
-    both.into_iter().flatten().flatten()
+    let there = (!is_even).then(|| misfit(a, b)).flatten();
+    let back = (!is_even && a.0 != b.0).then(|| misfit(b, a)).flatten();
+    there.into_iter().chain(back)
 }
 
 fn misfit(sender: (u32, &Call), receiver: (u32, &Call)) -> Option<Misfit> {
@@ -54,7 +55,7 @@ fn piece(splits: &[u32], index: usize, members: usize) -> Option<u32> {
     }
 }
 
-/// The ranks whose splits differ from those of most others: each disagrees with more than half of
+/// The ranks whose splits differ from those of most others: each disagrees with itself, or with more than half of
 /// its peers, and every disagreement involves one of them. Without such ranks, all that disagree;
 /// `None` if none do. `compared`: number of ranks whose splits are compared with those of a rank, itself included.
 pub fn odd_ones(
@@ -73,7 +74,8 @@ pub fn odd_ones(
         *peers.entry(rank).or_default() += 1;
     }
     let odd = peers.into_iter().filter(|(rank, peers)| 2 * peers + 1 > compared(*rank));
-    let odd: BTreeSet<u32> = odd.map(|(rank, _)| rank).collect();
+    let with_itself = misfits.iter().filter(|it| it.sender == it.receiver).map(|it| it.sender);
+    let odd: BTreeSet<u32> = odd.map(|(rank, _)| rank).chain(with_itself).collect();
     let covers = misfits.iter().all(|it| odd.contains(&it.sender) || odd.contains(&it.receiver));
     let is_minority = covers && 2 * odd.len() < ranks;
     let ranks = if is_minority { odd } else { involved };
@@ -112,6 +114,15 @@ mod tests {
         assert!(misfits((5, &uneven), (6, &even)).next().is_some());
         let unknown = exchange(&[], &[]);
         assert_eq!(misfits((4, &even), (5, &unknown)).next(), None);
+    }
+
+    #[test]
+    fn rank_that_expects_something_else_from_itself_is_odd() {
+        let call = exchange(&[1, 2, 3], &[1, 4, 3]);
+        let misfit = Misfit { sender: 5, receiver: 5, sends: 2, expects: 4 };
+        assert_eq!(misfits((5, &call), (5, &call)).collect::<Vec<_>>(), [misfit]);
+        let odd = odd_ones(&[misfit], 3, |_| 3).unwrap();
+        assert_eq!((odd.ranks, odd.is_minority), (vec![5], true));
     }
 
     #[test]

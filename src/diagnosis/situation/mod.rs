@@ -22,6 +22,7 @@ pub mod contract;
 pub mod creations;
 mod devices;
 mod divergence;
+mod file_locks;
 mod inside;
 mod occupation;
 mod omission;

@@ -5,7 +5,7 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::model::{Process, Quantity, Side};
 use crate::situation::absence::OriginKind;
 use crate::situation::{Moment, Stall};
-use crate::stacks::{self, Occupation};
+use crate::stacks::{self, Activity, Occupation};
 
 /// Minimum share of a processor that a process uses which computes.
 const COMPUTES: f64 = 1.0 / stacks::IDLE as f64;
@@ -17,8 +17,12 @@ impl Moment<'_> {
         use Occupation::{Blocked, Dormant, External, Shared};
         if let Some(activity) = stacks::activity(process, &self.model.timing) {
             return Some(match activity.occupation {
-                Shared if self.all_others_wait(process) => Blocked,
-                Dormant if !self.begins(stall, rank) => Blocked,
+                Shared if self.all_others_wait(process) || self.is_locked_out(stall, process) => {
+                    Blocked
+                }
+                Dormant if !self.begins(stall, rank) && !self.wakes_in_time(stall, &activity) => {
+                    Blocked
+                }
                 Shared | Dormant => External,
                 occupation => occupation,
             });
@@ -26,6 +30,12 @@ impl Moment<'_> {
         let since = stall.since.max(process.progressed_at());
         let ran = process.pace.share(Quantity::Ran, since, self.now)?;
         (ran >= COMPUTES).then_some(Occupation::Computing)
+    }
+
+    /// Whether a missing rank is in one sleep that ends before the ranks that wait for it give up.
+    fn wakes_in_time(&self, stall: &Stall, activity: &Activity<'_>) -> bool {
+        let timeout = || self.model.group(stall.group).timeout(&stall.waiting);
+        activity.sleeps_until.is_some_and(|wakes| wakes < stall.since.plus(timeout()))
     }
 
     /// Whether no other rank can release what a rank waits for: each has ended, or waits for others.
@@ -69,8 +79,9 @@ impl Moment<'_> {
         call.is_some_and(|it| it.op.direction() == Direction::FromRoot && it.root == Some(rank))
     }
 
-    /// Recognizes missing ranks that wait for work before they send others theirs.
-    pub(super) fn recognize_idle(&self, stall: &mut Stall) {
+    /// Recognizes missing ranks whose wait ends by itself: those that sleep for a time, and those that wait for work
+    /// before they send others theirs.
+    pub(super) fn recognize_waits_that_end(&self, stall: &mut Stall) {
         if stall.failed || stall.timed_out.is_some() {
             return;
         }
@@ -79,11 +90,16 @@ impl Moment<'_> {
             let is_open = matches!(absent.why, OriginKind::Elsewhere | OriginKind::Stuck);
             let process = self.model.member(stall.group, absent.rank);
             let process = process.filter(|it| is_open && !it.has_ended());
-            let listens = process.is_some_and(|process| {
-                self.occupation(stall, absent.rank, process) == Some(Occupation::Listening)
-            });
+            let Some(process) = process else { continue };
+            let listens =
+                self.occupation(stall, absent.rank, process) == Some(Occupation::Listening);
+            let sleeps = || stacks::activity(process, &self.model.timing);
             if listens && self.begins(stall, absent.rank) {
                 absent.why = OriginKind::Idle;
+            } else if absent.why == OriginKind::Stuck
+                && sleeps().is_some_and(|it| self.wakes_in_time(stall, &it))
+            {
+                absent.why = OriginKind::LongPhase;
             }
         }
         stall.missing = missing;

@@ -221,7 +221,7 @@ impl OpenCalls<'_> {
             timed_out,
             ..Stall::default()
         };
-        self.recognize_idle(&mut stall);
+        self.recognize_waits_that_end(&mut stall);
         (!self.is_deserted(group, &stall)).then_some(stall)
     }
 
@@ -443,7 +443,7 @@ impl OpenCalls<'_> {
             timed_out,
             ..Stall::default()
         };
-        self.recognize_idle(&mut stall);
+        self.recognize_waits_that_end(&mut stall);
         Some(stall)
     }
 }

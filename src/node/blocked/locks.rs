@@ -1,6 +1,12 @@
-//! The holder of a file lock.
+//! Holders of file locks.
 
 use std::fs;
+
+use super::files;
+
+/// Maximum number of descriptors of a process that are examined for locks, and of locks that are named.
+const MAX_DESCRIPTORS: usize = 4096;
+const MAX_HELD: usize = 8;
 
 /// A file as `/proc/locks` names it: major and minor number of its device, and inode.
 type LockedFile = (u32, u32, u64);
@@ -12,6 +18,28 @@ pub(super) fn holder(pid: u32, fd: u32) -> Option<u32> {
     let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
     holder_in(&locks, file_of(&info, &mounts)?, pid)
+}
+
+/// Paths of the files of which a process holds locks. A program that looks for a lock again and again, such as one that
+/// uses `filelock`, has no descriptor of it in between: the other side knows it.
+#[must_use]
+pub fn held(pid: u32) -> Vec<String> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    if !held_in(&locks).any(|(holder, _)| holder == pid) {
+        return Vec::new();
+    }
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let numbers = descriptors.flatten().filter_map(|it| it.file_name().to_str()?.parse().ok());
+    let is_locked = |fd: &u32| {
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+        info.lines().any(|line| line.starts_with("lock:"))
+    };
+    let locked = numbers.take(MAX_DESCRIPTORS).filter(is_locked);
+    let mut paths: Vec<String> = locked.filter_map(|fd| files::target(pid, fd)).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths.truncate(MAX_HELD);
+    paths
 }
 
 /// The file of a descriptor, from its `fdinfo` and the mounts of its process.
@@ -27,9 +55,15 @@ fn file_of(info: &str, mounts: &str) -> Option<LockedFile> {
     Some((major.parse().ok()?, minor.parse().ok()?, inode))
 }
 
-/// The holder of a lock on a file in `/proc/locks`, whose lines with an arrow are waiters.
+/// The holder of a lock on a file in `/proc/locks`.
 fn holder_in(locks: &str, file: LockedFile, waiter: u32) -> Option<u32> {
-    let mut holders = locks.lines().filter_map(|line| {
+    let mut held = held_in(locks);
+    held.find(|&(pid, at)| at == file && pid != waiter).map(|(pid, _)| pid)
+}
+
+/// Processes that hold locks, with the files, from `/proc/locks`, whose lines with an arrow are waiters.
+fn held_in(locks: &str) -> impl Iterator<Item = (u32, LockedFile)> {
+    locks.lines().filter_map(|line| {
         // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, kind, _, _, pid, place, ..] = words[..] else { return None };
@@ -37,9 +71,8 @@ fn holder_in(locks: &str, file: LockedFile, waiter: u32) -> Option<u32> {
         let number = |text: Option<&str>| u32::from_str_radix(text?, 16).ok();
         let at = (number(place.next())?, number(place.next())?, place.next()?.parse().ok()?);
         let pid = pid.parse().ok()?;
-        (kind != "->" && at == file && pid != waiter).then_some(pid)
-    });
-    holders.next()
+        (kind != "->").then_some((pid, at))
+    })
 }
 
 #[cfg(test)]
@@ -66,5 +99,16 @@ mod tests {
         assert_eq!(holder_in(locks, (0xfe, 0, 88), 33), Some(22));
         assert_eq!(holder_in(locks, (0xfe, 0, 88), 22), None);
         assert_eq!(holder_in(locks, (0xfe, 0, 99), 33), None);
+    }
+
+    #[test]
+    fn locks_that_a_process_holds_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cache.lock");
+        let own = path.to_str().unwrap().to_owned();
+        let file = fs::File::create(&path).unwrap();
+        assert!(!held(std::process::id()).contains(&own));
+        file.lock().unwrap();
+        assert!(held(std::process::id()).contains(&own));
     }
 }

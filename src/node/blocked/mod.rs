@@ -9,6 +9,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
 use crate::node::stack_reader::memory::Memory;
+pub use locks::held as held_locks;
 pub use mutex::owner as mutex_owner;
 use syscall::{Argument, Syscall};
 
@@ -72,12 +73,15 @@ fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
             let what = format!("exit of {}{place}", children::process(child));
             Some(blocked(BlockKind::Child, what, child))
         }
-        Argument::Sleep => Some(blocked(BlockKind::Sleep, "end of a sleep".into(), 0)),
+        Argument::Sleep(left) => Some(v1::BlockedOn {
+            ends_in_ns: left.map(|it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)),
+            ..blocked(BlockKind::Sleep, "end of a sleep".into(), 0)
+        }),
     }
 }
 
 fn blocked(kind: BlockKind, what: String, pid: u32) -> v1::BlockedOn {
-    v1::BlockedOn { kind: i32::from(kind.number()), what, pid, rank: None }
+    v1::BlockedOn { kind: i32::from(kind.number()), what, pid, ..v1::BlockedOn::default() }
 }
 
 fn on_descriptor(pid: u32, verb: &str, fd: u32) -> Option<v1::BlockedOn> {

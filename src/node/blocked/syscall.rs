@@ -1,13 +1,18 @@
 //! The system call that a thread is in.
 
 use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::host::{proc, sys};
 use crate::node::stack_reader::memory::{Memory, Pages};
 
 /// Maximum number of descriptors that are read of a call of `poll`.
 const MAX_DESCRIPTORS: u64 = 16;
 /// Maximum length of a path, in bytes.
 const MAX_PATH: usize = 4096;
+
+const NANOSECOND: Duration = Duration::from_nanos(1);
+const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// A system call with its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +35,8 @@ pub(super) enum Argument {
     Lock(u32),
     /// The exit of a child; `None`: of any.
     Child(Option<u32>),
-    /// Time.
-    Sleep,
+    /// Time; with the time until the end of the sleep at the latest, if it has one that is known.
+    Sleep(Option<Duration>),
 }
 
 impl Syscall {
@@ -58,7 +63,7 @@ impl Syscall {
 
     /// What it waits for; `None`: this is unknown.
     pub(super) fn argument(&self, memory: &impl Memory) -> Option<Argument> {
-        let [first, second, third, fourth, ..] = self.arguments;
+        let [first, second, third, fourth, fifth, _] = self.arguments;
         let descriptor = first as u32;
         let path = |verb, address| Some(Argument::Path(verb, path_at(memory, address)?));
         match self.number {
@@ -101,19 +106,39 @@ impl Syscall {
                 Some(Argument::Child(u32::try_from(child).ok().filter(|&it| it > 0)))
             }
             libc::SYS_waitid => Some(Argument::Child((first == 1).then_some(second as u32))),
-            libc::SYS_nanosleep | libc::SYS_clock_nanosleep => Some(Argument::Sleep),
+            libc::SYS_nanosleep => Some(Argument::Sleep(time_at(memory, first, NANOSECOND))),
+            libc::SYS_clock_nanosleep => {
+                let time = time_at(memory, third, NANOSECOND);
+                let is_deadline = second as i32 & libc::TIMER_ABSTIME != 0;
+                let left = |time| if is_deadline { self.until(first, time) } else { Some(time) };
+                Some(Argument::Sleep(time.and_then(left)))
+            }
             libc::SYS_ppoll => descriptors(memory, first, second),
             libc::SYS_epoll_pwait => Some(Argument::Descriptors(watched(self.pid, descriptor))),
             // `select` without descriptors is a sleep.
-            libc::SYS_pselect6 if [second, third, fourth] == [0; 3] => Some(Argument::Sleep),
+            libc::SYS_pselect6 if [second, third, fourth] == [0; 3] => {
+                Some(Argument::Sleep(time_at(memory, fifth, NANOSECOND)))
+            }
             _ => self.older_argument(memory),
         }
+    }
+
+    /// Time until a clock of the process shows `time`. Other clocks, and those of another time namespace, are unknown.
+    fn until(&self, clock: u64, time: Duration) -> Option<Duration> {
+        let now = match clock as i32 {
+            libc::CLOCK_MONOTONIC if proc::shares_time(self.pid) => {
+                Duration::from_nanos(sys::monotonic_ns())
+            }
+            libc::CLOCK_REALTIME => SystemTime::now().duration_since(UNIX_EPOCH).ok()?,
+            _ => return None,
+        };
+        Some(time.saturating_sub(now))
     }
 
     /// Calls that only older architectures have.
     #[cfg(target_arch = "x86_64")]
     fn older_argument(&self, memory: &impl Memory) -> Option<Argument> {
-        let [first, second, third, fourth, ..] = self.arguments;
+        let [first, second, third, fourth, fifth, _] = self.arguments;
         let path = |verb| Some(Argument::Path(verb, path_at(memory, first)?));
         match self.number {
             libc::SYS_open | libc::SYS_creat => path("open of"),
@@ -124,7 +149,9 @@ impl Syscall {
             libc::SYS_readlink => path("read of"),
             libc::SYS_poll => descriptors(memory, first, second),
             libc::SYS_epoll_wait => Some(Argument::Descriptors(watched(self.pid, first as u32))),
-            libc::SYS_select if [second, third, fourth] == [0; 3] => Some(Argument::Sleep),
+            libc::SYS_select if [second, third, fourth] == [0; 3] => {
+                Some(Argument::Sleep(time_at(memory, fifth, MICROSECOND)))
+            }
             _ => None,
         }
     }
@@ -133,6 +160,18 @@ impl Syscall {
     fn older_argument(&self, _memory: &impl Memory) -> Option<Argument> {
         None
     }
+}
+
+/// The time at an address: seconds, and parts of a second of this length, as in `timespec` and `timeval`. `None`:
+/// there is none, so that a wait has no end, or it cannot be read.
+fn time_at(memory: &impl Memory, address: u64, part: Duration) -> Option<Duration> {
+    if address == 0 {
+        return None;
+    }
+    let mut pages = Pages::new(memory);
+    let seconds = pages.u64(address).ok()?;
+    let parts = u32::try_from(pages.u64(address.checked_add(8)?).ok()?).ok()?;
+    Duration::from_secs(seconds).checked_add(part.checked_mul(parts)?)
 }
 
 /// The descriptors of a call of `poll`.

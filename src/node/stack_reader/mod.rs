@@ -55,7 +55,9 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
     }
     let threads = capture.join();
     let children = if threads.is_empty() { Vec::new() } else { tasks::children(pid) };
-    v1::Stacks { process: 0, unix_ns, threads, trouble: capture.trouble.join("; "), children }
+    let held_locks = if threads.is_empty() { Vec::new() } else { blocked::held_locks(pid) };
+    let trouble = capture.trouble.join("; ");
+    v1::Stacks { process: 0, unix_ns, threads, trouble, children, held_locks }
 }
 
 /// The Python frames of the main thread of a process, innermost first; `None` if they cannot be read.

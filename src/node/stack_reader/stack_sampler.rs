@@ -191,9 +191,8 @@ impl StackSampler {
         self.ready.push(v1::Stacks {
             process,
             unix_ns: Timestamp::now().0,
-            threads: Vec::new(),
             trouble: trouble.into(),
-            children: Vec::new(),
+            ..v1::Stacks::default()
         });
     }
 }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{ChildProcess, Forward, SchedulingSample, Stacks, ThreadStack};
-use ddp_doctor_proto::DType;
+use ddp_doctor::diagnosis::event::{
+    Blocked, ChildProcess, Forward, SchedulingSample, Stacks, ThreadStack,
+};
 use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::{BlockKind, DType};
 
 /// Splits a line into words; a quoted text is one word.
 pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
@@ -43,11 +45,14 @@ pub(super) fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
 pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     let (children, args): (Vec<String>, Vec<String>) =
         args.iter().cloned().partition(|word| word.starts_with("child="));
+    let (locks, args): (Vec<String>, Vec<String>) =
+        args.into_iter().partition(|word| word.starts_with("holds="));
+    let held_locks = locks.iter().map(|word| word["holds=".len()..].into()).collect();
     let children = children.iter().map(|word| child(word)).collect::<Result<_, _>>()?;
     let threads = args.split(|word| word == "|").enumerate();
     let threads: Result<Vec<ThreadStack>, String> =
         threads.map(|(i, words)| thread_stack(i as u32 + 1, words)).collect();
-    Ok(Stacks { at, threads: threads?, children, ..Stacks::default() })
+    Ok(Stacks { at, threads: threads?, children, held_locks, ..Stacks::default() })
 }
 
 /// Parses `child=PID/STATE/WAIT_CHANNEL/SECONDS`, a process below the rank.
@@ -95,6 +100,11 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
         } else if let Some(cpu) = word.strip_prefix("cpu=") {
             let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
             thread.cpu_time = Some(Duration::from_secs_f64(cpu));
+        } else if let Some(left) = word.strip_prefix("ends-in=") {
+            let left = left.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
+            let ends_in = Some(Duration::from_secs_f64(left));
+            let kind = BlockKind::Sleep;
+            thread.blocked_on = Some(Arc::new(Blocked { kind, ends_in, ..Blocked::default() }));
         } else if word == "gil" {
             thread.holds_gil = Some(true);
         } else if let [state] = word.as_bytes() {

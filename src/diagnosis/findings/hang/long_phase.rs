@@ -1,7 +1,7 @@
 //! DD206 long-phase: ranks wait for long work, which may take longer than the group's timeout.
 //!
 //! The work is a phase that the program marked, or one that stacks show (a checkpoint, a
-//! compilation, …). It is healthy if it ends before the waiting calls time out. A marked phase is
+//! compilation, …; a sleep that ends in time is reported like these, with its end). It is healthy if it ends before the waiting calls time out. A marked phase is
 //! reported once three quarters of the timeout have passed, or at the stall limit if a phase as
 //! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
 //! limit. Once a watchdog has aborted the waiting calls, the job cannot go on.
@@ -13,11 +13,12 @@ use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
+use crate::findings::stalls::idle::advice;
 use crate::findings::stalls::timeout::limit;
 use crate::findings::view::last_call_of;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks;
-use crate::words::{self, Ranks};
+use crate::words::{self, Ranks, number};
 
 /// DD206: waits for long work that may exceed the group's timeout.
 pub(crate) fn draft(
@@ -30,9 +31,16 @@ pub(crate) fn draft(
     let absent = Absent::new(situation, busy, stall)?;
     let process = *absent.processes.first()?;
     let marked = process.phases.first();
-    let work = match marked {
-        Some(phase) => format!("phase {:?}", phase.name),
-        None => stacks::activity(process, &situation.model.timing)?.what.long_work()?.to_owned(),
+    let outside = stacks::activity(process, &situation.model.timing);
+    let sleep = outside.as_ref().filter(|_| marked.is_none());
+    let sleep = sleep.and_then(|it| Some((it, it.sleeps_until?)));
+    let does = match (marked, sleep) {
+        (Some(phase), _) => format!("{} in phase {:?}", absent.be(), phase.name),
+        (None, Some((outside, wakes))) => {
+            let sleeps = if absent.is_past { "slept" } else { number(busy, "sleeps", "sleep") };
+            format!("{sleeps}{} until {}", words::at(outside.line), words::clock(wakes))
+        }
+        (None, None) => format!("{} in {}", absent.be(), outside.as_ref()?.what.long_work()?),
     };
     let longest = marked.and_then(|phase| process.phase_lengths.get(&phase.name));
     let group = situation.model.group(stall.group);
@@ -75,12 +83,7 @@ pub(crate) fn draft(
     } else {
         format!("should have given up at {}", words::clock(strikes))
     };
-    draft.summary = format!(
-        "{} {} in {work}; {}, which {strike}",
-        Ranks(busy),
-        absent.be(),
-        absent.awaited(&draft),
-    );
+    draft.summary = format!("{} {does}; {}, which {strike}", Ranks(busy), absent.awaited(&draft),);
     draft.say(format!(
         "{} Its calls may take {timeout}, and {} waited since {}.",
         absent.needs_all(situation),
@@ -101,6 +104,13 @@ pub(crate) fn draft(
         format!("The phase began at {}{longest}.", words::clock(phase.since))
     }));
     draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
+    if let Some((outside, _)) = sleep {
+        draft.say(
+            "It wakes before the call gives up, and is not stuck if it then goes on.".to_owned(),
+        );
+        draft.next = advice(outside.what, process);
+        return Some(draft);
+    }
     draft.advise(format!(
         "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",

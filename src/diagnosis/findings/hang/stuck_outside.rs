@@ -61,40 +61,56 @@ pub(crate) fn draft(
         draft.say(absent.gives_up(situation));
     }
     draft.next = advice(what, first);
-    blame_holder(&mut draft, situation, first);
+    blame_holder(&mut draft, situation, &absent);
     if what.is_of_threads() {
         blame_failed_thread(&mut draft, first);
     }
     Some(draft)
 }
 
-/// Makes the rank that holds the file lock for which a rank waits the root cause: it holds the lock while it waits
-/// for that rank, or does something else.
-fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, waiter: &Process) -> Option<()> {
-    let on = stacks::blocked_on(situation.model, waiter).filter(|it| it.kind == "file-lock")?;
-    let holder = situation.model.process_of(on.rank?).filter(|it| it.id != waiter.id)?;
-    let (held_by, waits) = (holder.rank?, waiter.rank?);
-    let mut inside = holder.threads.values();
-    let call = inside.find_map(|it| it.inside(situation.now, &situation.model.timing));
-    let meanwhile = match call {
+/// Makes the rank that holds the file lock for which these ranks wait the root cause: it holds the lock while it waits
+/// for them, or does something else.
+fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_>) -> Option<()> {
+    let holder = situation.lock_holder(absent.stall, absent.processes.first()?)?;
+    let held_by = holder.process.rank?;
+    let mut inside = holder.process.threads.values();
+    let inside = || inside.find_map(|it| it.inside(situation.now, &situation.model.timing));
+    let waits = absent.stall.waiting.contains(&held_by);
+    let mut calls = situation.calls(absent.stall).into_iter();
+    let awaited = calls.find(|(rank, _)| waits && *rank == held_by).map(|(_, it)| &it.call);
+    let meanwhile = match awaited.or_else(inside) {
         Some(call) => format!("waits in {}", words::call_at(call)),
         None => "does something else".to_owned(),
     };
-    draft.summary = format!(
-        "rank {held_by} holds a file lock for which rank {waits} waits, and {meanwhile}: {}",
-        on.what
-    );
-    draft.say(format!("Rank {waits} can only go on once rank {held_by} releases the lock."));
+    let waiters = Ranks(&absent.ranks);
+    let (which, wait) = (&holder.lock, number(&absent.ranks, "waits", "wait"));
+    if holder.is_same {
+        draft.summary = format!(
+            "rank {held_by} holds a file lock for which {waiters} {wait}, and {meanwhile}: {which}"
+        );
+        draft.say(format!(
+            "{} can only go on once rank {held_by} releases the lock.",
+            words::begin(waiters)
+        ));
+    } else {
+        draft.summary = format!(
+            "rank {held_by} holds a file lock and {meanwhile}, while {waiters} {wait} for a file lock: {which}"
+        );
+        draft.say(format!(
+            "If that is the lock for which {waiters} {wait}, none of them can go on."
+        ));
+    }
     draft.next = vec![
         "Release file locks before a collective, or take them on every rank in the same order."
             .into(),
     ];
     let mut victims = std::mem::take(&mut draft.victims);
     victims.retain(|&rank| rank != held_by);
-    victims.push(waits);
+    victims.extend(&absent.ranks);
     victims.sort_unstable();
     victims.dedup();
-    draft.blame([held_by], Confidence::Supported);
+    let confidence = if holder.is_same { Confidence::Supported } else { Confidence::Suspected };
+    draft.blame([held_by], confidence);
     draft.set_victims(victims);
     Some(())
 }

@@ -62,6 +62,12 @@ fn sentence(join: &Join, misfit: &Misfit) -> String {
     };
     let Misfit { sender, receiver, sends, expects } = *misfit;
     let elements = if sends == 1 { "element" } else { "elements" };
+    if sender == receiver {
+        let at = at(sender);
+        return format!(
+            "rank {sender} sends {sends} {elements} to itself{at}, but expects {expects}"
+        );
+    }
     format!(
         "rank {sender} sends {sends} {elements} to rank {receiver}{}, which expects {expects}{}",
         at(sender),

@@ -47,6 +47,9 @@ fn activity(
         (OriginKind::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
         (OriginKind::Stuck, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
         (OriginKind::Stuck, _) => (ActivityKind::External, waits()),
+        (OriginKind::LongPhase, _) if outside.sleeps_until.is_some() => {
+            (ActivityKind::External, waits())
+        }
         (OriginKind::Elsewhere | OriginKind::LongPhase, Occupation::Computing) => {
             let function = outside.line.map(words::function);
             let running = function.map_or_else(|| "computing".into(), |it| format!("running {it}"));
@@ -80,7 +83,10 @@ pub(crate) fn where_it_is(
         text += &format!("; {}", system.join(", "));
     }
     text += &format!("; {}.", last_call_of(model, process));
-    if let Some(on) = stacks::blocked_on(model, process) {
+    // A sleep says nothing of a thread that looks for something again and again.
+    let on = stacks::blocked_on(model, process);
+    let on = on.filter(|it| it.kind != "sleep" || outside.what == What::Sleep);
+    if let Some(on) = on {
         let lasting = on.for_ms.filter(|&ms| ms >= 1000);
         let lasting =
             lasting.map(|ms| format!(", for {}", words::seconds(Duration::from_millis(ms))));

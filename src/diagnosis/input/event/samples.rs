@@ -41,6 +41,8 @@ pub struct Stacks {
     pub trouble: Arc<str>,
     /// Processes below it, parents first; a limited number.
     pub children: Vec<ChildProcess>,
+    /// Paths of the files of which it holds locks; a limited number.
+    pub held_locks: Vec<Arc<str>>,
 }
 
 /// A process below another one at one moment.
@@ -96,6 +98,8 @@ pub struct Blocked {
     pub pid: Option<u32>,
     /// Rank of that process.
     pub rank: Option<u32>,
+    /// Time until the end of the sleep that it waits for, at the latest; `None`: it waits for no sleep, or this is unknown.
+    pub ends_in: Option<Duration>,
 }
 
 /// Processes that the kernel killed for lack of memory shortly before a process ended; `None`:

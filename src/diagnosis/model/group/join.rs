@@ -147,7 +147,7 @@ impl Join {
         self.pending.is_some()
     }
 
-    /// Compares the splits of an `all_to_all` with those of the other calls.
+    /// Compares the splits of an `all_to_all` with those of all calls, itself included: a rank also sends to itself.
     fn fit(&mut self, rank: u32, call: &Call) {
         let disagrees = |other: u32, joined: &JoinedCall| {
             let mut misfits = splits::misfits((rank, call), (other, &joined.call));
@@ -159,8 +159,8 @@ impl Join {
         }
         let last = self.last_compared();
         let others = self.calls.iter().take_while(|(other, _)| rank <= last || **other <= last);
-        let others = others.filter(|&(&other, joined)| other != rank && disagrees(other, joined));
-        let Some(met) = others.map(|(_, other)| other.call.at.max(call.at)).min() else { return };
+        let odd = others.filter(|&(&other, joined)| disagrees(other, joined));
+        let Some(met) = odd.map(|(_, other)| other.call.at.max(call.at)).min() else { return };
         let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
         self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
     }
@@ -176,8 +176,9 @@ impl Join {
         let last = self.last_compared();
         let compared =
             std::iter::from_fn(|| {
+                let with = calls.clone();
                 let (&a, first) = calls.next().filter(|(rank, _)| **rank <= last)?;
-                Some(calls.clone().flat_map(move |(&b, second)| {
+                Some(with.flat_map(move |(&b, second)| {
                     splits::misfits((a, &first.call), (b, &second.call))
                 }))
             });

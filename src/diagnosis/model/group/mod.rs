@@ -164,6 +164,16 @@ impl Group {
         }
     }
 
+    /// The shortest timeout that one of these members has configured; `None`: none has.
+    pub fn configured_timeout(&self, ranks: &[u32]) -> Option<Duration> {
+        ranks.iter().filter_map(|rank| self.members.get(rank)?.timeout).min()
+    }
+
+    /// Time after which the first of these members gives up a call.
+    pub fn timeout(&self, ranks: &[u32]) -> Duration {
+        self.configured_timeout(ranks).unwrap_or(self.backend.default_timeout)
+    }
+
     /// Whether every member is observed.
     pub fn is_fully_seen(&self) -> bool {
         self.members.len() == self.info.key.members.len()

@@ -238,6 +238,13 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
         holds_gil: thread.holds_gil,
         python: frames(&thread.python),
         native: frames(&thread.native),
+        blocked_on: thread.blocked_on.as_ref().map(|on| v1::BlockedOn {
+            kind: i32::from(on.kind.number()),
+            what: on.what.as_ref().into(),
+            pid: on.pid.unwrap_or(0),
+            rank: on.rank,
+            ends_in_ns: on.ends_in.map(|it| it.as_nanos() as u64),
+        }),
         ..v1::ThreadStack::default()
     });
     v1::Stacks {
@@ -246,6 +253,7 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
         threads: threads.collect(),
         trouble: stacks.trouble.as_ref().into(),
         children: stacks.children.iter().map(child).collect(),
+        held_locks: stacks.held_locks.iter().map(|it| it.as_ref().into()).collect(),
     }
 }
 
