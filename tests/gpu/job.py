@@ -8,6 +8,7 @@ import datetime
 import os
 import statistics
 import sys
+import threading
 import time
 
 BACKEND = os.environ.get("GPU_TEST_BACKEND", "nccl")
@@ -61,7 +62,8 @@ def main():
         size = 4
         if step == FAULTY_STEP and rank == 1:
             if fault == "missing":
-                time.sleep(120)
+                # Nothing sets it. A sleep would be known to end.
+                threading.Event().wait(120)
             elif fault == "exit":
                 os._exit(0)
             elif fault == "memory":

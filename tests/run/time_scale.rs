@@ -9,8 +9,8 @@ use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
 
 /// Rank 0 waits for rank 1 for less than half of the default stall limit; then both continue.
-const SLEEPS_FOR_A_WHILE: &str = r#"
-import time
+const WAITS_FOR_A_WHILE: &str = r#"
+import threading
 import torch
 import torch.distributed as dist
 
@@ -18,7 +18,7 @@ dist.init_process_group("gloo")
 tensor = torch.ones(256)
 dist.all_reduce(tensor)
 if dist.get_rank() == 1:
-    time.sleep(25)
+    threading.Event().wait(25)
 dist.all_reduce(tensor)
 dist.destroy_process_group()
 "#;
@@ -31,7 +31,7 @@ fn codes(report: &Report) -> Vec<&str> {
 fn scaled_stall_is_reported_killed_and_replayed() {
     let Some(venv) = venv() else { return };
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("job.py"), SLEEPS_FOR_A_WHILE).unwrap();
+    fs::write(dir.path().join("job.py"), WAITS_FOR_A_WHILE).unwrap();
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = program(dir.path());
     command

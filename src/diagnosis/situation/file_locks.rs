@@ -21,14 +21,14 @@ impl Moment<'_> {
     /// taken to be the lock that a rank holds which waits in the stall, and the same one if that rank has gone past that
     /// line in the same function.
     pub fn lock_holder(&self, stall: &Stall, waiter: &Process) -> Option<LockHolder<'_>> {
+        let on = stacks::blocked_on(self.model, waiter).filter(|it| it.kind == "file-lock");
+        if let Some(on) = on {
+            let process = self.model.process_of(on.rank?).filter(|it| it.id != waiter.id)?;
+            return Some(LockHolder { process, lock: on.what, is_same: true });
+        }
         let activity = stacks::activity(waiter, &self.model.timing)?;
         if activity.what != What::FileLock {
             return None;
-        }
-        if let Some(on) = stacks::blocked_on(self.model, waiter).filter(|it| it.kind == "file-lock")
-        {
-            let process = self.model.process_of(on.rank?).filter(|it| it.id != waiter.id)?;
-            return Some(LockHolder { process, lock: on.what, is_same: true });
         }
         let line = activity.line?;
         let holders = self.model.members(stall.group, &stall.waiting);
