@@ -3,6 +3,7 @@
 use crate::model::Process;
 use crate::situation::{Moment, Stall};
 use crate::stacks::{self, What};
+use crate::words;
 
 /// A rank that holds a file lock while another one waits for such a lock.
 #[derive(Debug)]
@@ -34,14 +35,18 @@ impl Moment<'_> {
         let holders = self.model.members(stall.group, &stall.waiting);
         let mut holders = holders.filter_map(|(_, process)| {
             let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
-            let lock = look.held_locks.first()?;
+            // Of several locks, each may be the one.
+            let locks = look.held_locks.iter().map(ToString::to_string);
+            let locks = words::joined(locks, " or ");
+            if locks.is_empty() {
+                return None;
+            }
             let is_same = stacks::lines_of(look).iter().any(|it| {
                 it.file == line.file && it.function == line.function && it.line > line.line
             });
-            Some(LockHolder { process, lock: format!("lock of {lock}"), is_same })
+            Some(LockHolder { process, lock: format!("lock of {locks}"), is_same })
         });
         let first = holders.next()?;
-        // Of several locks, each may be the one.
         if first.is_same { Some(first) } else { holders.find(|it| it.is_same).or(Some(first)) }
     }
 

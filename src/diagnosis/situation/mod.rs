@@ -36,6 +36,7 @@ pub use absence::{Absent, OriginKind};
 pub use contract::Breach;
 pub use devices::DeviceCycle;
 pub use divergence::{Divergence, Nature};
+pub use file_locks::LockHolder;
 pub use inside::Inside;
 pub use omission::{LeftOut, Omission};
 pub use origin::StallOrigin;

@@ -10,7 +10,7 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
-use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
+use crate::situation::{LockHolder, OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
 
@@ -68,11 +68,17 @@ pub(crate) fn draft(
     Some(draft)
 }
 
-/// Makes the rank that holds the file lock for which these ranks wait the root cause: it holds the lock while it waits
-/// for them, or does something else.
+/// Makes the rank that holds the file lock for which all of these ranks wait the root cause: it holds the lock while it
+/// waits for them, or does something else.
 fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_>) -> Option<()> {
-    let holder = situation.lock_holder(absent.stall, absent.processes.first()?)?;
+    let holders = absent.processes.iter().map(|it| situation.lock_holder(absent.stall, it));
+    let holders: Vec<LockHolder<'_>> = holders.collect::<Option<_>>()?;
+    let (holder, others) = holders.split_first()?;
     let held_by = holder.process.rank?;
+    if others.iter().any(|it| it.process.id != holder.process.id) {
+        return None;
+    }
+    let is_same = holders.iter().all(|it| it.is_same);
     let mut inside = holder.process.threads.values();
     let inside = || inside.find_map(|it| it.inside(situation.now, &situation.model.timing));
     let waits = absent.stall.waiting.contains(&held_by);
@@ -84,7 +90,7 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
     };
     let waiters = Ranks(&absent.ranks);
     let (which, wait) = (&holder.lock, number(&absent.ranks, "waits", "wait"));
-    if holder.is_same {
+    if is_same {
         draft.summary = format!(
             "rank {held_by} holds a file lock for which {waiters} {wait}, and {meanwhile}: {which}"
         );
@@ -109,7 +115,7 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
     victims.extend(&absent.ranks);
     victims.sort_unstable();
     victims.dedup();
-    let confidence = if holder.is_same { Confidence::Supported } else { Confidence::Suspected };
+    let confidence = if is_same { Confidence::Supported } else { Confidence::Suspected };
     draft.blame([held_by], confidence);
     draft.set_victims(victims);
     Some(())
