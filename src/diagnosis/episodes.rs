@@ -87,7 +87,7 @@ impl Episodes {
                 }
                 continue;
             }
-            let share = episode.total().as_secs_f64() / length.as_secs_f64().max(1e-9);
+            let share = episode.total(began).as_secs_f64() / length.as_secs_f64().max(1e-9);
             let is_often = episode.periods.len() >= OFTEN && share >= MUCH;
             let longest = episode.drafts.values().max_by_key(|(held, _)| *held);
             if let Some((_, draft)) = longest.filter(|_| share >= MOST || is_often) {
@@ -114,9 +114,9 @@ impl Episode {
         self.drafts.insert(draft.code.code, (held + now.since(from), draft.clone()));
     }
 
-    /// Time for which it held.
-    fn total(&self) -> Duration {
-        self.periods.iter().map(|period| period.to.since(period.from)).sum()
+    /// Time for which it held after the job `began`. A GPU can be slow before that.
+    fn total(&self, began: Timestamp) -> Duration {
+        self.periods.iter().map(|period| period.to.since(period.from.max(began))).sum()
     }
 
     /// "It held for 43.0 s of 60.0 s: from 5.0 s to 20.0 s, from 25.0 s to 53.0 s after the first collective."
@@ -132,7 +132,7 @@ impl Episode {
         format!(
             "{} held for {} of {}: {}{more} after the first collective.",
             draft.code.name,
-            shown(self.total()),
+            shown(self.total(began)),
             shown(length),
             words::joined(listed, ", "),
         )
@@ -152,4 +152,18 @@ fn subject(draft: &Draft) -> Subject {
         code
     };
     (family, draft.root.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_before_the_first_collective_does_not_count() {
+        let period = |from, to| Period { from: Timestamp(from), to: Timestamp(to) };
+        let periods = vec![period(1, 4), period(5, 9), period(12, 14)];
+        let episode = Episode { periods, ..Episode::default() };
+        let total = |began| episode.total(Timestamp(began)).as_nanos();
+        assert_eq!((total(0), total(7), total(13)), (9, 4, 1));
+    }
 }
