@@ -434,17 +434,24 @@ pub struct RankPort {
 }
 
 impl std::fmt::Display for RankPort {
-    /// "InfiniBand mlx5_0/1: down, 31 damaged and 12 repeated packets".
+    /// "InfiniBand mlx5_0/1: down, 31 damaged and 12 repeated packets", "Ethernet eth0: was down 3 times".
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}: ", self.kind, self.name)?;
         match (self.is_up, self.downs) {
-            (false, 0 | 1) => write!(f, "down, ")?,
-            (false, times) => write!(f, "down ({times} times), ")?,
+            (false, 0 | 1) => write!(f, "down")?,
+            (false, times) => write!(f, "down ({times} times)")?,
             (true, 0) => {}
-            (true, 1) => write!(f, "was down, ")?,
-            (true, times) => write!(f, "was down {times} times, ")?,
+            (true, 1) => write!(f, "was down")?,
+            (true, times) => write!(f, "was down {times} times")?,
         }
-        write!(f, "{} damaged and {} repeated packets", self.errors, self.retries)
+        let was_down = !self.is_up || self.downs > 0;
+        match (was_down, self.errors, self.retries) {
+            (true, 0, 0) => Ok(()),
+            (_, errors, retries) => {
+                let between = if was_down { ", " } else { "" };
+                write!(f, "{between}{errors} damaged and {retries} repeated packets")
+            }
+        }
     }
 }
 

@@ -253,6 +253,8 @@ mod tests {
         let found = ports.faulty(&"a".into(), None, true);
         let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["Ethernet eth1: 7 damaged and 0 repeated packets"]);
+        let down = RankPort { is_up: false, downs: 1, errors: 0, ..found[0].clone() };
+        assert_eq!(down.to_string(), "Ethernet eth1: down");
         assert_eq!(ports.faulty(&"a".into(), None, false), []);
         assert_eq!(ports.faulty(&"b".into(), None, true), []);
     }
