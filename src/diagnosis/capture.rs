@@ -64,11 +64,11 @@ impl CaptureRequests {
         let Some(last) = taken.max(asked.map(|asked| asked.at)) else { return Some(1) };
         if last >= since && last >= process.last_at {
             let pause = last.since(since).max(timing.second_capture.min(limit / SHARE));
-            // What was seen of a sleep says nothing of the time after it.
-            let woken = stacks::activity(process, timing).and_then(|it| it.sleeps_until);
-            let woken = woken.map(|at| at.plus(timing.visible_wait)).filter(|&at| at > last);
-            let next = last.plus(pause).min(woken.unwrap_or(Timestamp(u64::MAX)));
-            return (next <= now).then_some(stands);
+            // What was seen of a wait says nothing of the time after its end.
+            let end = stacks::activity(process, timing).and_then(|it| it.waits_until);
+            let after = end.map(|at| at.plus(timing.visible_wait)).filter(|&at| at > last);
+            let next = last.plus(pause);
+            return (after.map_or(next, |after| after.min(next)) <= now).then_some(stands);
         }
         let least = if stands < OFTEN { Duration::ZERO } else { limit / LATEST };
         let is_due = last.plus(cooldown(timing, limit)) <= now && since.plus(least) <= now;

@@ -38,6 +38,7 @@ fn child(child: &v1::ChildProcess) -> ChildProcess {
         state: child.state.chars().next(),
         wait_channel: (!child.wait_channel.is_empty()).then(|| name(&child.wait_channel)),
         cpu_time: Duration::from_nanos(child.cpu_ns),
+        ends_in: child.ends_in_ns.map(Duration::from_nanos),
     }
 }
 

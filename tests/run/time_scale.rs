@@ -10,6 +10,7 @@ use crate::support::pytorch_jobs::{launch, venv};
 
 /// Rank 0 waits for rank 1 for less than half of the default stall limit; then both continue.
 const WAITS_FOR_A_WHILE: &str = r#"
+import signal
 import threading
 import torch
 import torch.distributed as dist
@@ -18,7 +19,12 @@ dist.init_process_group("gloo")
 tensor = torch.ones(256)
 dist.all_reduce(tensor)
 if dist.get_rank() == 1:
-    threading.Event().wait(25)
+    # It ends by itself, but nothing outside of the program can know.
+    lock = threading.Lock()
+    lock.acquire()
+    signal.signal(signal.SIGALRM, lambda *_: lock.release())
+    signal.alarm(25)
+    lock.acquire()
 dist.all_reduce(tensor)
 dist.destroy_process_group()
 "#;

@@ -1794,6 +1794,10 @@ pub struct ChildProcess {
     /// Processor time used by all its threads, in nanoseconds.
     #[prost(uint64, tag = "6")]
     pub cpu_ns: u64,
+    /// Nanoseconds from the capture after which the sleep of its main thread ends at the latest; absent: it is in none,
+    /// or its end is unknown.
+    #[prost(uint64, optional, tag = "7")]
+    pub ends_in_ns: ::core::option::Option<u64>,
 }
 /// One thread of a process at one moment.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1860,8 +1864,8 @@ pub struct BlockedOn {
     /// Rank of that process; absent: none or unknown.
     #[prost(uint32, optional, tag = "4")]
     pub rank: ::core::option::Option<u32>,
-    /// Time until a sleep ends at the latest, in nanoseconds from the capture; absent: it is no sleep, has no end, or
-    /// this is unknown. Of a wait for a child that sleeps it is the end of that sleep.
+    /// Nanoseconds from the capture after which the wait ends by itself at the latest: it is a sleep, or has a timeout.
+    /// Absent: it does not end by itself, or its end is unknown.
     #[prost(uint64, optional, tag = "5")]
     pub ends_in_ns: ::core::option::Option<u64>,
 }

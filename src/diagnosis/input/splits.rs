@@ -18,7 +18,8 @@ pub struct Misfit {
     pub expects: u32,
 }
 
-/// The disagreements between the splits of two ranks of one group, or within those of one. Unknown splits fit all others.
+/// The disagreements between the splits of two ranks of one group, or within those of one rank. Unknown splits fit all
+/// others.
 pub fn misfits(a: (u32, &Call), b: (u32, &Call)) -> impl Iterator<Item = Misfit> {
     let [input, output] = &a.1.splits;
     // Most calls are divided evenly, and equal on all ranks.

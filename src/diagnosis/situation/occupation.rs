@@ -17,12 +17,11 @@ impl Moment<'_> {
         use Occupation::{Blocked, Dormant, External, Shared};
         if let Some(activity) = stacks::activity(process, &self.model.timing) {
             return Some(match activity.occupation {
+                Dormant | Blocked if self.ends_in_time(stall, &activity) => External,
                 Shared if self.all_others_wait(process) || self.is_locked_out(stall, process) => {
                     Blocked
                 }
-                Dormant if !self.begins(stall, rank) && !self.wakes_in_time(stall, &activity) => {
-                    Blocked
-                }
+                Dormant if !self.begins(stall, rank) => Blocked,
                 Shared | Dormant => External,
                 occupation => occupation,
             });
@@ -32,10 +31,10 @@ impl Moment<'_> {
         (ran >= COMPUTES).then_some(Occupation::Computing)
     }
 
-    /// Whether a missing rank is in one sleep that ends before the ranks that wait for it give up.
-    fn wakes_in_time(&self, stall: &Stall, activity: &Activity<'_>) -> bool {
+    /// Whether the wait of a missing rank ends by itself before the ranks that wait for it give up.
+    fn ends_in_time(&self, stall: &Stall, activity: &Activity<'_>) -> bool {
         let timeout = || self.model.group(stall.group).timeout(&stall.waiting);
-        activity.sleeps_until.is_some_and(|wakes| wakes < stall.since.plus(timeout()))
+        activity.waits_until.is_some_and(|end| end < stall.since.plus(timeout()))
     }
 
     /// Whether no other rank can release what a rank waits for: each has ended, or waits for others.
@@ -79,8 +78,8 @@ impl Moment<'_> {
         call.is_some_and(|it| it.op.direction() == Direction::FromRoot && it.root == Some(rank))
     }
 
-    /// Recognizes missing ranks whose wait ends by itself: those that sleep for a time, and those that wait for work
-    /// before they send others theirs.
+    /// Recognizes missing ranks whose wait ends by itself: those that wait for a time, and those that wait for work before
+    /// they send others theirs.
     pub(super) fn recognize_waits_that_end(&self, stall: &mut Stall) {
         if stall.failed || stall.timed_out.is_some() {
             return;
@@ -93,11 +92,11 @@ impl Moment<'_> {
             let Some(process) = process else { continue };
             let listens =
                 self.occupation(stall, absent.rank, process) == Some(Occupation::Listening);
-            let sleeps = || stacks::activity(process, &self.model.timing);
+            let activity = || stacks::activity(process, &self.model.timing);
             if listens && self.begins(stall, absent.rank) {
                 absent.why = OriginKind::Idle;
             } else if absent.why == OriginKind::Stuck
-                && sleeps().is_some_and(|it| self.wakes_in_time(stall, &it))
+                && activity().is_some_and(|it| self.ends_in_time(stall, &it))
             {
                 absent.why = OriginKind::LongPhase;
             }

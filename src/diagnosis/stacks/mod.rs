@@ -45,8 +45,8 @@ pub struct Activity<'a> {
     pub moves: bool,
     /// How its wait can end, or that it computes.
     pub occupation: Occupation,
-    /// When the one sleep ends in which it is, at the latest.
-    pub sleeps_until: Option<Timestamp>,
+    /// When its wait ends by itself at the latest: it is one sleep, or one wait with a timeout.
+    pub waits_until: Option<Timestamp>,
     /// Whether the thread that runs the program was at the same place in both captures, whatever
     /// processor time it used.
     pub stays: bool,
@@ -85,32 +85,19 @@ pub fn of_looks<'a>(
     let stays = is_there(first);
     let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks));
     let earliest = earliest.map(|it| &**it);
-    let occupation = occupation::find([first, last], thread, what, stays, earliest);
-    let sleeps = occupation == Occupation::Dormant;
-    let sleeps_until =
-        earliest.filter(|_| sleeps).and_then(|it| end_of_sleep([it, last], thread.tid));
     Some(Activity {
         thread,
         what,
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        occupation,
-        sleeps_until,
+        occupation: occupation::find([first, last], thread, what, stays, earliest),
+        waits_until: earliest
+            .and_then(|earliest| occupation::end(earliest, [first, last], thread, what)),
         stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
     })
-}
-
-/// When the sleep ends that lasts in all of these captures, at the latest. Of a sleep for a time, as opposed to one
-/// until a time, each capture gives an upper limit.
-fn end_of_sleep(looks: [&Stacks; 2], tid: u32) -> Option<Timestamp> {
-    let ends = looks.iter().filter_map(|stacks| {
-        let on = thread_in(stacks, tid)?.blocked_on.as_ref()?;
-        Some(stacks.at.plus(on.ends_in?))
-    });
-    ends.min()
 }
 
 /// Whether no thread goes on by itself: two captures after the latest record show that none has moved,

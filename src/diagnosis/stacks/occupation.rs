@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ddp_doctor_proto::report::Timestamp;
+
 use crate::input::event::{ChildProcess, Stacks, ThreadStack};
 use crate::input::place::is_of_capture;
 use crate::stacks::code::Frames;
@@ -67,6 +69,41 @@ pub(super) fn find(
     }
 }
 
+/// When a thread's wait ends by itself at the latest, if it is the same one since `earliest`: each wakeup uses processor
+/// time. Where a timeout was given as a duration, each capture states an upper limit.
+pub(super) fn end(
+    earliest: &Stacks,
+    looks: [&Stacks; 2],
+    thread: &ThreadStack,
+    what: What,
+) -> Option<Timestamp> {
+    let [_, last] = looks;
+    let latest = |ends_in: &dyn Fn(&Stacks) -> Option<Duration>| {
+        let ends = [earliest, last].map(|stacks| ends_in(stacks).map(|it| stacks.at.plus(it)));
+        ends.into_iter().flatten().min()
+    };
+    match what {
+        What::Child => {
+            let ends = last.children.iter().filter(|it| may_go_on(it)).map(|child| {
+                let ends_in = |stacks: &Stacks| child_in(stacks, child.pid)?.ends_in;
+                latest(&ends_in).filter(|_| has_slept(earliest, looks, child))
+            });
+            ends.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
+        }
+        What::Sleep | What::Lock | What::Queue => {
+            let stays = processor_time(earliest, thread) == Some(Duration::ZERO);
+            let ends_in =
+                |stacks: &Stacks| thread_in(stacks, thread.tid)?.blocked_on.as_ref()?.ends_in;
+            latest(&ends_in).filter(|_| stays)
+        }
+        _ => None,
+    }
+}
+
+fn child_in(stacks: &Stacks, pid: u32) -> Option<&ChildProcess> {
+    stacks.children.iter().find(|it| it.pid == pid)
+}
+
 /// Whether the kernel makes a thread wait for a file system or a device.
 fn is_in_file_system(thread: &ThreadStack) -> bool {
     let channel = thread.wait_channel.as_deref().and_then(sort::of_channel);
@@ -89,7 +126,7 @@ fn has_slept(since: &Stacks, looks: [&Stacks; 2], child: &ChildProcess) -> bool 
     };
     [since, looks[0], looks[1]]
         .into_iter()
-        .all(|stacks| stacks.children.iter().any(|it| it.pid == child.pid && sleeps(it)))
+        .all(|stacks| child_in(stacks, child.pid).is_some_and(sleeps))
 }
 
 /// Processor time that a thread used since an earlier capture.

@@ -220,7 +220,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     }
     let standard = STDLIB.iter().find(|(module, _)| {
         let mut below = frames.below.iter();
-        below.any(|frame| is_stdlib(&frame.file, module))
+        below.any(|frame| is_stdlib(&frame.file, module) && !begins_a_thread(frame))
     });
     if let Some((_, what)) = standard {
         return Some(*what);
@@ -246,6 +246,13 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     let channel = || of_channel(thread.wait_channel.as_deref()?);
     let device = || (thread.state == Some('D')).then_some(What::File);
     Some(native.or_else(channel).or_else(device).unwrap_or(What::Unknown))
+}
+
+/// Whether a thread begins in this function of the standard library, which waits for nothing.
+fn begins_a_thread(frame: &Where) -> bool {
+    let name = frame.function.rsplit('.').next().unwrap_or_default();
+    frame.file.ends_with("/threading.py")
+        && ["_bootstrap", "_bootstrap_inner", "run"].contains(&name)
 }
 
 /// What a thread that sleeps in this kernel function waits for.

@@ -18,25 +18,21 @@ pub(super) fn to_its_end(pid: u32, mut on: v1::BlockedOn) -> v1::BlockedOn {
     for _ in 0..MAX_LENGTH {
         let next = if is_below(on.pid, pid) { wait_of_process(on.pid) } else { None };
         let Some(next) = next else { break };
-        // A sleep adds only its end to the command that sleeps.
-        if next.kind == i32::from(BlockKind::Sleep.number()) {
-            on.ends_in_ns = next.ends_in_ns;
-            break;
-        }
         let what = format!("{}; that process waits for: {}", on.what, next.what);
         on = v1::BlockedOn { what, ..next };
     }
     on
 }
 
-/// What the main thread of a process of this user waits for.
+/// What the main thread of a process of this user waits for. A sleep adds nothing to the command that sleeps.
 fn wait_of_process(pid: u32) -> Option<v1::BlockedOn> {
     if !proc::is_own(pid) {
         return None;
     }
     let memory = ProcessMemory::open(pid).ok()?;
     let python = python_frames(pid).unwrap_or_default();
-    wait_of(Waiter { pid, tid: pid, python: &python, native: &[] }, &memory)
+    let on = wait_of(Waiter { pid, tid: pid, python: &python, native: &[] }, &memory)?;
+    (on.kind != i32::from(BlockKind::Sleep.number())).then_some(on)
 }
 
 /// Whether a process is a child of another one, or a child of such a child.
@@ -106,9 +102,7 @@ mod tests {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let on = to_its_end(std::process::id(), exit_of(&child));
-        let left = on.ends_in_ns.map(Duration::from_nanos);
-        assert_eq!(v1::BlockedOn { ends_in_ns: None, ..on }, exit_of(&child));
-        assert!(left.is_some_and(|it| it.as_secs() <= 60 && it.as_secs() > 30), "{left:?}");
+        assert_eq!(on, exit_of(&child));
         end(child);
     }
 

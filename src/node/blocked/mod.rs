@@ -5,10 +5,12 @@
 //! finds the holder of a file lock, `mutex` that of a mutex, `peers` the other end of a pipe or socket, and `children`
 //! what a child does. `chain` follows a wait for a child to what that one waits for.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
-use crate::node::stack_reader::memory::Memory;
+use crate::node::stack_reader::memory::{Memory, ProcessMemory};
 pub use locks::held as held_locks;
 pub use mutex::owner as mutex_owner;
 use syscall::{Argument, Syscall};
@@ -39,6 +41,20 @@ pub struct Waiter<'a> {
 #[must_use]
 pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
     Some(chain::to_its_end(waiter.pid, wait_of(waiter, memory)?))
+}
+
+/// Nanoseconds until the sleep of a process's main thread ends at the latest; `None`: it is in none, or this is unknown.
+#[must_use]
+pub fn end_of_sleep(pid: u32) -> Option<u64> {
+    let memory = ProcessMemory::open(pid).ok()?;
+    match Syscall::read(pid, pid)?.argument(&memory)? {
+        Argument::Sleep(left) => left.map(nanoseconds),
+        _ => None,
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
@@ -73,11 +89,19 @@ fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
             let what = format!("exit of {}{place}", children::process(child));
             Some(blocked(BlockKind::Child, what, child))
         }
-        Argument::Sleep(left) => Some(v1::BlockedOn {
-            ends_in_ns: left.map(|it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)),
-            ..blocked(BlockKind::Sleep, "end of a sleep".into(), 0)
-        }),
+        Argument::Sleep(left) => {
+            Some(ending(left, blocked(BlockKind::Sleep, "end of a sleep".into(), 0)))
+        }
+        Argument::Thread(left) => {
+            let what = "another thread, or the end of a timeout".into();
+            Some(ending(Some(left), blocked(BlockKind::Thread, what, 0)))
+        }
     }
+}
+
+/// A wait that ends by itself after this time at the latest.
+fn ending(left: Option<Duration>, on: v1::BlockedOn) -> v1::BlockedOn {
+    v1::BlockedOn { ends_in_ns: left.map(nanoseconds), ..on }
 }
 
 fn blocked(kind: BlockKind, what: String, pid: u32) -> v1::BlockedOn {

@@ -35,8 +35,10 @@ pub(super) enum Argument {
     Lock(u32),
     /// The exit of a child; `None`: of any.
     Child(Option<u32>),
-    /// Time; with the time until the end of the sleep at the latest, if it has one that is known.
+    /// Time: until the end of this sleep at the latest; `None`: it has no end, or this is unknown.
     Sleep(Option<Duration>),
+    /// Another thread, or the end of its timeout: in this time at the latest.
+    Thread(Duration),
 }
 
 impl Syscall {
@@ -113,6 +115,7 @@ impl Syscall {
                 let left = |time| if is_deadline { self.until(first, time) } else { Some(time) };
                 Some(Argument::Sleep(time.and_then(left)))
             }
+            libc::SYS_futex => self.timeout_of_futex(memory).map(Argument::Thread),
             libc::SYS_ppoll => descriptors(memory, first, second),
             libc::SYS_epoll_pwait => Some(Argument::Descriptors(watched(self.pid, descriptor))),
             // `select` without descriptors is a sleep.
@@ -120,6 +123,22 @@ impl Syscall {
                 Some(Argument::Sleep(time_at(memory, fifth, NANOSECOND)))
             }
             _ => self.older_argument(memory),
+        }
+    }
+
+    /// Time until a wait for a futex times out at the latest; `None`: it has no timeout (futex(2)).
+    fn timeout_of_futex(&self, memory: &impl Memory) -> Option<Duration> {
+        let [_, operation, _, timeout, ..] = self.arguments;
+        let operation = operation as i32;
+        let time = || time_at(memory, timeout, NANOSECOND);
+        match operation & libc::FUTEX_CMD_MASK {
+            libc::FUTEX_WAIT => time(),
+            libc::FUTEX_WAIT_BITSET => {
+                let is_real = operation & libc::FUTEX_CLOCK_REALTIME != 0;
+                let clock = if is_real { libc::CLOCK_REALTIME } else { libc::CLOCK_MONOTONIC };
+                self.until(clock as u64, time()?)
+            }
+            _ => None,
         }
     }
 
@@ -247,6 +266,48 @@ mod tests {
         assert_eq!(any, Some(Argument::Child(None)));
         let futex = argument(&memory, &call(libc::SYS_futex, "0x1000 0x0 0x0"));
         assert_eq!(futex, None);
+    }
+
+    #[test]
+    fn ends_of_sleeps_and_timeouts_are_read() {
+        // 50 s and 7 parts of a second.
+        const TIME: &[u8] = &[50, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0];
+        let call = |number: i64, arguments: &str| {
+            let text = format!("{number} {arguments} 0x7ffc 0x7f19");
+            Syscall::parse(std::process::id(), &text).unwrap().argument(&Text(TIME))
+        };
+        let nanoseconds = Duration::new(50, 7);
+        let sleep = |left| Some(Argument::Sleep(left));
+        let found = call(libc::SYS_nanosleep, "0x1000 0x0 0x0 0x0 0x0 0x0");
+        assert_eq!(found, sleep(Some(nanoseconds)));
+        let found = call(libc::SYS_clock_nanosleep, "0x1 0x0 0x1000 0x0 0x0 0x0");
+        assert_eq!(found, sleep(Some(nanoseconds)));
+        // The host was started more than 50 s ago, or its clock is past that time.
+        let found = call(libc::SYS_clock_nanosleep, "0x0 0x1 0x1000 0x0 0x0 0x0");
+        assert_eq!(found, sleep(Some(Duration::ZERO)), "a deadline of the past");
+        let found = call(libc::SYS_clock_nanosleep, "0x2 0x1 0x1000 0x0 0x0 0x0");
+        assert_eq!(found, sleep(None), "another clock");
+        let found = call(libc::SYS_pselect6, "0x0 0x0 0x0 0x0 0x1000 0x0");
+        assert_eq!(found, sleep(Some(nanoseconds)));
+        let found = call(libc::SYS_pselect6, "0x0 0x0 0x0 0x0 0x0 0x0");
+        assert_eq!(found, sleep(None), "no timeout");
+        let found = call(libc::SYS_nanosleep, "0x9000 0x0 0x0 0x0 0x0 0x0");
+        assert_eq!(found, sleep(None), "unreadable");
+        // FUTEX_WAIT | FUTEX_PRIVATE_FLAG, and FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME.
+        let found = call(libc::SYS_futex, "0x2000 0x80 0x0 0x1000 0x0 0x0");
+        assert_eq!(found, Some(Argument::Thread(nanoseconds)));
+        let found = call(libc::SYS_futex, "0x2000 0x189 0x0 0x1000 0x0 0xffffffff");
+        assert_eq!(found, Some(Argument::Thread(Duration::ZERO)));
+        assert_eq!(call(libc::SYS_futex, "0x2000 0x189 0x0 0x0 0x0 0xffffffff"), None);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn select_counts_microseconds() {
+        let text = format!("{} 0x0 0x0 0x0 0x0 0x1000 0x0 0x7ffc 0x7f19", libc::SYS_select);
+        let time = Text(&[50, 0, 0, 0, 0, 0, 0, 0, 7]);
+        let left = Duration::from_micros(50_000_007);
+        assert_eq!(argument(&time, &text), Some(Argument::Sleep(Some(left))));
     }
 
     #[test]

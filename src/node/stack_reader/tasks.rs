@@ -6,8 +6,9 @@ use std::path::Path;
 
 use ddp_doctor_proto::v1;
 
-use crate::host::proc::Stat;
+use crate::host::proc::{self, Stat};
 use crate::host::sys;
+use crate::node::blocked;
 use crate::node::launch::descendants;
 use crate::node::stack_reader::python::MAX_THREADS;
 
@@ -73,12 +74,15 @@ pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
         let dir = format!("/proc/{child}");
         let stat = fs::read(Path::new(&dir).join("stat")).ok()?;
         let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
+        let wait_channel = wait_channel(Path::new(&dir));
+        let sleeps = wait_channel.contains("nanosleep") && proc::is_own(child);
         Some(v1::ChildProcess {
             pid: child,
             parent: Stat::read(child).ok()?.parent,
             name,
             state: state.to_string(),
-            wait_channel: wait_channel(Path::new(&dir)),
+            wait_channel,
+            ends_in_ns: if sleeps { blocked::end_of_sleep(child) } else { None },
             cpu_ns: exact_time(Path::new(&dir)).max(nanoseconds(ticks)),
         })
     });

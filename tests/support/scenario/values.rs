@@ -55,11 +55,11 @@ pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     Ok(Stacks { at, threads: threads?, children, held_locks, ..Stacks::default() })
 }
 
-/// Parses `child=PID/STATE/WAIT_CHANNEL/SECONDS`, a process below the rank.
+/// Parses `child=PID/STATE/WAIT_CHANNEL/SECONDS[/ENDS-IN]`, a process below the rank.
 fn child(word: &str) -> Result<ChildProcess, String> {
     let fields: Vec<&str> = word["child=".len()..].split('/').collect();
-    let [pid, state, channel, seconds] = fields[..] else {
-        return Err(format!("not four fields: {word:?}"));
+    let [pid, state, channel, seconds, ref ends_in @ ..] = fields[..] else {
+        return Err(format!("not four fields or five: {word:?}"));
     };
     let number = |text: &str| text.parse::<f64>().ok().ok_or(format!("no number: {word:?}"));
     Ok(ChildProcess {
@@ -67,6 +67,7 @@ fn child(word: &str) -> Result<ChildProcess, String> {
         state: state.chars().next(),
         wait_channel: (!channel.is_empty()).then(|| channel.into()),
         cpu_time: Duration::from_secs_f64(number(seconds)?),
+        ends_in: ends_in.first().map(|it| number(it)).transpose()?.map(Duration::from_secs_f64),
         ..ChildProcess::default()
     })
 }

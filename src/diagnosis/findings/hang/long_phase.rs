@@ -1,10 +1,11 @@
 //! DD206 long-phase: ranks wait for long work, which may take longer than the group's timeout.
 //!
 //! The work is a phase that the program marked, or one that stacks show (a checkpoint, a
-//! compilation, …; a sleep that ends in time is reported like these, with its end). It is healthy if it ends before the waiting calls time out. A marked phase is
+//! compilation, …). It is healthy if it ends before the waiting calls time out. A marked phase is
 //! reported once three quarters of the timeout have passed, or at the stall limit if a phase as
 //! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
-//! limit. Once a watchdog has aborted the waiting calls, the job cannot go on.
+//! limit, as is a wait that is known to end in time, such as a sleep. Once a watchdog has aborted
+//! the waiting calls, the job cannot go on.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ use ddp_doctor_proto::report::{Confidence, Effect, Severity, Timestamp};
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
-use crate::findings::stalls::idle::advice;
+use crate::findings::stalls::idle;
 use crate::findings::stalls::timeout::limit;
 use crate::findings::view::last_call_of;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::stacks;
-use crate::words::{self, Ranks, number};
+use crate::words::{self, Ranks};
 
 /// DD206: waits for long work that may exceed the group's timeout.
 pub(crate) fn draft(
@@ -32,14 +33,16 @@ pub(crate) fn draft(
     let process = *absent.processes.first()?;
     let marked = process.phases.first();
     let outside = stacks::activity(process, &situation.model.timing);
-    let sleep = outside.as_ref().filter(|_| marked.is_none());
-    let sleep = sleep.and_then(|it| Some((it, it.sleeps_until?)));
-    let does = match (marked, sleep) {
+    let wait = outside.as_ref().filter(|_| marked.is_none());
+    let wait = wait.and_then(|it| Some((it, it.waits_until?)));
+    let does = match (marked, wait) {
         (Some(phase), _) => format!("{} in phase {:?}", absent.be(), phase.name),
-        (None, Some((outside, wakes))) => {
-            let sleeps = if absent.is_past { "slept" } else { number(busy, "sleeps", "sleep") };
-            format!("{sleeps}{} until {}", words::at(outside.line), words::clock(wakes))
-        }
+        (None, Some((outside, end))) => format!(
+            "{}{} until {}",
+            idle::wait_of(outside.what, busy, absent.is_past),
+            words::at(outside.line),
+            words::clock(end)
+        ),
         (None, None) => format!("{} in {}", absent.be(), outside.as_ref()?.what.long_work()?),
     };
     let longest = marked.and_then(|phase| process.phase_lengths.get(&phase.name));
@@ -83,7 +86,7 @@ pub(crate) fn draft(
     } else {
         format!("should have given up at {}", words::clock(strikes))
     };
-    draft.summary = format!("{} {does}; {}, which {strike}", Ranks(busy), absent.awaited(&draft),);
+    draft.summary = format!("{} {does}; {}, which {strike}", Ranks(busy), absent.awaited(&draft));
     draft.say(format!(
         "{} Its calls may take {timeout}, and {} waited since {}.",
         absent.needs_all(situation),
@@ -104,11 +107,11 @@ pub(crate) fn draft(
         format!("The phase began at {}{longest}.", words::clock(phase.since))
     }));
     draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
-    if let Some((outside, _)) = sleep {
+    if let Some((outside, _)) = wait {
         draft.say(
-            "It wakes before the call gives up, and is not stuck if it then goes on.".to_owned(),
+            "That wait ends before the call gives up: the rank is not stuck if it then goes on.",
         );
-        draft.next = advice(outside.what, process);
+        draft.next = idle::advice(outside.what, process);
         return Some(draft);
     }
     draft.advise(format!(

@@ -10,7 +10,7 @@ use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
 use crate::situation::{Absent, OriginKind, Situation, Stall};
 use crate::stacks::{self, Activity, Occupation, What};
-use crate::words;
+use crate::words::{self, number};
 
 /// What a rank that is stuck does, and a sentence on it.
 pub(crate) fn standing<'a>(model: &Model, process: &'a Process) -> Option<(Activity<'a>, String)> {
@@ -47,7 +47,7 @@ fn activity(
         (OriginKind::Idle, _) => (ActivityKind::Idle, "waiting for a request".into()),
         (OriginKind::Stuck, Occupation::Blocked) => (ActivityKind::Blocked, waits()),
         (OriginKind::Stuck, _) => (ActivityKind::External, waits()),
-        (OriginKind::LongPhase, _) if outside.sleeps_until.is_some() => {
+        (OriginKind::LongPhase, _) if outside.waits_until.is_some() => {
             (ActivityKind::External, waits())
         }
         (OriginKind::Elsewhere | OriginKind::LongPhase, Occupation::Computing) => {
@@ -145,6 +145,19 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Import => "makes no progress in an import",
         What::Unknown => "is stuck",
     }
+}
+
+/// The same of ranks that wait for a time: "sleeps", "wait for a child process", "slept".
+pub(crate) fn wait_of(what: What, ranks: &[u32], is_past: bool) -> String {
+    let text = waits_for(what);
+    let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let verb = match (verb, is_past) {
+        ("sleeps", true) => "slept",
+        ("waits", true) => "waited",
+        ("sleeps", false) => number(ranks, "sleeps", "sleep"),
+        (_, _) => number(ranks, "waits", "wait"),
+    };
+    format!("{verb} {rest}").trim_end().to_owned()
 }
 
 /// Advice by what the rank waits for.

@@ -94,7 +94,7 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
         describe_missing(situation, forming, &missing, &mut draft);
         let gave_up = forming.joiners.iter().any(|it| it.process.init_failed().is_some());
-        if !gave_up && missing.iter().any(|it| it.computes(&situation.model.timing)) {
+        if !gave_up && missing.iter().any(|it| it.may_join(&situation.model.timing)) {
             draft.confidence = Confidence::Suspected;
         }
     }
@@ -397,11 +397,12 @@ impl Missing<'_> {
         Some(RankCall { place: self.line().cloned(), ..no_call(self.rank) })
     }
 
-    /// Whether its process computes, so that it may join afterwards.
-    fn computes(&self, timing: &Timing) -> bool {
+    /// Whether its process computes or waits for a time, so that it may join afterwards. How long the others wait is
+    /// unknown.
+    fn may_join(&self, timing: &Timing) -> bool {
         let Whereabouts::AtWork(started) = self.is else { return false };
         stacks::of_looks(&started.looks, Timestamp(0), None, timing)
-            .is_some_and(|it| it.occupation == Occupation::Computing)
+            .is_some_and(|it| it.occupation == Occupation::Computing || it.waits_until.is_some())
     }
 
     /// Whether it ended with an error status, an abort, or a signal that is not a request to end.

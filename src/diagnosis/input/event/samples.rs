@@ -60,6 +60,8 @@ pub struct ChildProcess {
     pub wait_channel: Option<Arc<str>>,
     /// Processor time that all its threads have used.
     pub cpu_time: Duration,
+    /// Time after which the sleep of its main thread ends at the latest; `None`: it is in none, or this is unknown.
+    pub ends_in: Option<Duration>,
 }
 
 /// One thread of a process at one moment.
@@ -98,7 +100,7 @@ pub struct Blocked {
     pub pid: Option<u32>,
     /// Rank of that process.
     pub rank: Option<u32>,
-    /// Time until the end of the sleep that it waits for, at the latest; `None`: it waits for no sleep, or this is unknown.
+    /// Time after which the wait ends by itself at the latest; `None`: it does not, or this is unknown.
     pub ends_in: Option<Duration>,
 }
 

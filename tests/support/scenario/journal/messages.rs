@@ -265,5 +265,6 @@ fn child(child: &ChildProcess) -> v1::ChildProcess {
         state: child.state.map(String::from).unwrap_or_default(),
         wait_channel: child.wait_channel.as_deref().unwrap_or_default().into(),
         cpu_ns: child.cpu_time.as_nanos() as u64,
+        ends_in_ns: child.ends_in.map(|it| it.as_nanos() as u64),
     }
 }
