@@ -360,19 +360,22 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
     events.exists().then_some(events)
 }
 
-/// Pid in this namespace of the process that has this pid in a namespace below.
+/// Pid in this namespace of the only process of this user that has this pid in a namespace below. Other users can
+/// start processes with any pid in namespaces of their own, and containers can start at one tick.
 fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
     let pid = pid.to_string();
     let processes = if_possible(all())?.unwrap_or_default();
-    Ok(processes.into_iter().find(|ours| {
+    let mut found = processes.into_iter().filter(|ours| {
         let is_it = || {
             let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
             let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
             let numbers: Vec<&str> = numbers.split_whitespace().collect();
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
         };
-        Stat::read(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks) && is_it() == Some(true)
-    }))
+        let is_of_start = Stat::read(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks);
+        is_of_start && is_it() == Some(true) && owner(*ours) == Some(sys::user_id())
+    });
+    Ok(found.next().filter(|_| found.next().is_none()))
 }
 
 /// Parses `/proc/PID/stat`. The command name is in parentheses and may contain any character, so
@@ -498,6 +501,57 @@ mod tests {
         assert!(is_alive(pid, ticks));
         assert!(!is_alive(pid, ticks + 1));
         assert!(Watched::new(pid, ticks + 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn process_of_another_user_in_a_namespace_is_not_that_of_this_user() {
+        if sys::user_id() != 0 {
+            return;
+        }
+        let with = |command: &[&str]| {
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--fork", "--pid", "--kill-child"]).args(command).args(["sleep", "60"]);
+            let mut above = unshare.spawn().unwrap();
+            let inner = || {
+                let is_below = |&pid: &u32| {
+                    let is_sleep = arguments(pid).first().is_some_and(|it| it == "sleep");
+                    is_sleep && Stat::read(pid).is_ok_and(|it| it.parent == above.id())
+                };
+                all().unwrap().into_iter().find(is_below)
+            };
+            eventually(|| inner().is_some());
+            let pid = inner().unwrap();
+            let found = Watched::new(1, Stat::read(pid).unwrap().start_ticks).unwrap();
+            above.kill().unwrap();
+            above.wait().unwrap();
+            (found.map(|it| it.pid()), pid)
+        };
+        let (found, own) = with(&[]);
+        assert_eq!(found, Some(own));
+        let (found, _) = with(&["setpriv", "--reuid=65534", "--clear-groups"]);
+        assert_eq!(found, None);
+    }
+
+    /// The place can be a FIFO, whose opening blocks, or lead to a device, whose opening has an effect.
+    #[test]
+    fn space_of_what_is_no_directory_is_unknown() {
+        if sys::user_id() != 0 {
+            return;
+        }
+        for make in ["mkfifo /dev/shm", "ln -s /proc/self/fd /dev/shm"] {
+            let script =
+                format!("mount -t tmpfs none /dev && {make} && echo made && exec sleep 60");
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", &script]).stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut made = [0; 5];
+            child.stdout.as_mut().unwrap().read_exact(&mut made).unwrap();
+            let pid = child.id();
+            let known = sys::within(Duration::from_secs(20), move || shared_memory(pid).is_some());
+            assert_eq!(known, Some(false), "{make}");
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

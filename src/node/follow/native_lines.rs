@@ -220,6 +220,32 @@ mod tests {
         assert_eq!(resolved(u32::MAX, "@7f0000001000"), None);
     }
 
+    /// A writer that waits for a reader of a FIFO notices when it is opened, even if it is closed at once.
+    #[test]
+    fn fifo_in_the_place_of_a_program_is_not_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let (sender, opened) = std::sync::mpsc::channel();
+        let fifo = path.clone();
+        let writer = std::thread::spawn(move || {
+            let file = File::options().write(true).open(fifo);
+            sender.send(file.is_ok()).unwrap();
+        });
+        let inode = path.metadata().unwrap().ino().to_string();
+        let shown = path.to_str().unwrap().to_owned();
+        let id = (String::new(), inode, shown.clone());
+        let loaded = Loaded { start: 0, end: 1, path: shown, id };
+        let limit = std::time::Duration::from_millis(50);
+        for _ in 0..10 {
+            assert!(open(std::process::id(), &loaded).is_none());
+            assert!(opened.recv_timeout(limit).is_err());
+        }
+        drop(File::open(&path).unwrap());
+        writer.join().unwrap();
+    }
+
     #[test]
     fn known_line_is_kept() {
         let site = resolved(u32::MAX, "train.c").unwrap();
