@@ -92,3 +92,38 @@ fn library_is_not_in_a_directory_of_a_group() {
     let notice = "other users can write to /mnt/project, and can remove or replace the evidence";
     assert_eq!(said.matches(notice).count(), 1, "{said}");
 }
+
+/// The loader and Python divide their variables at colons: what follows one would be relative to the working directory.
+#[test]
+fn path_that_is_divided_is_not_searched() {
+    let script = r#"
+        cd /mnt/home
+        mkdir '/mnt/12:30' && cp -r "$SOURCE/agent/python" '/mnt/12:30/python'
+        job='echo "folder: ${LD_LIBRARY_PATH:-none} ${PYTHONPATH:-none}"'
+        export DDP_DOCTOR_PYTHON='/mnt/12:30/python'
+        for name in 12:30 '12;30' 'a$b'; do
+            victim ddp-doctor run --run-dir "runs/$name" --nccl profiler -- sh -c "$job"
+        done
+        victim mkdir 'a:home'
+        victim env HOME='/mnt/home/a:home' ddp-doctor run --run-dir 1:2 --nccl profiler -- sh -c "$job"
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let folders: Vec<&str> =
+        said.lines().filter_map(|line| line.strip_prefix("folder: ")).collect();
+    let [first, second, third, last] = folders[..] else { panic!("{said}") };
+    for folder in [first, second, third] {
+        assert!(folder.starts_with("/mnt/home/.cache/ddp-doctor/"), "{said}");
+        assert!(folder.ends_with(" none") && !folder.contains(':'), "{said}");
+    }
+    assert_eq!(last, "none none", "{said}");
+    assert!(
+        said.contains("a:home/.cache/ddp-doctor has a colon, a semicolon or a dollar sign"),
+        "{said}"
+    );
+    assert!(
+        said.contains("/mnt/12:30/python has a colon, at which Python divides PYTHONPATH"),
+        "{said}"
+    );
+}

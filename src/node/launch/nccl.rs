@@ -91,8 +91,8 @@ fn not_found(when: Nccl) -> String {
         _ => "libddp_doctor_nccl.so",
     };
     format!(
-        "NCCL calls are not traced: {library} is not beside ddp-doctor, or its path has a space or a \
-         colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
+        "NCCL calls are not traced: {library} is not beside ddp-doctor, or its path has a space, a \
+         colon, a semicolon or a dollar sign (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
     )
 }
 
@@ -135,6 +135,11 @@ impl Folder {
         if let Some(shared) = parent.writable_by_others()? {
             let why = files::others_at(shared);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        if !environment::is_one_folder(parent.path()) {
+            let shown = parent.path().display();
+            let why = format!("{shown} has a colon, a semicolon or a dollar sign");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let dir = rundir::create_new(&parent, name)?;
         let it = Self { parent, dir };

@@ -254,15 +254,21 @@ pub fn find_library() -> Found {
     find_file(LIBRARY_VARIABLE, LIBRARY)
 }
 
-/// Finds the library that traces NCCL calls in the same way. A path with white space or a colon, at
-/// which the loader would split it, is not used.
+/// Finds the library that traces NCCL calls in the same way. A path that the loader would split or expand is not used.
 #[must_use]
 pub fn find_nccl() -> Found {
-    let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
+    let has_space = |path: &Path| path.as_os_str().as_bytes().iter().any(u8::is_ascii_whitespace);
     match find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY) {
-        Found::At(path) if path.as_os_str().as_bytes().iter().any(divides) => Found::Nowhere,
+        Found::At(path) if has_space(&path) || !is_one_folder(&path) => Found::Nowhere,
         found => found,
     }
+}
+
+/// Whether the loader takes a path as it is. It splits `LD_LIBRARY_PATH` at colons and semicolons, of which the parts
+/// would be relative to the working directory of each process of the job, and expands `$`.
+#[must_use]
+pub fn is_one_folder(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| b":;$".contains(byte))
 }
 
 /// Finds the library that traces NCCL calls under NCCL's soname, beside the other one. It exists
@@ -325,6 +331,16 @@ fn find_file(variable: &str, name: &str) -> Found {
 /// `agent/python`.
 #[must_use]
 pub fn find_python() -> Found {
+    match find_package() {
+        Found::At(path) if path.as_os_str().as_bytes().contains(&b':') => Found::Refused(format!(
+            "the path {} has a colon, at which Python divides PYTHONPATH: a copy elsewhere is needed",
+            path.display()
+        )),
+        found => found,
+    }
+}
+
+fn find_package() -> Found {
     if let Some(path) = env::var_os(PYTHON_VARIABLE) {
         return Found::given(absolute(Path::new(&path)).filter(|path| has_package(path)));
     }
