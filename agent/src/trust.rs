@@ -36,6 +36,8 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
     let (mut here, mut links) = (PathBuf::from("/"), 0);
     while let Some(name) = left.pop_front() {
         if name == ".." {
+            // Others who can exchange what is left for a link decide where this leads.
+            check_left(&here, origin, own)?;
             here.pop();
             continue;
         }
@@ -129,16 +131,25 @@ fn check_entry(
 
 /// Checks a canonical path.
 fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
+    check_parts(path, false, origin, own)
+}
+
+/// Checks a canonical path of a directory in which nothing is used: its entries do not matter.
+fn check_left(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
+    check_parts(path, true, origin, own)
+}
+
+fn check_parts(path: &Path, is_left: bool, origin: Origin, own: &Path) -> Result<(), String> {
     // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
     let mut is_below_unmapped = false;
     for part in path.ancestors() {
         let found = fs::symlink_metadata(part).map_err(|it| format!("{}: {it}", part.display()))?;
         let is_unmapped = is_unmapped(found.uid());
         // In a sticky directory others may add entries but not replace existing ones.
-        let is_sticky =
-            found.is_dir() && found.mode() & STICKY != 0 && part != path && !is_below_unmapped;
+        let is_sticky = found.mode() & STICKY != 0 && !is_below_unmapped;
+        let may_add = found.is_dir() && if part == path { is_left } else { is_sticky };
         is_below_unmapped = is_unmapped;
-        check_entry(part, &found, is_sticky, origin, own)?;
+        check_entry(part, &found, may_add, origin, own)?;
     }
     Ok(())
 }
@@ -221,6 +232,22 @@ mod tests {
         symlink(&code, &link).unwrap();
         assert_eq!(resolved(&link), Ok(code.clone()));
         assert_eq!(resolved(&code.join("../link/..")), Ok(code.parent().unwrap().to_owned()));
+        // Others could exchange a directory that is left for a link.
+        let (shared, left) = (code.join("shared"), code.join("shared/left"));
+        fs::create_dir_all(&left).unwrap();
+        set_mode(&left, 0o777);
+        let through = left.join("../../../link");
+        assert_eq!(resolved(&through), Ok(code.clone()));
+        set_mode(&shared, 0o1777);
+        assert_eq!(resolved(&through), Ok(code));
+        if sys::effective_uid() == 0 {
+            chown(&left, Some(65534), None).unwrap();
+            let error = resolved(&through).unwrap_err();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+        }
+        set_mode(&shared, 0o777);
+        assert!(resolved(&through).is_err());
+        fs::remove_dir_all(&shared).unwrap();
         // In a directory to which others can write, it can have been moved there.
         set_mode(link.parent().unwrap(), 0o1777);
         let error = resolved(&link).unwrap_err();
