@@ -105,23 +105,40 @@ pub fn jobs_of(user: u32) -> Vec<RankedJob> {
 }
 
 fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
-    let may_be_wanted = |pid: u32| proc::owner(pid).is_some_and(&is_user);
     let all = proc::all().unwrap_or_default();
     let stats: HashMap<u32, Stat> =
         all.iter().filter_map(|&pid| Some((pid, Stat::read(pid).ok()?))).collect();
-    let all = all.into_iter().filter(|&pid| may_be_read(pid) && may_be_wanted(pid));
-    let ranks = environments(&all.collect::<Vec<u32>>());
-    let ranks = ranks.into_iter().filter_map(|(pid, it)| rank_of(pid, stats.get(&pid)?, it));
-    let ranks: BTreeMap<u32, RankProcess> = ranks.map(|it| (it.pid, it)).collect();
+    // Before the search: afterwards, a process may have ended, or its id be another one's.
+    let users = all.into_iter().filter(|&pid| may_be_read(pid));
+    let users = users.filter_map(|pid| Some((pid, proc::owner(pid)?)));
+    let users: BTreeMap<u32, u32> = users.filter(|(_, user)| is_user(*user)).collect();
+    let ranks = environments(&users.keys().copied().collect::<Vec<u32>>());
+    let ranks = ranks.into_iter().filter(|(pid, _)| {
+        let before = stats.get(pid).map(|it| it.start_ticks);
+        let now = Stat::read(*pid).ok().map(|it| it.start_ticks);
+        now == before && proc::owner(*pid) == users.get(pid).copied()
+    });
+    let ranks = ranks
+        .filter_map(|(pid, it)| Some((rank_of(pid, stats.get(&pid)?, it)?, *users.get(&pid)?)));
+    into_jobs(ranks.collect(), &stats)
+}
+
+/// The jobs of these ranks, each with its user.
+fn into_jobs(ranks: Vec<(RankProcess, u32)>, stats: &HashMap<u32, Stat>) -> Vec<RankedJob> {
+    let keys: BTreeMap<u32, (u32, String)> =
+        ranks.iter().map(|(it, user)| (it.pid, (it.rank, key(it, *user)))).collect();
     let is_helper = |it: &RankProcess| {
-        let mut above = ancestors(it.pid, &stats).filter_map(|pid| ranks.get(&pid));
-        above.any(|other| other.rank == it.rank && key(other) == key(it))
+        let own = keys.get(&it.pid);
+        ancestors(it.pid, stats).any(|pid| keys.get(&pid).is_some_and(|it| Some(it) == own))
     };
-    let mut jobs: BTreeMap<String, Vec<RankProcess>> = BTreeMap::new();
-    for it in ranks.values().filter(|it| !is_helper(it)) {
-        jobs.entry(key(it)).or_default().push(it.clone());
+    let mut jobs: BTreeMap<&str, (u32, Vec<RankProcess>)> = BTreeMap::new();
+    for (it, user) in ranks {
+        if let Some((_, key)) = keys.get(&it.pid).filter(|_| !is_helper(&it)) {
+            jobs.entry(key).or_insert((user, Vec::new())).1.push(it);
+        }
     }
-    let mut found: Vec<RankedJob> = jobs.into_values().flat_map(split).collect();
+    let jobs = jobs.into_values().flat_map(|(user, ranks)| split(ranks, user));
+    let mut found: Vec<RankedJob> = jobs.collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
 }
@@ -173,7 +190,7 @@ fn rank_of(pid: u32, stat: &Stat, environment: Environment) -> Option<RankProces
 
 /// What distinguishes jobs: the user, where the ranks meet, and the ids of launcher and batch system. Without any of it,
 /// the launcher's process.
-fn key(process: &RankProcess) -> String {
+fn key(process: &RankProcess, user: u32) -> String {
     const IDS: [&str; 7] = [
         "MASTER_ADDR",
         "MASTER_PORT",
@@ -190,7 +207,6 @@ fn key(process: &RankProcess) -> String {
         ids.join("\n")
     };
     // Another user, or another container, can choose the same variables.
-    let user = proc::owner(process.pid).unwrap_or(0);
     let network = network_of(process).unwrap_or_default();
     format!("{user}\n{network}\n{place}")
 }
@@ -206,8 +222,8 @@ fn network_of(process: &RankProcess) -> Option<String> {
     Some(network.to_string_lossy().into_owned())
 }
 
-/// Splits processes that cannot be of one job: a rank that occurs twice is one of each launcher.
-fn split(ranks: Vec<RankProcess>) -> Vec<RankedJob> {
+/// Splits processes of a user that cannot be of one job: a rank that occurs twice is one of each launcher.
+fn split(ranks: Vec<RankProcess>, user: u32) -> Vec<RankedJob> {
     let mut of_launcher: BTreeMap<u32, Vec<RankProcess>> = BTreeMap::new();
     let distinct: BTreeSet<u32> = ranks.iter().map(|it| it.rank).collect();
     let is_one = distinct.len() == ranks.len();
@@ -219,7 +235,6 @@ fn split(ranks: Vec<RankProcess>) -> Vec<RankedJob> {
         ranks.sort_by_key(|it| it.rank);
         let name = ranks.first().map(|it| name(&it.environment, it.parent)).unwrap_or_default();
         let id = if several { format!("{name}-{launcher}") } else { name };
-        let user = ranks.first().and_then(|it| proc::owner(it.pid)).unwrap_or(0);
         RankedJob { id, user, ranks }
     });
     jobs.collect()
@@ -259,10 +274,10 @@ mod tests {
     #[test]
     fn jobs_differ_by_where_their_ranks_meet() {
         let port = |port| process(7, 1, &[("RANK", "0"), ("MASTER_PORT", port)]);
-        assert_ne!(key(&port("29500")), key(&port("29501")));
-        assert_eq!(key(&port("29500")), key(&port("29500")));
+        assert_ne!(key(&port("29500"), 7), key(&port("29501"), 7));
+        assert_eq!(key(&port("29500"), 7), key(&port("29500"), 7));
         let alone = |parent| process(7, parent, &[("RANK", "0")]);
-        assert_ne!(key(&alone(1)), key(&alone(2)));
+        assert_ne!(key(&alone(1), 7), key(&alone(2), 7));
     }
 
     #[test]
@@ -275,26 +290,22 @@ mod tests {
             assert_eq!(network(own, address).as_ref(), Some(&here), "{address}");
         }
         assert_eq!(network(own, "10.0.0.7"), None);
-        let here = key(&process(own, 1, &[("RANK", "0"), ("MASTER_ADDR", "127.0.0.1")]));
+        let key_of = |pid| key(&process(pid, 1, &[("RANK", "0"), ("MASTER_ADDR", "::1")]), 7);
         // The namespace of a process that does not exist is unknown.
-        let unknown = key(&process(u32::MAX, 1, &[("RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]));
-        assert_ne!(here, unknown);
+        assert_ne!(key_of(own), key_of(u32::MAX));
     }
 
+    /// Also if one has ended since: its user is then still the one who started it.
     #[test]
     fn ranks_of_different_users_are_of_different_jobs() {
-        use std::os::unix::process::CommandExt;
-        if sys::user_id() != 0 {
-            return;
-        }
-        let mut other = std::process::Command::new("sleep").arg("60").uid(64_125).spawn().unwrap();
-        let rank = |pid| process(pid, 1, &[("RANK", "0"), ("MASTER_PORT", "29500")]);
-        let keys = [std::process::id(), std::os::unix::process::parent_id(), other.id()]
-            .map(|pid| key(&rank(pid)));
-        other.kill().unwrap();
-        other.wait().unwrap();
-        assert_eq!(keys[0], keys[1]);
-        assert_ne!(keys[0], keys[2]);
+        let rank = |pid, rank| process(pid, 1, &[("RANK", rank), ("MASTER_PORT", "29500")]);
+        let own = std::process::id();
+        let ended = u32::MAX;
+        let ranks = vec![(rank(own, "0"), 0), (rank(2, "1"), 0), (rank(ended, "2"), 64_125)];
+        let jobs: Vec<(u32, usize)> =
+            into_jobs(ranks, &HashMap::new()).iter().map(|it| (it.user, it.ranks.len())).collect();
+        assert_eq!(jobs.len(), 2, "{jobs:?}");
+        assert!(jobs.contains(&(0, 2)) && jobs.contains(&(64_125, 1)), "{jobs:?}");
     }
 
     #[test]
@@ -313,11 +324,11 @@ mod tests {
     fn repeated_ranks_are_of_two_launchers() {
         let rank =
             |pid, parent, rank| process(pid, parent, &[("RANK", rank), ("MASTER_PORT", "29500")]);
-        let one = split(vec![rank(10, 1, "0"), rank(11, 1, "1")]);
+        let one = split(vec![rank(10, 1, "0"), rank(11, 1, "1")], 7);
         assert_eq!(one.len(), 1);
         assert_eq!(one[0].id, "job-29500");
         let two =
-            split(vec![rank(10, 1, "0"), rank(11, 1, "1"), rank(12, 2, "0"), rank(13, 2, "1")]);
+            split(vec![rank(10, 1, "0"), rank(11, 1, "1"), rank(12, 2, "0"), rank(13, 2, "1")], 7);
         let ids: Vec<&str> = two.iter().map(|it| it.id.as_str()).collect();
         assert_eq!(ids, ["job-29500-1", "job-29500-2"]);
     }
