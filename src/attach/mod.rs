@@ -221,7 +221,7 @@ pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
     }
     directory.rename(UNFINISHED.as_ref(), directory, journal::FIRST.as_ref())?;
     for Dump { rank, contents } in &attached.dumps {
-        directory.publish(format!("flight_recorder_rank_{rank}").as_ref(), contents)?;
+        directory.replace(format!("flight_recorder_rank_{rank}").as_ref(), contents)?;
     }
     Ok(())
 }
