@@ -1,11 +1,27 @@
 //! Conversion of the content of a black box into the messages that its node sends.
 
-use ddp_doctor_agent::blackbox::{Frontier, GroupCreation, Identity, Item, ReadRecord, Seat};
+use std::path::Path;
+
+use ddp_doctor_agent::blackbox::{
+    Frontier, GroupCreation, Identity, Item, OpenError, ReadRecord, Reader, Seat,
+};
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use super::members;
+use crate::host::input_files;
+
+/// Opens a black box, like any other evidence.
+///
+/// # Errors
+///
+/// As [`input_files::open`] and [`Reader::of_file`].
+pub fn open(path: &Path) -> Result<Reader, OpenError> {
+    let opened = input_files::open(path);
+    let opened = opened.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    Reader::of_file(opened.into_inner(), path)
+}
 
 /// The message about the process of a box.
 #[must_use]

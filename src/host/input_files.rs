@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Take};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::files;
 pub use ddp_doctor_agent::files::reopen;
@@ -10,12 +12,23 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use crate::host::sys;
+
 /// First bytes of a file compressed with gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// First bytes of a file compressed with zstd.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Size of the buffers of [`decompressed`].
 const BUFFER: usize = 256 << 10;
+
+/// Whether files of other users are rejected.
+static ONLY_OWN: AtomicBool = AtomicBool::new(false);
+
+/// Rejects files of other users from now on, in this process. For evidence that the user did not name: whatever directory
+/// another user puts at its path in a race, its contents are not believed.
+pub fn accept_only_own() {
+    ONLY_OWN.store(true, Ordering::Relaxed);
+}
 
 /// Whether a file that begins with these bytes is compressed.
 #[must_use]
@@ -95,13 +108,18 @@ impl<R: BufRead> Read for Zstd<R> {
 
 /// Opens a regular file for reading: as many bytes as it has now, since a file that grows, or one of `/proc`, may
 /// have no end. Other files are rejected, before they are opened: opening a FIFO can block, and opening a device
-/// can have side effects. So is a path with a link of another user, who chooses where it leads.
+/// can have side effects. So is a path with a link of another user, who chooses where it leads, and after
+/// [`accept_only_own`] a file of another user.
 ///
 /// # Errors
 ///
 /// Fails if the file cannot be opened, or is rejected.
 pub fn open(path: &Path) -> io::Result<Take<File>> {
     let (opened, metadata) = files::regular(&reach(path)?, path)?;
+    if ONLY_OWN.load(Ordering::Relaxed) && metadata.uid() != sys::user_id() {
+        let why = format!("it belongs to user {}", metadata.uid());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     Ok(opened.take(metadata.len()))
 }
 

@@ -62,8 +62,14 @@ impl Description {
     pub fn of_original(dir: &Dir) -> Option<Self> {
         let metadata = dir.readable().and_then(|it| it.metadata()).ok()?;
         let run = Self::of_own(dir).ok().flatten()?;
-        let is_original = run.directory == Some(DirectoryIdentity::new(&metadata));
-        (is_original && metadata.mode() & 0o022 == 0).then_some(run)
+        (run.describes(dir) && metadata.mode() & 0o022 == 0).then_some(run)
+    }
+
+    /// Whether it was written for this directory, which is then not a copy.
+    #[must_use]
+    pub fn describes(&self, dir: &Dir) -> bool {
+        let metadata = dir.readable().and_then(|it| it.metadata());
+        metadata.is_ok_and(|it| self.directory == Some(DirectoryIdentity::new(&it)))
     }
 
     fn parse(description: io::Result<String>) -> io::Result<Option<Self>> {

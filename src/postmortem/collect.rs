@@ -13,6 +13,7 @@ use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
 use super::kind::{FileKind, is_named_log, is_packed, kind_of};
 use super::read_logs::{self, ReadLogs};
 use super::{Progress, Remark};
+use crate::evidence::blackbox;
 use crate::evidence::journal::{self, JournalError, Reader};
 use crate::host::boxes::BoxDir;
 use crate::host::input_files;
@@ -99,11 +100,11 @@ impl BoxFile {
     ///
     /// # Errors
     ///
-    /// As [`BoxReader::open`].
+    /// As [`blackbox::open`].
     pub(super) fn open(&self) -> Result<BoxReader, OpenError> {
-        let opened = BoxReader::open(&self.path);
+        let opened = blackbox::open(&self.path);
         match (&opened, &self.moved) {
-            (Err(error), Some(moved)) if is_gone(error) => BoxReader::open(moved),
+            (Err(error), Some(moved)) if is_gone(error) => blackbox::open(moved),
             _ => opened,
         }
     }
@@ -446,7 +447,7 @@ impl Collected {
         if !self.takes(path) {
             return;
         }
-        match BoxReader::open(path) {
+        match blackbox::open(path) {
             Ok(reader) => self.boxes.push(BoxFile {
                 path: path.to_owned(),
                 moved: kept.and_then(|kept| Some(kept.join(path.file_name()?))),

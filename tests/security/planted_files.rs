@@ -151,6 +151,33 @@ fn owner_file_moves_boxes_only_to_the_directory_that_its_run_had_opened() {
     assert_eq!(fs::read_to_string(run.join("boxes/1.2.x.box")).unwrap(), "box");
 }
 
+/// As when another user exchanges the run directory after its description was read.
+#[test]
+fn evidence_of_another_user_is_not_that_of_the_newest_run() {
+    let script = r#"
+        cd /mnt/home
+        victim ddp-doctor run --run-dir ddp-doctor-runs/own -- training 2 > /dev/null
+        all() {
+            for command in "status" "watch --once" "analyze" "analyze --format json"; do
+                victim ddp-doctor $command $1 2>&1 || echo "status $?"
+            done
+        }
+        echo "own: $(all)"
+        find ddp-doctor-runs/own -type f ! -name run.json -exec chown 65534 {} + -exec chmod 644 {} +
+        echo "theirs: $(all)"
+        echo "named: $(all ddp-doctor-runs/own)"
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    let (own, rest) = said.split_once("theirs: ").unwrap_or_else(|| panic!("{said}"));
+    let (theirs, named) = rest.split_once("named: ").unwrap_or_else(|| panic!("{said}"));
+    for believed in [own, named] {
+        assert!(believed.contains("2 ranks") && !believed.contains("status 3"), "{said}");
+    }
+    assert_eq!(theirs.matches("status 3").count(), 4, "{said}");
+    assert!(theirs.contains("it belongs to user 65534"), "{said}");
+}
+
 /// The mode of a directory does not show everybody who can write to it, such as those whom an access control list
 /// admits.
 #[test]

@@ -90,6 +90,43 @@ fn run_directory_of_others_chooses_no_host_to_connect_to() {
     assert_eq!(said.matches("status 3").count(), 6, "{said}");
 }
 
+/// The same without TARGET: a copy that claims to be running now, and to be the newest run, is not a run of this user.
+#[test]
+fn copied_run_directory_is_not_the_newest_run() {
+    let script = r#"
+        cd /mnt/home
+        victim ddp-doctor run -- training 2 > /dev/null
+        victim mkdir ddp-doctor-runs/copy
+        echo '{"job": "forged", "host": "'$(uname -n)'", "boot_id": "'$(cat /proc/sys/kernel/random/boot_id)'",
+            "pid": '$$', "start_ticks": '$(cut -d " " -f 22 /proc/$$/stat)', "coordinator": "192.0.2.1:9",
+            "started_at": "2200-01-01T00:00:00.000Z", "directory": {"inode": 1, "created_unix_ns": 1}}' \
+            > ddp-doctor-runs/copy/run.json
+        chown 64126:64126 ddp-doctor-runs/copy/run.json
+        export DDP_DOCTOR_TOKEN=0123456789abcdef01
+        for command in "status" "watch --once" "dump" "analyze"; do
+            echo "$command: $(victim timeout 10 ddp-doctor $command 2>&1)" || true
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(!said.contains("192.0.2.1") && !said.contains("forged"), "{said}");
+    assert!(said.contains("status: job training-"), "{said}");
+}
+
+#[test]
+fn owner_of_a_run_is_stated_once() {
+    let script = r#"
+        cd /mnt/theirs
+        attacker env HOME=/mnt/theirs ddp-doctor run --run-dir run -- sleep 60 &
+        until_exists /mnt/theirs/run/run.json
+        echo "said: $(ddp-doctor status run 2>&1)" || true
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    let (_, status) = said.split_once("said: ").unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(status.matches("belongs to user 65534").count(), 1, "{said}");
+}
+
 #[test]
 fn attach_needs_no_directory_that_another_user_has_made() {
     let script = r#"

@@ -18,6 +18,7 @@ use crate::cli::options::{Access, Global};
 use crate::cli::output::{output, say};
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
+use crate::evidence::values::cut;
 use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
@@ -29,6 +30,11 @@ use crate::report::json;
 use crate::report::text::plain;
 use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
+
+/// Maximum number of jobs that a message names.
+const MAX_LISTED: usize = 8;
+/// Maximum length of the id of a job in a message, in bytes.
+const MAX_ID: usize = 96;
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -193,22 +199,30 @@ impl Attach {
             ),
             [_] => {}
             _ if self.all => {}
-            jobs => {
-                let name = |it: &RankedJob| {
-                    let is_own = it.user == sys::user_id();
-                    let owner =
-                        if is_own { String::new() } else { format!(", of user {}", it.user) };
-                    format!("{} ({} ranks{owner})", it.id, it.ranks.len())
-                };
-                let ids: Vec<String> = jobs.iter().map(name).collect();
-                bail!(
-                    "several jobs run on this host: {}. Choose one by --job ID, or read --all",
-                    ids.join(", ")
-                )
-            }
+            jobs => bail!(
+                "several jobs run on this host: {}. Choose one by --job ID, or read --all",
+                list(jobs, sys::user_id())
+            ),
         }
         Ok(jobs)
     }
+}
+
+/// Names jobs, those of this user first. Another user may run any number of them, with ids of any length.
+fn list(jobs: &[RankedJob], user: u32) -> String {
+    let (own, others): (Vec<&RankedJob>, Vec<&RankedJob>) =
+        jobs.iter().partition(|job| job.user == user);
+    let name = |job: &&RankedJob| {
+        let id = plain(cut(&job.id, MAX_ID));
+        let owner =
+            if job.user == user { String::new() } else { format!(", of user {}", job.user) };
+        format!("{id} ({} ranks{owner})", job.ranks.len())
+    };
+    let mut listed: Vec<String> = own.iter().chain(&others).take(MAX_LISTED).map(name).collect();
+    if jobs.len() > MAX_LISTED {
+        listed.push(format!("and {} more", jobs.len() - MAX_LISTED));
+    }
+    listed.join(", ")
 }
 
 /// Answer the questions of an `attach` of root about processes of other users
@@ -354,6 +368,17 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_of_another_user_do_not_hide_the_own_one() {
+        let job = |id: String, user| RankedJob { id, user, ranks: Vec::new() };
+        let theirs = (0..600).map(|at| job(format!("{at}\n{}", "x".repeat(900)), 7));
+        let jobs: Vec<RankedJob> = theirs.chain([job("own".into(), 3)]).collect();
+        let listed = list(&jobs, 3);
+        assert!(listed.starts_with("own (0 ranks), "), "{listed}");
+        assert!(listed.ends_with(", and 593 more"), "{listed}");
+        assert!(listed.len() < 8 * 200 && !listed.contains('\n'), "{listed}");
+    }
 
     #[test]
     fn only_the_first_task_on_a_host_reads() {

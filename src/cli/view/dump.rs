@@ -27,6 +27,8 @@ use crate::transport::{self, document};
 
 /// Time limit for the coordinator's answer: longer than its nodes have.
 const MAX_ANSWER: Duration = Duration::from_secs(30);
+/// Maximum size of a dump, in bytes: 32 KiB for each of 16 384 ranks.
+const MAX_DUMP: usize = 512 << 20;
 
 /// Print the current stack of every rank of a running job.
 ///
@@ -80,6 +82,7 @@ impl ShowStacks {
                 }
                 None => {
                     let mut live = Live::find(self.target.as_deref(), &self.access.credentials())?;
+                    live.state_other_owner();
                     if let Some(job) = &self.job {
                         live.job.clone_from(job);
                     }
@@ -164,8 +167,32 @@ async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
     let first =
         first.with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
     let mut dump: Dump = document::decode(&first).map_err(refused)?;
+    let mut left = MAX_DUMP;
     while let Some(process) = stream.message().await.map_err(refused)? {
+        take(&mut left, &process)
+            .with_context(|| format!("the coordinator at {}", live.address))?;
         dump.processes.push(document::decode(&process).map_err(refused)?);
     }
     Ok(dump::grouped(dump))
+}
+
+/// Takes the bytes of a process from those that are left: another user may have made the coordinator.
+fn take(left: &mut usize, process: &v1::Document) -> anyhow::Result<()> {
+    let rest = left.checked_sub(process.json.len().max(1));
+    *left = rest.with_context(|| format!("it sent more than {} MiB of stacks", MAX_DUMP >> 20))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_of_a_coordinator_is_limited() {
+        let process = |bytes| v1::Document { json: vec![b' '; bytes] };
+        let mut left = 10;
+        assert!(take(&mut left, &process(4)).is_ok() && take(&mut left, &process(6)).is_ok());
+        let error = take(&mut left, &process(0)).unwrap_err().to_string();
+        assert!(error.contains("more than 512 MiB of stacks"), "{error}");
+    }
 }

@@ -13,6 +13,7 @@ use crate::cli::output::say;
 use crate::diagnosis::words::{Ranks, begin, number};
 use crate::host::boxes::BoxDir;
 use crate::host::files::{self, Dir};
+use crate::host::input_files;
 use crate::host::names;
 use crate::host::private;
 use crate::host::run_description::Description;
@@ -41,7 +42,7 @@ impl Target {
     /// or not.
     pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
-            let dirs = run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS));
+            let dirs = default_run_dirs();
             if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
                 && newest(&dirs).is_none()
             {
@@ -68,8 +69,11 @@ impl Target {
         credentials: &Credentials,
     ) -> anyhow::Result<Self> {
         let mut target = Self::find(target, credentials)?;
-        if let (Self::Live(live, _), Some(job)) = (&mut target, job) {
-            job.clone_into(&mut live.job);
+        if let Self::Live(live, _) = &mut target {
+            live.state_other_owner();
+            if let Some(job) = job {
+                job.clone_into(&mut live.job);
+            }
         }
         Ok(target)
     }
@@ -167,8 +171,7 @@ impl Live {
     /// the environment.
     pub(super) fn find(target: Option<&str>, credentials: &Credentials) -> anyhow::Result<Self> {
         let Some(target) = target else {
-            let shared_memory = Path::new(private::SHARED_MEMORY);
-            let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
+            let found = newest(&default_run_dirs());
             // Jobs that `run` did not start report to a standing coordinator.
             return match (found, std::env::var(environment::COORDINATOR)) {
                 (None, Ok(address)) => Self::find(Some(&address), credentials),
@@ -186,8 +189,15 @@ impl Live {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
         let address = Address::parse(target, credentials)?;
-        state_other_owner(&address);
         Ok(Self { address, job: String::new() })
+    }
+
+    /// States to root whose coordinator it uses.
+    pub(super) fn state_other_owner(&self) {
+        let address = &self.address;
+        if let Some(owner) = address.other_owner() {
+            say(format_args!("{address} belongs to user {owner}"));
+        }
     }
 }
 
@@ -218,7 +228,6 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
         .and_then(|it| Ok(it.status()?.owner()))
         .with_context(|| format!("cannot read {shown}"))?;
     let live = live(run, owner, credentials)?;
-    live.iter().for_each(|it| state_other_owner(&it.address));
     live.with_context(|| {
         format!(
             "the run in {shown} has no coordinator; ddp-doctor analyze {shown} shows its diagnosis"
@@ -235,17 +244,14 @@ fn live(run: Description, owner: u32, credentials: &Credentials) -> anyhow::Resu
     Ok(Some(Live { address, job: run.job }))
 }
 
-/// States to root whose coordinator it uses.
-fn state_other_owner(address: &Address) {
-    if let Some(owner) = address.other_owner() {
-        say(format_args!("{address} belongs to user {owner}"));
-    }
-}
-
-/// The run in a directory, if this user made both.
+/// The run in a directory, if this user made both, and the directory is not a copy: the description in a downloaded one
+/// is somebody else's.
 fn own_run(dir: &Path) -> Option<Description> {
     let dir = dir.to_owned();
-    let read = move || Description::of_own(&Dir::open_own(&dir).ok()?).ok()?;
+    let read = move || {
+        let dir = Dir::open_own(&dir).ok()?;
+        Description::of_own(&dir).ok()?.filter(|run| run.describes(&dir))
+    };
     sys::within(MAX_READ, read)?
 }
 
@@ -288,10 +294,17 @@ fn no_run(is: &str) -> String {
 
 /// The directory of the newest run of this user on this machine.
 pub(in super::super) fn newest_run() -> anyhow::Result<PathBuf> {
-    let dirs = run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS));
-    let runs = dirs.into_iter().filter_map(|dir| Some((own_run(&dir)?.started_at, dir)));
+    let runs =
+        default_run_dirs().into_iter().filter_map(|dir| Some((own_run(&dir)?.started_at, dir)));
     let newest = runs.max_by_key(|(started, _)| started.unwrap_or_default());
     newest.map(|(_, dir)| dir).with_context(|| no_run("found"))
+}
+
+/// Directories in which runs of this user may be, for commands without TARGET. Of what is read from them afterwards, only
+/// files of this user count: in a folder of another user, that user can exchange a run directory at any time.
+fn default_run_dirs() -> Vec<PathBuf> {
+    input_files::accept_only_own();
+    run_dirs(Path::new(private::SHARED_MEMORY), Path::new(names::RUNS))
 }
 
 /// Directories in which runs of this user may be active. Those of other users are left out when they are opened.
@@ -315,6 +328,7 @@ fn own_entries(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::names::DirectoryIdentity;
     use crate::host::proc;
     use crate::host::sys;
 
@@ -326,9 +340,21 @@ mod tests {
             "job": name, "host": sys::host_name(), "boot_id": proc::boot_id(), "pid": pid,
             "start_ticks": start_ticks, "coordinator": format!("127.0.0.1:{started}"),
             "started_at": Timestamp(started * 1_000_000_000),
+            "directory": DirectoryIdentity::new(&dir.metadata().unwrap()),
         });
         std::fs::write(dir.join(names::DESCRIPTION), it.to_string()).unwrap();
         dir
+    }
+
+    #[test]
+    fn copy_of_a_run_directory_is_not_a_run_of_this_user() {
+        let place = tempfile::tempdir().unwrap();
+        let original = run(place.path(), "original", std::process::id(), 1);
+        let copy = place.path().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(original.join(names::DESCRIPTION), copy.join(names::DESCRIPTION)).unwrap();
+        assert_eq!(own_run(&original).unwrap().job, "original");
+        assert!(own_run(&copy).is_none());
     }
 
     #[test]
