@@ -4,7 +4,7 @@
 //! `frames` its line. `backends` states how the calls of a backend are executed.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -334,14 +334,22 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Room {
     entries: AtomicUsize,
+    bytes: AtomicU64,
     /// Lists of members: every dump of a job has that of the group of all ranks.
     members: Mutex<HashSet<Arc<[u32]>>>,
 }
 
 impl Room {
-    /// Room for this many entries.
-    pub(super) fn new(entries: usize) -> Self {
-        Self { entries: AtomicUsize::new(entries), members: Mutex::default() }
+    /// Room for this many entries and bytes.
+    pub(super) fn new(entries: usize, bytes: u64) -> Self {
+        let (entries, bytes) = (AtomicUsize::new(entries), AtomicU64::new(bytes));
+        Self { entries, bytes, members: Mutex::default() }
+    }
+
+    /// Takes room for bytes that were read. Returns whether there was room.
+    pub(super) fn take_bytes(&self, count: u64) -> bool {
+        let rest = |left: u64| left.checked_sub(count);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
     }
 
     /// A list of members, stored once for all dumps.

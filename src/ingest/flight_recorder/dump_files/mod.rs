@@ -1,7 +1,8 @@
 //! Finds dumps in files: plain, compressed, or in an archive (`archive`). Logs in an archive are read as well.
 
+use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +24,14 @@ const MAX_BYTES: u64 = 128 << 20;
 const MAX_ENTRIES: usize = 1 << 25;
 /// Maximum size of an archive, decompressed.
 const MAX_ARCHIVE: u64 = 4 << 30;
+/// Maximum number of bytes of all files, decompressed: holes and compression do not multiply the time.
+const MAX_ALL: u64 = 64 << 30;
+/// What a file contains, members of an archive included, is read up to this many times its size …
+const MAX_EXPANSION: u64 = 256;
+/// … or up to this many bytes, whatever its size.
+const MIN_EXPANDED: u64 = 16 << 20;
+/// Number of bytes that are read at once.
+const PART: u64 = 1 << 20;
 
 /// A dump and the file that contains it.
 #[derive(Debug)]
@@ -60,7 +69,7 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
     progress.found(paths.len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let room = Room::new(MAX_ENTRIES);
+    let room = Room::new(MAX_ENTRIES, MAX_ALL);
     let done: Mutex<Vec<(usize, Contents)>> = Mutex::new(Vec::new());
     let work = || {
         while let Some((at, path)) = {
@@ -86,13 +95,17 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
 
 /// Reads the dumps of one file.
 fn read(path: &Path, room: &Room) -> Contents {
-    let mut reader = Reader { contents: Contents::default(), room };
+    let mut contents = Contents::default();
     let opened = input_files::open(path);
     let result = opened.and_then(|file| {
         let written = since_epoch(file.get_ref());
-        read_stream(path, file, written, &mut reader)
+        let expanded = file.limit().saturating_mul(MAX_EXPANSION).max(MIN_EXPANDED);
+        let bytes = &Bytes { of_file: Cell::new(expanded), of_all: room };
+        let mut reader = Reader { contents: Contents::default(), room, bytes };
+        let result = read_stream(path, file, written, &mut reader);
+        contents = reader.contents;
+        result
     });
-    let mut contents = reader.contents;
     if let Err(error) = result {
         let text = format!("it cannot be read as a Flight Recorder dump: {error}");
         contents.unreadable.push((path.to_owned(), text));
@@ -105,6 +118,13 @@ struct Reader<'a> {
     contents: Contents,
     /// Room for the entries of all dumps.
     room: &'a Room,
+    bytes: &'a Bytes<'a>,
+}
+
+/// The bytes that may still be read, decompressed.
+struct Bytes<'a> {
+    of_file: Cell<u64>,
+    of_all: &'a Room,
 }
 
 /// When a file was last changed, in nanoseconds since the Unix epoch.
@@ -120,7 +140,8 @@ fn read_stream(
     written: Option<u64>,
     reader: &mut Reader<'_>,
 ) -> io::Result<()> {
-    let mut stream = input_files::decompressed(file)?;
+    let mut stream =
+        BufReader::new(Counted { stream: input_files::decompressed(file)?, bytes: reader.bytes });
     // The first bytes remain to be read.
     if archive::is_archive(stream.fill_buf()?) {
         return archive::read(path, stream.take(MAX_ARCHIVE), reader);
@@ -130,16 +151,55 @@ fn read_stream(
     Ok(())
 }
 
-/// Reads a stream to its end. Returns why it ends too early, if it does.
+/// A stream whose bytes are limited.
+struct Counted<'a, R> {
+    stream: R,
+    bytes: &'a Bytes<'a>,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        let Some(left) = self.bytes.of_file.get().checked_sub(count as u64) else {
+            let text = format!("it expands to more than {MAX_EXPANSION} times its size");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+        };
+        self.bytes.of_file.set(left);
+        if self.bytes.of_all.take_bytes(count as u64) {
+            return Ok(count);
+        }
+        let text = format!("{} GiB of dumps were read before it", MAX_ALL >> 30);
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
+    }
+}
+
+/// Reads a stream to its end, or to the first zero byte of a text. Returns why it ends too early, if it does.
 fn read_bytes(stream: impl Read, limit: u64) -> io::Result<(Vec<u8>, Option<String>)> {
     let mut bytes = Vec::new();
-    let result = stream.take(limit + 1).read_to_end(&mut bytes);
+    let mut stream = stream.take(limit + 1);
+    let mut first = None;
+    let result = loop {
+        let before = bytes.len();
+        let read = (&mut stream).take(PART).read_to_end(&mut bytes);
+        let part = &bytes[before..];
+        first = first.or_else(|| part.trim_ascii_start().first().copied());
+        // JSON has no zero bytes: what follows is a hole.
+        let is_text = first == Some(b'{');
+        if let Some(at) = part.iter().position(|&byte| is_text && byte == 0) {
+            bytes.truncate(before + at);
+            break Ok(0);
+        }
+        if !matches!(read, Ok(1..)) {
+            break read;
+        }
+    };
     if bytes.len() as u64 > limit {
         let text = format!("it has more than {} MiB, more than any dump", limit >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     match result {
         Ok(_) => Ok((bytes, None)),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Err(error),
         // A compressed file that is damaged or was cut off: the beginning is there.
         Err(error) if !bytes.is_empty() => Ok((bytes, Some(error.to_string()))),
         Err(error) => Err(error),
@@ -166,6 +226,7 @@ impl Reader<'_> {
         };
         let (bytes, cut) = if input_files::is_compressed(&bytes) {
             let inner = input_files::decompressed(&bytes[..]);
+            let inner = inner.map(|stream| Counted { stream, bytes: self.bytes });
             match inner.and_then(|inner| read_bytes(inner, MAX_BYTES)) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
                 Err(error) => return self.unreadable(path, error.to_string()),

@@ -19,7 +19,7 @@ use crate::ingest::{Observer, Progress};
 
 /// Reads a dump, with room for its entries.
 fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {
-    super::parse(bytes, damage, &Room::new(1 << 20))
+    super::parse(bytes, damage, &Room::new(1 << 20, u64::MAX))
 }
 
 /// Writes the opcodes that PyTorch's pickler writes.
@@ -235,7 +235,7 @@ fn entries_of_all_dumps_are_limited() {
     let entry =
         r#"{"profiling_name":"nccl:barrier","process_group":["0",""],"collective_seq_id":1}"#;
     let text = format!("{{\"entries\":[{}]}}", [entry; 1000].join(","));
-    let room = Room::new(1500);
+    let room = Room::new(1500, u64::MAX);
     let dumps = [0, 1, 2].map(|_| super::parse(text.clone().into(), None, &room).unwrap());
     let counts = dumps.each_ref().map(|it| it.entries.len());
     // The room of its only kind of call is that of entries, in both dumps.
@@ -249,7 +249,7 @@ fn dumps_share_equal_lists_of_members() {
     let text = |ranks: &str| {
         format!(r#"{{"pg_config":{{"0":{{"desc":"w","ranks":"{ranks}"}}}},"entries":[]}}"#)
     };
-    let room = Room::new(1);
+    let room = Room::new(1, u64::MAX);
     let members = ["[0, 1, 2]", "[0, 1, 2]", "[0, 1]"].map(|ranks| {
         let dump = super::parse(text(ranks).into(), None, &room).unwrap();
         Arc::clone(&dump.groups["0"].members)
@@ -434,7 +434,48 @@ fn compression_bombs_are_errors() {
     {
         let (dumps, messages) = in_file(&bytes);
         assert!(dumps.is_empty());
-        assert!(messages[0].contains("more than 128 MiB"), "{messages:?}");
+        let is_limited =
+            |it: &String| it.contains("more than 128 MiB") || it.contains("more than 256 times");
+        assert!(messages.iter().any(is_limited), "{messages:?}");
+    }
+}
+
+#[test]
+fn members_of_an_archive_share_the_limit_of_its_size() {
+    let begin = [&b"{\"entries\": ["[..], &vec![b' '; 5 << 20]].concat();
+    let packed = gzip(&begin);
+    let members: Vec<(&str, &[u8])> = ["_dump_0.gz"; 8].map(|name| (name, &packed[..])).into();
+    let archive = gzip(&tar(&members));
+    assert!(archive.len() < 64 << 10, "{}", archive.len());
+    let (dumps, messages) = in_file(&archive);
+    assert_eq!(dumps.len(), 3, "15 MiB of 16");
+    assert!(messages[0].contains("more than 256 times"), "{messages:?}");
+}
+
+#[test]
+fn hole_in_a_text_is_not_read() {
+    let begin = br#"{"version": "2.9", "entries": [{"record_id": 0}, "#;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), begin).unwrap();
+    file.as_file().set_len(200 << 20).unwrap();
+    let room = Room::new(1 << 20, 3 << 20);
+    let contents = super::read(file.path(), &room);
+    assert_eq!(contents.unreadable, []);
+    let cut = contents.dumps[0].dump.cut.clone();
+    assert_eq!(cut, Some(format!("it ends after {} bytes", begin.len())));
+}
+
+#[test]
+fn bytes_of_all_dumps_are_limited() {
+    let dump = pickled();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for bytes in [dump.clone(), gzip(&dump)] {
+        std::fs::write(file.path(), bytes).unwrap();
+        let room = Room::new(1 << 20, dump.len() as u64 * 2 - 1);
+        assert_eq!(super::read(file.path(), &room).dumps.len(), 1);
+        let second = super::read(file.path(), &room);
+        assert!(second.dumps.is_empty(), "{second:?}");
+        assert!(second.unreadable[0].1.contains("64 GiB of dumps were read"), "{second:?}");
     }
 }
 

@@ -180,7 +180,8 @@ mod tests {
                     "name": "pair", "desc": "pg", "ranks": format!("[{}, {}]", pair.0, pair.1),
                 },
             }});
-            let dump = parse(dump.to_string().into_bytes(), None, &Room::new(1 << 20)).unwrap();
+            let dump =
+                parse(dump.to_string().into_bytes(), None, &Room::new(1 << 20, u64::MAX)).unwrap();
             let path = format!("trace_rank_{rank}").into();
             contents.dumps.push(Found { path, dump });
         }
