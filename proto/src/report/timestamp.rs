@@ -60,8 +60,12 @@ impl std::str::FromStr for Timestamp {
         }
         let days =
             days_from_civil(number(0..4)? as i64, number(5..7)? as i64, number(8..10)? as i64);
-        let seconds = days as u64 * 86_400 + number(11..13)? * 3600 + number(14..16)? * 60;
-        Ok(Self(((seconds + number(17..19)?) * 1000 + number(20..23)?) * 1_000_000))
+        // No field has more than four digits: none of these overflows.
+        let days = u64::try_from(days).ok().ok_or_else(wrong)?;
+        let seconds = days * 86_400 + number(11..13)? * 3600 + number(14..16)? * 60;
+        let millis = (seconds + number(17..19)?) * 1000 + number(20..23)?;
+        // 64 bits reach to the year 2554.
+        millis.checked_mul(1_000_000).map(Self).ok_or_else(wrong)
     }
 }
 
@@ -122,5 +126,12 @@ mod tests {
         }
         assert!("yesterday".parse::<Timestamp>().is_err());
         assert!("2024-02-29T00:00:00.0000".parse::<Timestamp>().is_err());
+        let last = Timestamp(u64::MAX).to_string();
+        assert_eq!(last.parse::<Timestamp>().unwrap().to_string(), last);
+        for never in
+            ["9999-01-01T00:00:00.000Z", "1969-12-31T23:59:59.999Z", "0000-01-01T00:00:00.000Z"]
+        {
+            assert!(never.parse::<Timestamp>().is_err(), "{never}");
+        }
     }
 }
