@@ -25,7 +25,7 @@ pub(super) fn check_contradiction(a: &JoinFact, b: &JoinFact) -> Result<(), Reje
     ensure(contradict, Rejection::CallsMatch)
 }
 
-/// Two processes of one world with different values of a setting that must be equal, or with one
+/// Two processes that expect one world of a known size, with different values of a setting that must be equal, or with one
 /// GPU that they must not share.
 pub(super) fn check_settings(
     (a, of_a): (&JoinFact, &SettingFact),
@@ -34,7 +34,8 @@ pub(super) fn check_settings(
     let is_its = |setting: &SettingFact, process: &JoinFact| {
         (setting.rank, setting.pid) == (process.rank, process.pid) && setting.host == process.host
     };
-    let is_one_world = may_meet(a, b) && is_one_place(a, b) && a.rank != b.rank;
+    let is_one_size = a.world_size.is_some() && a.world_size == b.world_size;
+    let is_one_world = may_meet(a, b) && is_one_place(a, b) && a.rank != b.rank && is_one_size;
     ensure(is_one_world && is_its(of_a, a) && is_its(of_b, b), Rejection::NotOneWorld)?;
     let (value, other) = (&of_a.value, &of_b.value);
     let contradict = of_a.name == of_b.name
@@ -254,6 +255,10 @@ mod tests {
         assert_eq!(settings(loopbacks, "nccl", values), of_others);
         let one_rank = ["0/2 node:29500 nccl", "0/2 node:29500 nccl"];
         assert_eq!(settings(one_rank, "nccl", values), of_others);
+        for (one, other) in [("2", "3"), ("2", "?"), ("?", "?")] {
+            let (first, second) = (format!("0/{one} n:1 nccl"), format!("1/{other} n:1 nccl"));
+            assert_eq!(settings([&first, &second], "nccl", values), of_others, "{one} {other}");
+        }
     }
 
     #[test]
