@@ -535,3 +535,36 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
     stage.engine.handle_timeout(stage.now);
     stage.look();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_a_job_share_one_limit_of_memory() {
+        let tables = Arc::new(Memory::new(64 << 10));
+        let mut rejected = Vec::new();
+        for number in 0..2 {
+            let node = Node {
+                hello: v1::Hello::default(),
+                journal: None,
+                boxes: Vec::new(),
+                no_boxes: Vec::new(),
+                gaps: Vec::new(),
+            };
+            let mut part = Part::new(number, node, &tables, &mut Vec::new());
+            let joined = v1::ProcessJoined { process: 1, ..v1::ProcessJoined::default() };
+            let group = v1::GroupDefined {
+                process: 1,
+                id: 1,
+                members: (0..4000).collect(),
+                ..v1::GroupDefined::default()
+            };
+            let kinds = [Kind::ProcessJoined(joined), Kind::GroupDefined(group)];
+            let events = kinds.map(|kind| v1::Event { kind: Some(kind) }).into();
+            part.decoder.decode(v1::Report { events, ..v1::Report::default() }, &mut Vec::new());
+            rejected.push((part.decoder.rejected(), part));
+        }
+        assert_eq!((rejected[0].0, rejected[1].0), (0, 1));
+    }
+}

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::postmortem;
@@ -286,6 +286,24 @@ fn mutated_journals_never_panic() {
     }
     all.extend(seeds("tests/fuzz", &[".ddpj"]));
     fuzz("journal", all);
+}
+
+/// What once revealed a fault, as it was then.
+#[test]
+fn earlier_inputs_neither_panic_nor_hang() {
+    let mut paths = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz"), &mut paths);
+    assert!(!paths.is_empty());
+    for path in paths {
+        let (sender, done) = mpsc::channel();
+        let input = path.clone();
+        std::thread::spawn(move || {
+            drop(postmortem::analyze(&[input]));
+            sender.send(()).ok();
+        });
+        let end = done.recv_timeout(2 * HANG);
+        assert!(end.is_ok(), "{}: {end:?}", path.display());
+    }
 }
 
 #[test]
