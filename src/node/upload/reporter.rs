@@ -159,12 +159,10 @@ fn take_over(
     let us = std::process::id();
     let own = (us, proc::Stat::read(us).map_or(0, |it| it.start_ticks));
     let mut ended_since = None;
-    let lock = |directory: &&Path| Following::begin_in(directory, FollowedBy::Reporter, known).ok();
     let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
     let is_followed = || first.claimed_by().is_some_and(|(pid, start)| proc::is_alive(pid, start));
     loop {
-        // The first directory that can be locked, the same for all ranks of the launch.
-        let following = directories.iter().find_map(lock);
+        let following = lock_first(directories, known);
         if is_followed() {
             return None;
         }
@@ -184,6 +182,16 @@ fn take_over(
         }
         std::thread::sleep(CHECK_INTERVAL);
     }
+}
+
+/// Locks the first directory that can be locked, the same for all ranks of the launch; `Some(None)`: another
+/// process holds its lock.
+fn lock_first(directories: &[&Path], known: &KnownDirectories) -> Option<Option<Following>> {
+    directories.iter().find_map(|directory| {
+        // If the directories before it are full, a later rank creates it, and its reporter locks it.
+        drop(Dir::ensure_own(directory));
+        Following::begin_in(directory, FollowedBy::Reporter, known).ok()
+    })
 }
 
 fn follow(
@@ -351,4 +359,27 @@ fn log_in(directory: Dir) -> UserLog {
         writeln!(file, "{} {line}", Timestamp::now())
     };
     UserLog::new(move |line| drop(append(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn launch_has_one_lock_if_its_preferred_directory_cannot_be_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (preferred, other) = (folder.path().join("preferred"), folder.path().join("other"));
+        // A directory in place of the lock file, which a directory for everybody needs.
+        fs::create_dir_all(preferred.join("followed")).unwrap();
+        fs::set_permissions(&preferred, fs::Permissions::from_mode(0o777)).unwrap();
+        let known = KnownDirectories::default();
+        let directories = [preferred.as_path(), other.as_path()];
+        let first = lock_first(&directories, &known);
+        assert!(matches!(first, Some(Some(_))));
+        assert!(matches!(lock_first(&directories, &known), Some(None)));
+        assert_eq!(Following::found(&other), Some(FollowedBy::Reporter));
+    }
 }
