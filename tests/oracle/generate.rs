@@ -171,7 +171,8 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
     if own.is_empty() {
         return false;
     }
-    let steps = &mut program.threads[random.pick(&own)].steps;
+    let thread = &mut program.threads[random.pick(&own)];
+    let (number, steps) = (thread.number, &mut thread.steps);
     let at = random.below(steps.len());
     match random.below(10) {
         0 | 1 => {
@@ -257,6 +258,8 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
                 End::Stops,
                 End::Sleeps,
             ]);
+            // In Python an exception ends the process only if it leaves the main thread.
+            let end = if end == End::Raises && number != 1 { End::Fails } else { end };
             steps.insert(at, Step::End(end));
             steps.truncate(at + 1);
             true
