@@ -179,6 +179,14 @@ fn call_that_frames_name_needs_no_counts() {
 }
 
 #[test]
+fn sleeping_rank_is_named_without_counts_if_the_others_wait_at_one_line() {
+    let waits = |line| Recorded(Main::Polls(0.9), Some(ON_DEVICE), line, (0, 0));
+    let asleep = || Recorded(Main::Sleeps(60.0, "hrtimer_nanosleep"), None, 28, (0, 0));
+    assert_eq!(found(&[waits(38), asleep(), waits(38)], None), stuck_outside(1));
+    assert_eq!(found(&[waits(38), asleep(), waits(40)], None), nothing());
+}
+
+#[test]
 fn ranks_that_all_poll_are_not_accused() {
     let polls =
         |share, frame, line, count| Recorded(Main::Polls(share), Some(frame), line, (count, 0));

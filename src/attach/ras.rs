@@ -16,7 +16,7 @@ use super::environment::Environment;
 use super::outside::{self, Question};
 use crate::host::proc;
 use crate::host::sys;
-use crate::node::stack_reader::maps;
+use crate::node::stack_reader::maps::{self, Loaded};
 
 mod listener;
 
@@ -95,11 +95,19 @@ pub(super) fn version_of(pid: u32) -> Option<Version> {
     version_in(pid)
 }
 
-/// The version of NCCL in a process: from the name of its file, or from the Python package that contains it.
+/// The version of NCCL in a process; `None` if it is unknown, or there are several.
 #[must_use]
 pub fn version_in(pid: u32) -> Option<Version> {
     let images = maps::images(pid).ok()?;
-    let library = images.iter().find(|it| it.file_name().starts_with("libnccl.so"))?;
+    let libraries = images.iter().filter(|it| it.file_name().starts_with("libnccl.so"));
+    let mut versions = libraries.map(|it| version_of_file(pid, it));
+    let first = versions.next()??;
+    versions.all(|it| it == Some(first)).then_some(first)
+}
+
+/// The version of an NCCL that a process has loaded: from the name of its file, or from the Python package that
+/// contains it.
+fn version_of_file(pid: u32, library: &Loaded) -> Option<Version> {
     let of_name = library.file_name().strip_prefix("libnccl.so.").and_then(version);
     of_name.or_else(|| {
         // …/site-packages/nvidia/nccl/lib/libnccl.so.2, as the process sees it.

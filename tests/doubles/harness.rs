@@ -22,7 +22,7 @@ const C: [&str; 8] = [
 
 /// The directory of the doubles.
 pub(crate) struct Doubles {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl Doubles {

@@ -128,8 +128,10 @@ impl Model {
         let mut target = None;
         if let Some((group_id, rank)) = member {
             let group = &mut self.groups[group_id.0 as usize];
-            if call.op.is_collective() && call.seq > 0 {
-                let process = &self.processes[&id];
+            let process = &self.processes[&id];
+            // Stacks do not name the operation of every wait.
+            let is_unnamed = call.op == Op::Unspecified && process.is_attached();
+            if (call.op.is_collective() || is_unnamed) && call.seq > 0 {
                 let in_backward = process.is_last_bucket(call);
                 target = Some(Target::Join(group_id, call.seq));
                 let waited = group.issue(rank, call, &process.turns, in_backward);

@@ -282,6 +282,8 @@ impl JoinedCall {
         let root_is_unknown = self.call.root.is_none() && self.call.on_stream.is_some();
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
+            // A wait that stacks show: which ranks it needs is unknown.
+            Direction::Unknown if self.call.op == Op::Unspecified => missing.to_vec(),
             Direction::FromRoot | Direction::ToRoot if root_is_unknown => missing.to_vec(),
             Direction::FromRoot => {
                 missing.iter().copied().filter(|&m| Some(m) == self.call.root).collect()
