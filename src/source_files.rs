@@ -59,6 +59,18 @@ impl ProcessRoot {
         openat2(&*self.0, file, flags, Mode::empty(), inside).ok().map(File::from)
     }
 
+    /// Opens a file of the process with `O_PATH`, by its absolute path there. No component may be a link: others in the
+    /// container could have made it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such file, or on kernels before 5.6.
+    pub fn reach(&self, file: &Path) -> io::Result<File> {
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        Ok(openat2(&*self.0, file, flags, Mode::empty(), inside)?.into())
+    }
+
     /// Canonical path, as this process knows it, of the folder of a source file, or of a directory.
     fn folder(&self, path: &Path) -> Option<PathBuf> {
         let found = self.find(path)?;

@@ -43,6 +43,8 @@ pub struct Dump {
 struct Awaited {
     rank: u32,
     file: PathBuf,
+    /// The root directory of the rank, if its paths name other files than here.
+    root: Option<ProcessRoot>,
     /// When an earlier dump was written.
     before: Option<SystemTime>,
     /// Length and time of the file at the last look.
@@ -102,9 +104,6 @@ impl Awaited {
         if !proc::is_own(rank.pid) {
             return Err("is not asked: run this as the user of the job".into());
         }
-        if ProcessRoot::open(rank.pid).is_some() {
-            return Err("is not asked: run this in the container of the job".into());
-        }
         let beginning = FILES.iter().find_map(|name| rank.environment.get(name));
         let beginning = beginning
             .ok_or_else(|| format!("is not asked: start the job with {} as well", FILES[0]))?;
@@ -113,16 +112,20 @@ impl Awaited {
             let directory = fs::read_link(format!("/proc/{}/cwd", rank.pid)).unwrap_or_default();
             directory.join(format!("{beginning}{}{end}", rank.rank))
         };
-        let file = path(beginning, "");
-        let before = opened(&file).ok().map(|it| it.1.1);
-        files::wake_reader(&path(pipe, ".pipe"))
-            .map_err(|error| format!("cannot be asked: {error}"))?;
-        Ok(Self { rank: rank.rank, file, before, seen: None })
+        let (file, pipe) = (path(beginning, ""), path(pipe, ".pipe"));
+        let root = ProcessRoot::open(rank.pid);
+        let before = opened(root.as_ref(), &file).ok().map(|it| it.1.1);
+        let woken = match &root {
+            None => files::wake_reader(&pipe),
+            Some(root) => root.reach(&pipe).and_then(|found| files::wake_reader_of(&found, &pipe)),
+        };
+        woken.map_err(|error| format!("cannot be asked: {error}"))?;
+        Ok(Self { rank: rank.rank, file, root, before, seen: None })
     }
 
     /// The dump, once two looks show the same new file.
     fn take(&mut self) -> Option<Vec<u8>> {
-        let (file, status) = opened(&self.file).ok()?;
+        let (file, status) = opened(self.root.as_ref(), &self.file).ok()?;
         let is_new = self.before.is_none_or(|before| status.1 > before) && status.0 > 0;
         let is_whole = self.seen == Some(status);
         self.seen = Some(status);
@@ -135,10 +138,13 @@ impl Awaited {
     }
 }
 
-/// A file of this user, with its length and the time of its last change.
-fn opened(path: &Path) -> io::Result<(fs::File, (u64, SystemTime))> {
-    let file = input_files::open(path)?.into_inner();
-    let metadata = file.metadata()?;
+/// A file of this user, with its length and the time of its last change. `root`: where its path is resolved.
+fn opened(root: Option<&ProcessRoot>, path: &Path) -> io::Result<(fs::File, (u64, SystemTime))> {
+    let reached = match root {
+        None => input_files::reach(path)?,
+        Some(root) => root.reach(path)?,
+    };
+    let (file, metadata) = input_files::regular(&reached, path)?;
     if metadata.uid() != files::user_id() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -191,6 +197,34 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
         assert_eq!(dumps.len(), 1, "{notes:?}");
         assert_eq!(String::from_utf8_lossy(&dumps[0].contents), "first part, second part");
         assert!(notes[0].ends_with("of rank 0 recorded: it prints one line, and goes on"));
+    }
+
+    #[test]
+    fn dump_of_a_rank_in_a_container_is_read_below_its_root() {
+        if files::user_id() != 0 {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        // The names of its files lead elsewhere on the host.
+        let script = r#"mkdir "$0/old"; mount --bind "$0" "$0" && cd "$0" || exit
+            for it in usr lib lib64 bin proc dev; do mkdir "$0/$it"; mount --rbind /$it "$0/$it"; done
+            mkdir job; pivot_root . old; cd /job; umount -l /old; "#;
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--propagation", "private", "bash", "-c"])
+            .arg(format!("{script}{RECORDER}"))
+            .arg(directory.path())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Without it, mount namespaces are not permitted.
+        let is_ready = child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).is_ok();
+        let variables = [(PIPE, "pipe"), (FILES[1], "dump")];
+        let asked = is_ready.then(|| request(&[rank(child.id(), Path::new("/job"), &variables)]));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let Some((dumps, notes)) = asked else { return };
+        let read = dumps.iter().map(|it| String::from_utf8_lossy(&it.contents));
+        assert_eq!(read.collect::<Vec<_>>(), ["first part, second part"], "{notes:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::files;
-pub use ddp_doctor_agent::files::reopen;
+pub use ddp_doctor_agent::files::{regular, reopen};
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -115,7 +115,7 @@ impl<R: BufRead> Read for Zstd<R> {
 ///
 /// Fails if the file cannot be opened, or is rejected.
 pub fn open(path: &Path) -> io::Result<Take<File>> {
-    let (opened, metadata) = files::regular(&reach(path)?, path)?;
+    let (opened, metadata) = regular(&reach(path)?, path)?;
     if ONLY_OWN.load(Ordering::Relaxed) && metadata.uid() != sys::user_id() {
         let why = format!("it belongs to user {}", metadata.uid());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));

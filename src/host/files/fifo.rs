@@ -1,7 +1,8 @@
 //! Wakes the reader of a FIFO.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use ddp_doctor_agent::files::refused;
@@ -19,7 +20,16 @@ pub fn wake_reader(path: &Path) -> io::Result<()> {
     let (dir, name) = super::parent(path)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = openat(dir.descriptor(), &*component(name)?, flags, Mode::empty())?;
-    let status = fstat(&found)?;
+    wake_reader_of(&File::from(found), path)
+}
+
+/// Writes one byte to the FIFO of this user that was opened with `O_PATH`. Does not wait. `path`: for errors.
+///
+/// # Errors
+///
+/// Like [`wake_reader`].
+pub fn wake_reader_of(found: &File, path: &Path) -> io::Result<()> {
+    let status = fstat(found.as_fd())?;
     if FileType::from_raw_mode(status.st_mode) != FileType::Fifo {
         return Err(refused(path, "is not a FIFO"));
     }
