@@ -332,7 +332,8 @@ impl Seen<'_> {
         let last = self.stacks.last()?;
         let mut main = last.threads.first().into_iter();
         let has_frames = main.any(|it| !it.python.is_empty() || !it.native.is_empty());
-        (!has_frames && !last.trouble.is_empty()).then_some(&last.trouble)
+        let shows_nothing = !has_frames || self.position == Position::Unknown;
+        (shows_nothing && !last.trouble.is_empty()).then_some(&last.trouble)
     }
 
     fn started(&self, looks: Vec<v1::Stacks>) -> v1::RankStarted {

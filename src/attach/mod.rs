@@ -155,6 +155,14 @@ impl Attached {
         self.whereabouts.iter().any(waits) && ranks.all(stays)
     }
 
+    /// Whether Flight Recorders could show why ranks are stuck: some wait for their devices, and have its pipe.
+    #[must_use]
+    pub fn may_request_dumps(&self) -> bool {
+        let mut ranks = self.job.ranks.iter();
+        self.seems_stuck_on_devices()
+            && ranks.any(|it| it.environment.get(flight_recorder::PIPE).is_some())
+    }
+
     /// Requests what PyTorch's Flight Recorder recorded of the ranks. Returns what the user should know.
     pub fn request_dumps(&mut self) -> Vec<String> {
         let (dumps, notes) = flight_recorder::request(&self.job.ranks);

@@ -14,13 +14,13 @@ pub(super) fn stages() -> PathBuf {
 }
 
 /// `attach --follow` with its output in a file.
-struct Following {
+pub(super) struct Following {
     child: Child,
     output: PathBuf,
 }
 
 impl Following {
-    fn start(job: &Job, name: &str) -> Self {
+    pub(super) fn start(job: &Job, name: &str) -> Self {
         let directory = job.directory.path();
         let output = directory.join(format!("{name}.txt"));
         let file = fs::File::create(&output).unwrap();
@@ -36,9 +36,15 @@ impl Following {
     }
 
     #[track_caller]
-    fn prints(&self, text: &str) {
+    pub(super) fn prints(&self, text: &str) {
         let printed = || fs::read_to_string(&self.output).unwrap();
         eventually(&format!("{text:?} is printed"), || printed().contains(text));
+    }
+
+    /// Ends it as Ctrl-C does.
+    pub(super) fn interrupt(self) -> (Option<i32>, String) {
+        kill("-INT", &self.child.id().to_string());
+        self.end()
     }
 
     fn end(mut self) -> (Option<i32>, String) {
@@ -62,8 +68,7 @@ fn job_is_followed_from_its_hang_to_its_end() {
     // Ctrl-C: the status is that of the last report.
     let interrupted = Following::start(&job, "interrupted");
     interrupted.prints("DD204");
-    kill("-INT", &interrupted.child.id().to_string());
-    let (status, text) = interrupted.end();
+    let (status, text) = interrupted.interrupt();
     assert_eq!(status, Some(1), "{text}");
 
     let following = Following::start(&job, "whole");

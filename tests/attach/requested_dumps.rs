@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Confidence, Effect, Report};
 
+use super::follow::Following;
 use super::live::{Job, plain};
+use crate::doubles::Doubles;
 use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::venv;
 
@@ -15,12 +17,13 @@ const MAX_START: Duration = Duration::from_secs(90);
 
 /// Starts three such ranks; `age`: seconds since their last call.
 fn start(age: &str) -> Option<Job> {
-    let venv = venv()?;
+    let (venv, doubles) = (venv()?, Doubles::get()?);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut command = plain(&root.join("tests/attach/flight_recorder.py"), 3);
     command
         .env("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "recorder_")
         .env("TORCH_FR_DUMP_TEMP_FILE", "dump_")
+        .env("DOUBLES", &doubles.folder)
         .env("DUMPS", root.join("tests/fixtures/gpu/flight-recorder"))
         .env("AGE", age);
     Some(Job::spawn(command, venv))
@@ -58,6 +61,19 @@ fn rank_that_left_out_a_call_is_named_by_the_dumps() {
         assert!(finding.confidence < Confidence::Proved, "{:?}", finding.confidence);
         assert!(finding.summary.contains("all_reduce #26"), "{}", finding.summary);
     }
+}
+
+#[test]
+fn following_requests_no_dumps_and_says_so() {
+    let Some(job) = start("60") else { return };
+    attach(&job, &job.directory.path().join("kept"));
+    let dump = job.directory.path().join("dump_0");
+    let written = || dump.metadata().unwrap().modified().unwrap();
+    let before = written();
+    let following = Following::start(&job, "followed");
+    following.prints("the Flight Recorder is not asked by --follow");
+    following.interrupt();
+    assert_eq!(written(), before);
 }
 
 #[test]

@@ -35,6 +35,10 @@ use crate::transport::Credentials;
 const MAX_LISTED: usize = 8;
 /// Maximum length of the id of a job in a message, in bytes.
 const MAX_ID: usize = 96;
+/// What is printed if hosts share a report, and the Flight Recorder of ranks on this one shows what is wrong.
+const DUMPS_LEFT_OUT: &str = "the report on all hosts leaves out what the Flight Recorder recorded: run \
+                              `ddp-doctor attach --run-dir DIR` without DDP_DOCTOR_TOKEN and --coordinator on each \
+                              host, and then `ddp-doctor analyze DIR…`";
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -43,7 +47,7 @@ const MAX_ID: usize = 96;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
-                  error, 3 no rank found or none can be read, 4 insufficient evidence for a verdict."
+                  error, 3 no rank found, 4 insufficient evidence for a verdict, as when ranks cannot be read."
 )]
 pub(in super::super) struct Attach {
     /// Processes of the job: one is enough [default: the only job on this host]
@@ -138,6 +142,10 @@ impl Attach {
             if shares || self.coordinator.is_some() {
                 let (report, notices) = self.following(global).gather(&attached)?;
                 print_lines(&notices, global);
+                if !attached.dumps.is_empty() {
+                    print_lines(&[DUMPS_LEFT_OUT.to_owned()], global);
+                    attached.dumps.clear();
+                }
                 found.reports = vec![report];
             } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
                 print_lines(&[how_to_reach(&elsewhere, directory)], global);

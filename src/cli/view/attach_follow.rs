@@ -85,9 +85,11 @@ impl Follow<'_> {
         let id = first.job.id.clone();
         let connection = self.connect(chosen, &id, &sender)?;
         connection.send(first.reports.clone());
-        screen.begin(&first, &messages);
-        let ended = self.follow(&mut rounds, first, &connection, &mut screen, &messages);
-        if ended? {
+        screen.mention_dumps(&first);
+        let is_interrupted = screen.begin(&first, &messages);
+        if !is_interrupted
+            && self.follow(&mut rounds, first, &connection, &mut screen, &messages)?
+        {
             screen.live.announce("all ranks have ended");
         }
         connection.end();
@@ -117,6 +119,7 @@ impl Follow<'_> {
             let Some(read) = rounds.read() else { return Ok(true) };
             let changes = read.changes_since(&earlier);
             changes.iter().for_each(|line| screen.live.print_line(line));
+            screen.mention_dumps(&read);
             connection.send(read.reports.clone());
             earlier = read;
         }
@@ -182,6 +185,7 @@ impl Follow<'_> {
             live: live.with_sources(first.sources()),
             directory: directory.clone(),
             was_blocked: false,
+            has_mentioned_dumps: false,
             scale: self.options.time_scale,
         }
     }
@@ -202,17 +206,30 @@ struct Screen {
     directory: Dir,
     /// Whether the journal has a round in which something was blocked.
     was_blocked: bool,
+    /// Whether it was printed that Flight Recorders are not asked.
+    has_mentioned_dumps: bool,
     scale: TimeScale,
 }
 
 impl Screen {
-    /// Prints what the first round shows: its findings, or where the ranks are.
-    fn begin(&mut self, first: &Attached, messages: &Receiver<Message>) {
+    /// Prints what the first round shows: its findings, or where the ranks are. Returns true after Ctrl-C.
+    fn begin(&mut self, first: &Attached, messages: &Receiver<Message>) -> bool {
         let until = Instant::now() + self.scale.scale(EVERY).min(Duration::from_secs(1));
-        self.wait(messages, until);
+        let is_interrupted = self.wait(messages, until);
         if !self.is_blocked() {
             self.live.announce(verdict(first));
             first.lines().iter().for_each(|line| self.live.announce(line));
+        }
+        is_interrupted
+    }
+
+    /// Prints once, in the first round whose stacks leave open why ranks are stuck, that Flight Recorders could show it.
+    fn mention_dumps(&mut self, round: &Attached) {
+        if !self.has_mentioned_dumps && round.may_request_dumps() {
+            self.has_mentioned_dumps = true;
+            self.live.print_line(
+                "the Flight Recorder is not asked by --follow: `ddp-doctor attach` alone asks it",
+            );
         }
     }
 

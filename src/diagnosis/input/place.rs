@@ -31,7 +31,8 @@ pub fn is_users(file: &str) -> bool {
         || is_of_pytorch(file))
 }
 
-/// Whether it is a file of PyTorch, which may also be in a source tree or in a folder of `PYTHONPATH`.
+/// Whether it is a file of PyTorch, which may also be in a source tree or in a folder of `PYTHONPATH`. Files in a program
+/// of PyInstaller have relative names.
 pub(crate) fn is_of_pytorch(file: &str) -> bool {
     const FOLDERS: [&str; 7] = [
         "-packages/torch/",
@@ -42,7 +43,10 @@ pub(crate) fn is_of_pytorch(file: &str) -> bool {
         "/torch/optim/",
         "/torch/utils/",
     ];
-    FOLDERS.iter().any(|folder| file.contains(folder))
+    let is_in = |folder: &&str| {
+        file.contains(*folder) || folder.strip_prefix('/').is_some_and(|it| file.starts_with(it))
+    };
+    FOLDERS.iter().any(is_in)
 }
 
 /// Whether it is a file of the Python package. A user's folder may have the same name.

@@ -57,9 +57,9 @@ impl Facts {
                     .into()
             }
             (_, Some(1)) if us != 0 => {
-                "kernel.yama.ptrace_scope is 1: only a parent process has access; \
-                                        start the job with `ddp-doctor run`, use sudo, or set \
-                                        sysctl kernel.yama.ptrace_scope=0"
+                "kernel.yama.ptrace_scope is 1: only a parent process has access; use sudo, set \
+                 sysctl kernel.yama.ptrace_scope=0, or start the job with `ddp-doctor run`, which \
+                 `ddp-doctor dump` then asks for its stacks"
                     .into()
             }
             _ => {

@@ -283,7 +283,16 @@ fn python(
             return Ok(numbered(threads, number));
         }
     }
-    Err("it runs no Python".into())
+    let is_static = |it: &Loaded| {
+        Some(&it.path) == program.as_ref() && elf::Image::at(&mut pages, it.start).is_err()
+    };
+    Err(if images.iter().any(is_static) {
+        "its program is statically linked, which hides its Python, if it has one: use a Python \
+         that is linked dynamically"
+            .into()
+    } else {
+        "it runs no Python".into()
+    })
 }
 
 fn numbered(

@@ -28,7 +28,7 @@ const MAX_LINE_TABLE: u64 = 1 << 20;
 const NOT_PYTHON: u8 = 3;
 
 /// The file of `torch.distributed` whose functions issue collectives.
-const CALLS: &str = "/torch/distributed/distributed_c10d.py";
+const CALLS: &str = "torch/distributed/distributed_c10d.py";
 
 /// A running interpreter.
 #[derive(Clone, Debug)]
