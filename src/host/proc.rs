@@ -74,18 +74,21 @@ pub struct Watched {
 
 impl Watched {
     /// Watches the process with this pid and start time; `None` if it is gone. The pid may be that
-    /// of a pid namespace below this one, such as that of a container started by the command.
+    /// of a pid namespace below this one, such as that of a container started by the command: another user's process
+    /// can have that number here, so those of this user come first.
     ///
     /// # Errors
     ///
     /// If this process lacks descriptors or memory: the other one may be alive.
     pub fn new(pid: u32, start_ticks: u64) -> io::Result<Option<Self>> {
-        if let Some(watched) = Self::open(pid, start_ticks)? {
-            return Ok(Some(watched));
+        let here = Self::open(pid, start_ticks)?;
+        if here.as_ref().is_some_and(|it| owner(it.pid) == Some(sys::user_id())) {
+            return Ok(here);
         }
-        match in_namespace_below(pid, start_ticks)? {
-            Some(ours) => Self::open(ours, start_ticks),
-            None => Ok(None),
+        match in_namespaces_below(pid, start_ticks)?[..] {
+            [] => Ok(here),
+            [ours] => Self::open(ours, start_ticks),
+            _ => Ok(None),
         }
     }
 
@@ -360,12 +363,12 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
     events.exists().then_some(events)
 }
 
-/// Pid in this namespace of the only process of this user that has this pid in a namespace below. Other users can
-/// start processes with any pid in namespaces of their own, and containers can start at one tick.
-fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
+/// Pids in this namespace of the processes of this user that have this pid in a namespace below and started at this
+/// time. Containers can start at one tick; other users can start processes with any pid in namespaces of their own.
+fn in_namespaces_below(pid: u32, start_ticks: u64) -> io::Result<Vec<u32>> {
     let pid = pid.to_string();
-    let processes = if_possible(all())?.unwrap_or_default();
-    let mut found = processes.into_iter().filter(|ours| {
+    let mut processes = if_possible(all())?.unwrap_or_default();
+    processes.retain(|ours| {
         let is_it = || {
             let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
             let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -375,7 +378,7 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> io::Result<Option<u32>> {
         let is_of_start = Stat::read(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks);
         is_of_start && is_it() == Some(true) && owner(*ours) == Some(sys::user_id())
     });
-    Ok(found.next().filter(|_| found.next().is_none()))
+    Ok(processes)
 }
 
 /// Parses `/proc/PID/stat`. The command name is in parentheses and may contain any character, so
@@ -398,180 +401,5 @@ fn unreadable() -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::{Child, Command};
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    #[test]
-    fn space_of_shared_memory_is_known() {
-        let exists = Path::new("/dev/shm").is_dir();
-        assert_eq!(shared_memory(std::process::id()).is_some_and(|it| it.total > 0), exists);
-        assert!(shared_memory(u32::MAX).is_none());
-    }
-
-    #[test]
-    fn resident_shared_memory_is_parsed() {
-        let status = "Name:\tpython\nVmRSS:\t  812340 kB\nRssAnon:\t  512000 kB\nRssFile:\t  200340 kB\n\
-            RssShmem:\t  100000 kB\nThreads:\t4\n";
-        assert_eq!(shared_of(status), Some(102_400_000));
-        assert_eq!(shared_of("Name:\tpython\nVmRSS:\t 1 kB\n"), None);
-        assert!(resident_shared(std::process::id()).is_some());
-        assert_eq!(resident_shared(u32::MAX), None);
-    }
-
-    fn shell(script: &str) -> Child {
-        Command::new("sh").args(["-c", script]).spawn().unwrap()
-    }
-
-    fn watch(child: &Child) -> Watched {
-        let stat = Stat::read(child.id()).unwrap();
-        Watched::new(child.id(), stat.start_ticks).unwrap().unwrap()
-    }
-
-    fn eventually(what: impl Fn() -> bool) {
-        let started = Instant::now();
-        while !what() {
-            assert!(started.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    #[test]
-    fn process_name_may_contain_separators() {
-        let stat = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
-        let stat = parse(stat.as_bytes()).unwrap();
-        assert_eq!((stat.letter, stat.parent, stat.start_ticks), (b'S', 3, 99));
-        assert_eq!(stat.exit_code, 1280);
-        assert_eq!(parse(b"7 (cut"), None);
-        assert_eq!(parse(b""), None);
-    }
-
-    #[test]
-    fn zombie_yields_its_exit_status() {
-        let mut child = shell("exec sleep 0.2; exit 0");
-        let watched = watch(&child);
-        assert!(!watched.has_ended());
-        assert_eq!(watched.exit(), Exit::default());
-        eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: Some(0), signal: None });
-        child.wait().unwrap();
-
-        let mut child = shell("sleep 0.1; exit 7");
-        let watched = watch(&child);
-        eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: Some(7), signal: None });
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn killing_signal_is_reported() {
-        let mut child = shell("kill -9 $$");
-        let watched = watch(&child);
-        eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: None, signal: Some(9) });
-        child.wait().unwrap();
-        assert_eq!(watched.stat(), None);
-        // After reaping, only newer kernels provide the status.
-        let late = watched.exit();
-        assert!(
-            late == Exit::default() || late == Exit { code: None, signal: Some(9) },
-            "{late:?}"
-        );
-    }
-
-    #[test]
-    fn stop_and_continue_are_detected() {
-        let mut child = shell("exec sleep 30");
-        let watched = watch(&child);
-        let fd = PidFd::open(child.id()).unwrap();
-        fd.signal(libc::SIGSTOP).unwrap();
-        eventually(|| watched.stat().unwrap().state() == ProcessState::Stopped);
-        fd.signal(libc::SIGCONT).unwrap();
-        eventually(|| watched.stat().unwrap().state() == ProcessState::Sleeping);
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn reused_pid_is_another_process() {
-        let pid = std::process::id();
-        let ticks = Stat::read(pid).unwrap().start_ticks;
-        assert!(is_alive(pid, ticks));
-        assert!(!is_alive(pid, ticks + 1));
-        assert!(Watched::new(pid, ticks + 1).unwrap().is_none());
-    }
-
-    #[test]
-    fn process_of_another_user_in_a_namespace_is_not_that_of_this_user() {
-        if sys::user_id() != 0 {
-            return;
-        }
-        let with = |command: &[&str]| {
-            let mut unshare = Command::new("unshare");
-            unshare.args(["--fork", "--pid", "--kill-child"]).args(command).args(["sleep", "60"]);
-            let mut above = unshare.spawn().unwrap();
-            let inner = || {
-                let is_below = |&pid: &u32| {
-                    let is_sleep = arguments(pid).first().is_some_and(|it| it == "sleep");
-                    is_sleep && Stat::read(pid).is_ok_and(|it| it.parent == above.id())
-                };
-                all().unwrap().into_iter().find(is_below)
-            };
-            eventually(|| inner().is_some());
-            let pid = inner().unwrap();
-            let found = Watched::new(1, Stat::read(pid).unwrap().start_ticks).unwrap();
-            above.kill().unwrap();
-            above.wait().unwrap();
-            (found.map(|it| it.pid()), pid)
-        };
-        let (found, own) = with(&[]);
-        assert_eq!(found, Some(own));
-        let (found, _) = with(&["setpriv", "--reuid=65534", "--clear-groups"]);
-        assert_eq!(found, None);
-    }
-
-    /// The place can be a FIFO, whose opening blocks, or lead to a device, whose opening has an effect.
-    #[test]
-    fn space_of_what_is_no_directory_is_unknown() {
-        if sys::user_id() != 0 {
-            return;
-        }
-        for make in ["mkfifo /dev/shm", "ln -s /proc/self/fd /dev/shm"] {
-            let script =
-                format!("mount -t tmpfs none /dev && {make} && echo made && exec sleep 60");
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "sh", "-c", &script]).stdout(std::process::Stdio::piped());
-            let mut child = command.spawn().unwrap();
-            let mut made = [0; 5];
-            child.stdout.as_mut().unwrap().read_exact(&mut made).unwrap();
-            let pid = child.id();
-            let known = sys::within(Duration::from_secs(20), move || shared_memory(pid).is_some());
-            assert_eq!(known, Some(false), "{make}");
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-
-    #[test]
-    fn libraries_are_found_among_mappings_one_line_at_a_time() {
-        let maps = "7f00-7f01 r-xp 00000000 00:1 5 /opt/lib/libtorch_cpu.so\n";
-        assert!(names_library(maps.as_bytes(), &["libother.", "libtorch_cpu."]));
-        assert!(!names_library(maps.as_bytes(), &["torch_cpu."]));
-        // What follows the limit is not read.
-        let line = format!("7f00-7f01 r--p 00000000 00:1 5 /{}\n", "x".repeat(4000));
-        let count = MAX_MAPS as usize / line.len() + 1;
-        let long = line.repeat(count) + maps;
-        assert!(!names_library(long.as_bytes(), &["libtorch_cpu."]));
-    }
-
-    #[test]
-    fn own_process_is_described_correctly() {
-        let pid = std::process::id();
-        assert!(all().unwrap().contains(&pid));
-        assert_eq!(arguments(pid), std::env::args().collect::<Vec<_>>());
-        assert!(maps_library(pid, &["libc"]) && !maps_library(pid, &["libtorch"]));
-        assert!(!boot_id().is_empty());
-    }
-}
+#[path = "proc_tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use tempfile::TempDir;
 
 use super::programs::{self, Program};
-use crate::support::process::{program, run_to_end};
+use crate::support::process::{free_port, program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
 
 /// Time limit for a job to hang, and for `attach` to find out why.
@@ -80,7 +80,7 @@ impl Job {
         serde_json::from_str(&run_to_end(attach).stdout).ok()
     }
 
-    fn output(&self) -> String {
+    pub(super) fn output(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
 }
@@ -99,8 +99,6 @@ impl Drop for Job {
 
 /// A command that starts each rank as a process, and ends none if another one dies.
 pub(super) fn plain(program: &Path, ranks: u32) -> Command {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
     let script = "for rank in $(seq 0 $((WORLD_SIZE - 1))); do RANK=$rank LOCAL_RANK=$rank python \"$0\" & done; wait";
     let mut command = Command::new("bash");
     let size = ranks.to_string();
@@ -109,7 +107,7 @@ pub(super) fn plain(program: &Path, ranks: u32) -> Command {
         .arg(program)
         .envs([("WORLD_SIZE", &size), ("LOCAL_WORLD_SIZE", &size)])
         .env("MASTER_ADDR", "127.0.0.1")
-        .env("MASTER_PORT", port.to_string());
+        .env("MASTER_PORT", free_port().to_string());
     command
 }
 

@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use super::live::{Job, plain};
 use crate::doubles::Doubles;
-use crate::support::process::{eventually, program, run_to_end};
+use crate::support::process::{free_port, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
 
-/// Time limit for ranks to have been stuck for long enough.
-const MAX_WAIT: Duration = Duration::from_secs(120);
+/// Time limit for ranks to begin, and then to have been stuck for long enough.
+const MAX_WAIT: Duration = Duration::from_secs(180);
 /// Factor of all durations: captures must be more than a second apart, which is the shortest limit of a stall.
 const TIME_SCALE: &str = "0.7";
 
@@ -25,13 +25,11 @@ fn start(fault: &str, has_ras: bool) -> Option<(Job, TempDir)> {
     let source = root.join("tests/jobs/layers/later.c");
     doubles.compile(&source, "later.so", &["-shared", "-fPIC"]);
     let mut command = plain(&root.join("tests/attach/over_nccl.py"), 3);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let address = format!("127.0.0.1:{}", free_port());
     command.env("FAULT", fault).env("NCCL_RAS_ADDR", &address);
     if !has_ras {
         command.env("NO_RAS", "1");
     }
-    drop(listener);
     // The version of NCCL is that of the package with the library. PyTorch loads the first one on the path.
     let packages = tempfile::tempdir().unwrap();
     let libraries = packages.path().join("nvidia/nccl/lib");
@@ -43,7 +41,11 @@ fn start(fault: &str, has_ras: bool) -> Option<(Job, TempDir)> {
     command.env("DOUBLES", &libraries).env("PYTHONPATH", packages.path());
     let job = Job::spawn(command, venv);
     let is_ready = |rank: u32| job.directory.path().join(format!("ready-{rank}")).exists();
-    eventually("the ranks are at work", || (0..3).all(is_ready));
+    let started = Instant::now();
+    while !(0..3).all(is_ready) {
+        assert!(started.elapsed() < MAX_WAIT, "the ranks do not begin: {}", job.output());
+        thread::sleep(Duration::from_millis(100));
+    }
     Some((job, packages))
 }
 

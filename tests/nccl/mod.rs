@@ -27,8 +27,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor::host::files;
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::report::{RankCall, Report};
 use ddp_doctor_proto::{RecordKind, v1};
 use v1::event::Kind;
 
@@ -183,6 +184,11 @@ const COMPLETION: (&str, &str) = ("DDP_DOCTOR_NCCL_COMPLETION", "1");
 
 /// The command that runs three ranks of a program of `jobs/nccl` with its fault.
 fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
+    faulty_within(&[], dir, name, options)
+}
+
+/// The same, started by another command.
+fn faulty_within(within: &[&str], dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
     let doubles = Doubles::get()?;
     let source = source(&format!("{name}.c"));
     let rank = doubles.compile(&source, &format!("coded-{name}"), &["-DFAULTY"]);
@@ -191,6 +197,7 @@ fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
         .args(["--on-hang", "kill", "--kill-after", "0.5"])
         .args(options)
         .arg("--")
+        .args(within)
         .args(doubles.launch(3, &rank))
         .env("DDP_DOCTOR_NCCL_LIBRARY", library())
         .env_remove("LD_PRELOAD");
@@ -208,6 +215,29 @@ fn unseen_memory_exhaustion_is_a_crash() {
     let report = fs::read(dir.path().join("kept/report.json")).unwrap();
     let report: Report = serde_json::from_slice(&report).unwrap();
     assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
+}
+
+/// Its ranks have other pids there than those by which their memory is read from here.
+#[test]
+fn lines_of_a_program_in_a_container_are_found() {
+    if files::user_id() != 0 {
+        eprintln!("skipped: only root makes pid namespaces");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let within = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"];
+    let Some(run) = faulty_within(&within, dir.path(), "count_mismatch", &[]) else {
+        return;
+    };
+    let finished = run_to_end(run);
+    let report = fs::read(dir.path().join("kept/report.json")).unwrap();
+    let report: Report = serde_json::from_slice(&report).unwrap();
+    assert_eq!(initiating(&report), ("DD104", &[1][..]), "{finished}");
+    let ranks = &report.findings[0].per_rank;
+    let has_line = |it: &RankCall| {
+        it.place.as_ref().is_some_and(|it| it.file.ends_with("count_mismatch.c") && it.line > 0)
+    };
+    assert!(ranks.len() > 1 && ranks.iter().all(has_line), "{finished}");
 }
 
 #[test]

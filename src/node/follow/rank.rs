@@ -75,6 +75,7 @@ impl Rank {
         if !reader.claim(us, start_ticks) {
             return Ok(None);
         }
+        let pid = watched.as_ref().map_or(identity.pid, Watched::pid);
         Ok(Some(Self {
             process,
             path: path.to_owned(),
@@ -85,7 +86,7 @@ impl Rank {
             identity: identity.clone(),
             reported: Reported {
                 process,
-                lines: ProcessLines::new(identity.pid, Arc::clone(known)),
+                lines: ProcessLines::new(pid, Arc::clone(known)),
                 sites: Vec::new(),
                 journaled: 0,
                 sent: 0,

@@ -187,9 +187,11 @@ fn take_over(
 /// Locks the first directory that can be locked, the same for all ranks of the launch; `Some(None)`: another
 /// process holds its lock.
 fn lock_first(directories: &[&Path], known: &KnownDirectories) -> Option<Option<Following>> {
-    directories.iter().find_map(|directory| {
+    directories.iter().enumerate().find_map(|(index, directory)| {
         // If the directories before it are full, a later rank creates it, and its reporter locks it.
-        drop(Dir::ensure_own(directory));
+        if index > 0 {
+            drop(Dir::ensure_own(directory));
+        }
         Following::begin_in(directory, FollowedBy::Reporter, known).ok()
     })
 }
@@ -381,5 +383,13 @@ mod tests {
         assert!(matches!(first, Some(Some(_))));
         assert!(matches!(lock_first(&directories, &known), Some(None)));
         assert_eq!(Following::found(&other), Some(FollowedBy::Reporter));
+    }
+
+    #[test]
+    fn removed_directory_of_a_launch_is_not_created_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let removed = folder.path().join("removed");
+        assert!(lock_first(&[&removed], &KnownDirectories::default()).is_none());
+        assert!(!removed.exists());
     }
 }
