@@ -16,7 +16,7 @@ use crate::diagnosis::words::{self, Ranks};
 use crate::host::files;
 use crate::host::input_files;
 use crate::host::proc;
-use crate::source_files::ProcessRoot;
+use crate::host::source_files::ProcessRoot;
 
 /// Variable with the beginning of the name of the FIFOs.
 pub(super) const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";

@@ -23,9 +23,9 @@ use crate::diagnosis::timing::TimeScale;
 use crate::evidence::stacks::decode;
 use crate::host::proc;
 use crate::host::proc::Stat;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::node::source_reader::{self, Sources};
-use crate::source_files::SourceFolders;
 
 /// Name of the group of all ranks in PyTorch.
 pub(super) const WORLD: &str = "0";

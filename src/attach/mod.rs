@@ -26,9 +26,9 @@ use crate::evidence::journal::{self, Writer};
 use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
+use crate::host::source_files::SourceFolders;
 use crate::node::launch::rundir::RunDir;
 use crate::node::source_reader;
-use crate::source_files::SourceFolders;
 
 pub mod connection;
 pub mod counts;

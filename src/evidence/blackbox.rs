@@ -10,7 +10,7 @@ use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use super::members;
-use crate::host::input_files;
+use ddp_doctor_host::input_files;
 
 /// Opens a black box, like any other evidence.
 ///

@@ -22,11 +22,11 @@ pub use super::memory::{JOB_TABLES, Memory};
 use super::ports;
 use super::stacks;
 use super::values::{name, text};
-use crate::diagnosis::event::{
+use crate::process_decoder::Process;
+use ddp_doctor_diagnosis::event::{
     Event, GroupInfo, KillReason, OomKills, ProcessId, SchedulingSample, StartedRank, ThreadId,
 };
-use crate::diagnosis::model::MAX_WORLD;
-use crate::evidence::process_decoder::Process;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Time after which an event no longer waits for further messages (an `all_to_all` for its splits): a node
 /// reads its black boxes every 50 ms, and may find a call before its splits.
@@ -205,7 +205,7 @@ impl Decoder {
     }
 
     /// A process by its number, and its world.
-    pub(crate) fn process_and_world(&self, number: u64) -> Option<(ProcessId, &str)> {
+    pub fn process_and_world(&self, number: u64) -> Option<(ProcessId, &str)> {
         let number = u32::try_from(number).ok()?;
         let process = self.processes.get(&number)?;
         let id = ProcessId::new(self.node, number);
@@ -213,7 +213,7 @@ impl Decoder {
     }
 
     /// A group of a process, by their numbers.
-    pub(crate) fn group(&self, process: u64, group: u32) -> Option<&Arc<GroupInfo>> {
+    pub fn group(&self, process: u64, group: u32) -> Option<&Arc<GroupInfo>> {
         let process = self.processes.get(&u32::try_from(process).ok()?)?;
         process.group(group)
     }

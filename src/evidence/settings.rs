@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ddp_doctor_proto::v1;
 
-use crate::diagnosis::Config;
-use crate::diagnosis::input::provenance::Provenance;
-use crate::diagnosis::timing::{TimeScale, Timing};
+use ddp_doctor_diagnosis::Config;
+use ddp_doctor_diagnosis::input::provenance::Provenance;
+use ddp_doctor_diagnosis::timing::{TimeScale, Timing};
 
 /// Factor of all durations; 1 if it is absent or out of range.
 #[must_use]

@@ -18,7 +18,7 @@ pub(super) fn text(text: &str) -> Arc<str> {
 }
 
 /// A text, cut to at most this many bytes.
-pub(crate) fn cut(text: &str, bytes: usize) -> &str {
+pub fn cut(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -27,6 +27,6 @@ pub(crate) fn cut(text: &str, bytes: usize) -> &str {
 }
 
 /// Converts a number that may be out of range.
-pub(crate) fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
+pub fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
     u8::try_from(number).map_or_else(|_| T::default(), from_number)
 }

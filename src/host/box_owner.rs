@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::host::files::{Dir, Identity};
-use crate::host::proc;
+use crate::files::{Dir, Identity};
+use crate::proc;
 
 /// File that identifies the owner of a directory: see [`Owner`].
 pub(super) const OWNER: &str = "owner";

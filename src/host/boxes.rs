@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following, Reader};
 
-pub use crate::host::box_owner::KEPT;
-use crate::host::box_owner::{OWNER, Owner};
-use crate::host::files::{self, Dir, Identity, KnownDirectories};
-use crate::host::private::user_dir;
-use crate::host::proc;
-use crate::host::sys;
+pub use crate::box_owner::KEPT;
+use crate::box_owner::{OWNER, Owner};
+use crate::files::{self, Dir, Identity, KnownDirectories};
+use crate::private::user_dir;
+use crate::proc;
+use crate::sys;
 
 /// Free bytes of shared memory below which it is not used, since the job needs it.
 const MIN_FREE: u64 = 32 << 20;

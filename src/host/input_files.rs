@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use crate::host::sys;
+use crate::sys;
 
 /// First bytes of a file compressed with gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -152,7 +152,7 @@ mod tests {
     use std::os::unix::fs::{lchown, symlink};
 
     use super::*;
-    use crate::host::files::user_id;
+    use crate::files::user_id;
 
     fn why(result: io::Result<Take<File>>) -> String {
         result.map(|_| ()).unwrap_err().to_string()

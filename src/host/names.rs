@@ -12,8 +12,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use serde::{Deserialize, Serialize};
 
-use crate::host::files::Dir;
-use crate::host::proc;
+use crate::files::Dir;
+use crate::proc;
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";

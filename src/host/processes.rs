@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
 
-use crate::host::sys::{exit_of, poll};
+use crate::sys::{exit_of, poll};
 
 /// Held while a child is reaped and while one is signaled by its pid.
 static REAPING: Mutex<()> = Mutex::new(());

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::report::Timestamp;
 use serde::Deserialize;
 
-use crate::host::files::Dir;
-use crate::host::names::{self, DirectoryIdentity};
-use crate::host::{input_files, proc, sys};
+use crate::files::Dir;
+use crate::names::{self, DirectoryIdentity};
+use crate::{input_files, proc, sys};
 
 /// Maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::diagnosis::model::MAX_WORLD;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// The ranks that a file name states: `trace_rank_3`, `local_rank0.log`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

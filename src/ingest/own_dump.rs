@@ -6,8 +6,8 @@ use std::path::Path;
 use ddp_doctor_proto::dump::{Dump, Process, Thread};
 use ddp_doctor_proto::words::plain;
 
-use crate::host::input_files;
-use crate::ingest::logs::{self, Log};
+use crate::logs::{self, Log};
+use ddp_doctor_host::input_files;
 
 /// Maximum size of a dump, in bytes.
 const MAX_BYTES: u64 = 128 << 20;

@@ -15,12 +15,12 @@ struct Files {
 
 impl Progress {
     /// Counts files that are going to be read.
-    pub(crate) fn found(&self, files: usize) {
+    pub fn found(&self, files: usize) {
         self.0.found.fetch_add(files as u64, Ordering::Relaxed);
     }
 
     /// Counts a file that was read.
-    pub(crate) fn read(&self) {
+    pub fn read(&self) {
         self.0.read.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -209,7 +209,7 @@ fn row(out: &mut dyn Write, cells: impl Iterator<Item = String>) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::testing;
 
     fn written(report: &Report, timeline: &Timeline) -> Vec<String> {
         let mut out = Vec::new();

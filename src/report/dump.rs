@@ -9,10 +9,10 @@ use ddp_doctor_proto::words::of_group;
 
 use super::markdown::escaped;
 use super::text::{Style, duration, ended, plain, short_path};
-use crate::diagnosis::event::{Stacks, ThreadStack};
-use crate::diagnosis::input::place;
-use crate::diagnosis::words;
-use crate::source_files::{SourceFolders, SourceLines};
+use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
+use ddp_doctor_diagnosis::input::place;
+use ddp_doctor_diagnosis::words;
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 /// Maximum length of a native function's name shown, in characters.
 const MAX_FUNCTION_CHARS: usize = 60;

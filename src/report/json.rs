@@ -11,7 +11,7 @@ use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::words::is_hidden;
 use serde::Serialize;
 
-use crate::host::files::Dir;
+use ddp_doctor_host::files::Dir;
 
 /// Assembles the report from updates.
 #[derive(Clone, Debug)]

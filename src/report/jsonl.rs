@@ -143,7 +143,7 @@ fn line(out: &mut dyn Write, document: &Value) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::testing;
 
     fn written(report: &Report, timeline: &Timeline) -> Vec<Value> {
         let mut out = Vec::new();

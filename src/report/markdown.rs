@@ -6,8 +6,8 @@ use ddp_doctor_proto::report::{Finding, Report, Role};
 use ddp_doctor_proto::words::certainty;
 
 use super::text::{RankTable, about, context, plain, rows};
-use crate::diagnosis::source::cause;
-use crate::source_files::{SourceFolders, SourceLines};
+use ddp_doctor_diagnosis::source::cause;
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 /// Writes a whole report. Source lines are read below `folders`.
 ///
@@ -119,7 +119,7 @@ fn code(source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::testing;
 
     fn written(it: &Report) -> String {
         let mut out = Vec::new();

@@ -340,7 +340,7 @@ fn numbered(timeline: &Timeline) -> Vec<(&Track, BTreeMap<u32, u64>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{self, MARKUP};
+    use crate::testing::{self, MARKUP};
 
     fn events(report: &Report, timeline: &Timeline) -> Vec<Value> {
         let mut out = Vec::new();

@@ -15,7 +15,7 @@ use super::explain::{self, Page};
 use super::text::plain;
 use ddp_doctor_proto::words::sentence;
 
-use crate::diagnosis::{findings, words};
+use ddp_doctor_diagnosis::{findings, words};
 
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
@@ -224,7 +224,7 @@ fn pascal(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing;
+    use crate::testing;
 
     fn written(reports: &[Report]) -> Value {
         let mut out = Vec::new();

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{
 use ddp_doctor_proto::words::of_group;
 
 use super::text::{Style, about, duration, ended, plain};
-use crate::diagnosis::words::bytes;
+use ddp_doctor_diagnosis::words::bytes;
 
 /// Writes one line about the job, one about each finding and one about each rank. The first word of
 /// a line is its kind.
@@ -127,7 +127,7 @@ fn line(place: &Where) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::report;
+    use crate::testing::report;
     use ddp_doctor_proto::report::{ActivityKind, WaitingIn};
 
     #[test]

@@ -1,5 +1,7 @@
 //! A sample report and its timeline for tests.
 
+#![expect(clippy::unwrap_used, reason = "tests fail by panics")]
+
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{
@@ -12,7 +14,7 @@ use ddp_doctor_proto::{DType, Op};
 use serde_json::Value;
 
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
+use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {
@@ -38,7 +40,9 @@ fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     }
 }
 
-pub(crate) fn early_exit() -> Finding {
+/// The finding of [`report`].
+#[must_use]
+pub fn early_exit() -> Finding {
     Finding {
         code: "DD102".into(),
         name: "early-exit".into(),
@@ -76,7 +80,9 @@ pub(crate) fn early_exit() -> Finding {
     }
 }
 
-pub(super) fn ranks() -> Vec<Rank> {
+/// The ranks of [`report`].
+#[must_use]
+pub fn ranks() -> Vec<Rank> {
     let rank = |rank, state, code| Rank {
         rank,
         host: "node".into(),
@@ -100,7 +106,9 @@ pub(super) fn ranks() -> Vec<Rank> {
     ]
 }
 
-pub(crate) fn report() -> Report {
+/// Rank 1 ended early, and the others wait for it.
+#[must_use]
+pub fn report() -> Report {
     Report {
         schema: SCHEMA.into(),
         schema_version: SCHEMA_VERSION.into(),
@@ -122,17 +130,17 @@ pub(crate) fn report() -> Report {
 }
 
 /// A group name with markup, as a hostile job may send it.
-pub(super) const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
+pub const MARKUP: &str = "</script><img src=x onerror=alert(1)>";
 
 /// Characters that take no room, or change the direction or the lines of a text.
-pub(crate) const INVISIBLE: [char; 7] =
+pub const INVISIBLE: [char; 7] =
     ['\u{200b}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{e0041}', '\u{202e}', '\u{2066}'];
 /// A name with all of them, and with addresses that viewers show as links.
-pub(super) const HIDDEN: &str = "a\u{200b}\u{feff}\u{2028}\u{2029}\u{e0041}\u{202e}\u{2066} [link](3) \
+pub const HIDDEN: &str = "a\u{200b}\u{feff}\u{2028}\u{2029}\u{e0041}\u{202e}\u{2066} [link](3) \
                                  https://evil.example/x www.evil.example mailto:a.evil";
 
 /// [`report`] with [`HIDDEN`] in all texts that may be a rank's, also those which no rank can choose today.
-pub(crate) fn hostile_report() -> Report {
+pub fn hostile_report() -> Report {
     /// Fields with words of the report's own, and codes.
     const WORDS: [&str; 14] = [
         "schema",
@@ -167,7 +175,7 @@ pub(crate) fn hostile_report() -> Report {
 
 /// Asserts that a text made from [`HIDDEN`] hides nothing and has no link.
 #[track_caller]
-pub(crate) fn assert_inert(text: &str) {
+pub fn assert_inert(text: &str) {
     assert!(!text.contains(INVISIBLE), "{text:?}");
     assert!(text.contains("evil.example/x"), "{text:?}");
     for link in ["://", "www.", "mailto:", "\n[link]"] {
@@ -176,7 +184,7 @@ pub(crate) fn assert_inert(text: &str) {
 }
 
 /// The timeline of [`report`]: two calls of each rank, the second open on ranks 0 and 2.
-pub(super) fn timeline() -> Timeline {
+pub fn timeline() -> Timeline {
     let at = |ms: u64| Timestamp(ms * 1_000_000);
     let timed = |id, ms, ended: Option<u64>| TimedCall {
         call: Arc::new(call(id, at(ms))),
@@ -222,7 +230,7 @@ pub(super) fn timeline() -> Timeline {
 }
 
 /// An `all_reduce` of the default group of three ranks, as number `id` of its process and its group.
-pub(crate) fn call(id: u64, at: Timestamp) -> Call {
+pub fn call(id: u64, at: Timestamp) -> Call {
     let group = GroupInfo::c10d("0", "default_pg", "gloo", vec![0, 1, 2]);
     let place =
         Where { file: "train.py".into(), line: 9, function: "main".into(), ..Where::default() };

@@ -11,7 +11,7 @@ pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 use ddp_doctor_proto::words::{has_several_hosts, sides};
 pub use ddp_doctor_proto::words::{plain, wrapped};
 
-use crate::source_files::{self, SourceFolders, SourceLines};
+use ddp_doctor_host::source_files::{self, SourceFolders, SourceLines};
 
 mod explanation;
 
@@ -326,9 +326,7 @@ mod tests {
     use ddp_doctor_proto::report::RankCall;
 
     use super::*;
-    use crate::report::testing::{
-        assert_inert, early_exit, hostile_report, ranks, report as sample,
-    };
+    use crate::testing::{assert_inert, early_exit, hostile_report, ranks, report as sample};
 
     /// The folder of this repository.
     fn here() -> SourceFolders {
@@ -504,7 +502,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
         let mut finding = early_exit();
         for call in &mut finding.per_rank {
             call.place = Some(Where {
-                file: file!().into(),
+                file: concat!(env!("CARGO_MANIFEST_DIR"), "/text.rs").into(),
                 line: 1,
                 function: String::new(),
                 ..Where::default()

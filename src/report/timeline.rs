@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
 
-use crate::diagnosis::event::{Call, Stacks};
-use crate::diagnosis::findings;
+use ddp_doctor_diagnosis::event::{Call, Stacks};
+use ddp_doctor_diagnosis::findings;
 
 /// The recorded course of a job. Long jobs are covered from some time before the end only.
 #[derive(Clone, Debug, Default)]

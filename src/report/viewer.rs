@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp, Where};
 use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
 
-use crate::diagnosis::event::ThreadStack;
-use crate::diagnosis::findings;
-use crate::diagnosis::model::{
+use ddp_doctor_diagnosis::event::ThreadStack;
+use ddp_doctor_diagnosis::findings;
+use ddp_doctor_diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
 };
-use crate::diagnosis::timing::Timing;
-use crate::diagnosis::trends::growth::{self, Exhausted, Grower, Growth};
+use ddp_doctor_diagnosis::timing::Timing;
+use ddp_doctor_diagnosis::trends::growth::{self, Exhausted, Grower, Growth};
 
 /// Maximum number of ranks listed in `waits_for`; the others are counted.
 const MAX_NAMED: usize = 64;
@@ -362,9 +362,9 @@ fn call(rank: u32, joined: &JoinedCall) -> RankCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::model::Room;
-    use crate::diagnosis::trends::trend::Trend;
-    use crate::report::testing::report;
+    use crate::testing::report;
+    use ddp_doctor_diagnosis::model::Room;
+    use ddp_doctor_diagnosis::trends::trend::Trend;
 
     #[test]
     fn viewer_gets_everything_once_and_then_changes() {

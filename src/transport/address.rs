@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::socket;
 use super::tls::{self, Keys};
 use super::token::{Credentials, TokenError};
-use crate::host::files;
+use ddp_doctor_host::files;
 
 /// Why an address cannot be used.
 #[derive(Debug, thiserror::Error)]

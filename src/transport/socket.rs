@@ -1,8 +1,7 @@
 //! Unix sockets by which the processes of one user on one machine reach a coordinator.
 //!
 //! A socket is in a directory that only its user may enter, so the kernel refuses every other user
-//! but root. The coordinator also checks the credentials of each connection
-//! ([`crate::coordinator::serve`]).
+//! but root. The coordinator also checks the credentials of each connection.
 //!
 //! A loopback address (`127.0.0.1:7077`) is the name of such a socket: nothing listens on TCP
 //! (`docs/decisions/0001-unix-sockets.md`).
@@ -18,9 +17,9 @@ use ddp_doctor_agent::files::own_number;
 use tokio::net::{TcpSocket, UnixStream};
 
 use super::AddressError;
-use crate::host::files::{self, Dir};
-use crate::host::names;
-use crate::host::private;
+use ddp_doctor_host::files::{self, Dir};
+use ddp_doctor_host::names;
+use ddp_doctor_host::private;
 
 /// Prefix of an address that is the path of a socket.
 pub(super) const SCHEME: &str = "unix:";
@@ -231,7 +230,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::transport::{Address, Credentials};
+    use crate::{Address, Credentials};
 
     #[test]
     fn loopback_address_names_a_socket_until_it_is_dropped() {

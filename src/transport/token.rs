@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
 
-use crate::host::input_files;
-use crate::host::sys;
+use ddp_doctor_host::input_files;
+use ddp_doctor_host::sys;
 
 /// Variable of the environment with the token.
 pub const VARIABLE: &str = "DDP_DOCTOR_TOKEN";

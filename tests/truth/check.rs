@@ -1,8 +1,8 @@
 //! Compares a report with the truth of its program.
 
 use ddp_doctor::diagnosis::proof;
+use ddp_doctor::host::source_files::SourceFolders;
 use ddp_doctor::report::text::{self, Style};
-use ddp_doctor::source_files::SourceFolders;
 use ddp_doctor_proto::report::{Confidence, Report, Role, Severity, Where};
 
 use crate::program::{Backend, Case, Launcher};

@@ -12,10 +12,10 @@ use crate::cli::exit_status::{FOUND, FailOn};
 use crate::cli::options::{Global, Sources};
 use crate::cli::output::{output, say};
 use crate::cli::view::newest_run;
+use crate::host::source_files::{NOT_SHOWN, SourceFolders};
 use crate::postmortem::{self, Analysis};
 use crate::report::text::{self, Style};
 use crate::report::{csv, html, json, markdown, perfetto, sarif};
-use crate::source_files::{NOT_SHOWN, SourceFolders};
 
 /// Diagnose a job from the files it left behind.
 ///

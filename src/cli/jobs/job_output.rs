@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::coordinator::Begun;
 use crate::host::files::Dir;
 use crate::host::names;
+use crate::host::source_files::SourceFolders;
 use crate::monitoring::webhook::Notifier;
 use crate::node::live::{Live, ReportFile, Verbosity};
 use crate::report::text::{self, Style};
-use crate::source_files::SourceFolders;
 
 /// Timeout while no printing is due.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::host::source_files::SourceFolders;
 use crate::node::launch::rundir;
-use crate::source_files::SourceFolders;
 
 /// Where source lines may be read.
 #[derive(Clone, Debug, Default, Args)]

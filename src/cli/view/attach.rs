@@ -22,13 +22,13 @@ use crate::evidence::values::cut;
 use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::node::launch::fallback;
 use crate::node::live::ReportFile;
 use crate::postmortem::{self, Analysis};
 use crate::report::json;
 use crate::report::text::plain;
-use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
 
 /// Maximum number of jobs that a message names.

@@ -17,12 +17,12 @@ use crate::cli::output::{output, say};
 use crate::coordinator::MAX_MESSAGE;
 use crate::evidence::stacks::decode;
 use crate::host::proc;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::node::follow::orphans::Orphan;
 use crate::node::source_reader;
 use crate::node::stack_reader::native::FunctionCache;
 use crate::report::{dump, json};
-use crate::source_files::SourceFolders;
 use crate::transport::{self, document};
 
 /// Time limit for the coordinator's answer: longer than its nodes have.

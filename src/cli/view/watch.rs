@@ -14,8 +14,8 @@ use super::{connection, feed, state};
 use crate::cli::evidence_files::{nothing_in, print_remarks, with_progress};
 use crate::cli::options::{self, Access, Global};
 use crate::cli::output::output;
+use crate::host::source_files::NOT_SHOWN;
 use crate::postmortem;
-use crate::source_files::NOT_SHOWN;
 
 /// Columns and lines of the page if standard output is not a terminal.
 const PAGE: (u16, u16) = (120, 60);

@@ -11,8 +11,8 @@ use ddp_doctor_proto::v1;
 use ddp_doctor_proto::{Op, ParameterFact, RecordKind};
 use v1::event::Kind;
 
-use crate::evidence::ports;
-use crate::evidence::values::number;
+use crate::ports;
+use crate::values::number;
 
 /// Maximum number of rare events that are repeated, of each process and of the job: the first half
 /// and the latest half.

@@ -18,7 +18,7 @@ use ddp_doctor_proto::v1::Report;
 use prost::Message;
 use prost::encoding::{self, DecodeContext, WireType};
 
-use crate::host::files::{self, Dir};
+use ddp_doctor_host::files::{self, Dir};
 
 mod kept;
 pub mod segments;
@@ -183,7 +183,7 @@ impl Reader<BufReader<Take<File>>> {
     ///
     /// Fails if the file cannot be read, or is not a journal of a supported version.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::new(BufReader::new(crate::host::input_files::open(path)?))
+        Self::new(BufReader::new(ddp_doctor_host::input_files::open(path)?))
     }
 }
 

@@ -20,7 +20,7 @@ use ddp_doctor_proto::v1::{Event, Report, Segment, event::Kind};
 use ddp_doctor_proto::{NoteKind, v1};
 use prost::Message;
 
-use crate::host::files::Dir;
+use ddp_doctor_host::files::Dir;
 
 use super::kept::Kept;
 use super::{FRAME_HEADER, HEADER, JournalError, Reader, Skipped, Writer};

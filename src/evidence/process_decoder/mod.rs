@@ -12,7 +12,7 @@ use ddp_doctor_proto::{RecordKind, v1};
 use self::groups::Groups;
 use self::sites::Sites;
 use super::limits::Limits;
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, ThreadId};
+use ddp_doctor_diagnosis::event::{Call, Event, GroupInfo, ProcessId, ThreadId};
 
 mod groups;
 mod records;

@@ -11,12 +11,12 @@ use ddp_doctor_proto::{
 
 use super::groups::global;
 use super::{Held, Process};
-use crate::diagnosis::event::{
+use crate::limits::Limits;
+use crate::values::{name, number, text};
+use ddp_doctor_diagnosis::event::{
     Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
     StalledTransfer, ThreadId, Transfer, WaitsFor,
 };
-use crate::evidence::limits::Limits;
-use crate::evidence::values::{name, number, text};
 
 /// Largest sequence number of a call. A job does not count so far, and sums with it do not overflow.
 const MAX_SEQ: u64 = 1 << 53;
@@ -36,7 +36,7 @@ struct Common {
 
 impl Process {
     /// Decodes one record; `None`: it is invalid. A repeated record is valid and yields no event.
-    pub(in crate::evidence) fn record(
+    pub(crate) fn record(
         &mut self,
         process: ProcessId,
         record: v1::Record,
@@ -251,7 +251,7 @@ impl Process {
         })
     }
     /// Decodes a memory sample; `None`: it is invalid.
-    pub(in crate::evidence) fn memory(
+    pub(crate) fn memory(
         &mut self,
         process: ProcessId,
         sample: &v1::MemorySample,

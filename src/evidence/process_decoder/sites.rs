@@ -8,9 +8,9 @@ use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject, v1};
 
-use crate::diagnosis::event::{Event, Guard, OtherBranch, ProcessId};
-use crate::evidence::limits::Limits;
-use crate::evidence::values::{cut, number, text};
+use crate::limits::Limits;
+use crate::values::{cut, number, text};
+use ddp_doctor_diagnosis::event::{Event, Guard, OtherBranch, ProcessId};
 
 /// Maximum number of call sites per process.
 const MAX_SITES: usize = 65_536;

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Report;
 
-use crate::diagnosis::Engine;
-use crate::ingest::logs::Log;
-use crate::ingest::{Observer, Progress, Remark};
+use crate::logs::Log;
+use crate::{Observer, Progress, Remark};
+use ddp_doctor_diagnosis::Engine;
 
 mod calls;
 mod document;
@@ -72,7 +72,7 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
 
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
 /// show.
-pub(crate) fn diagnose(mut job: DumpedJob, observer: &mut dyn Observer) -> (Engine, Report) {
+pub fn diagnose(mut job: DumpedJob, observer: &mut dyn Observer) -> (Engine, Report) {
     let groups = preparation::prepare(&mut job);
     let replay = replay::Replay::new(&job, groups);
     let engine = replay.run(observer);

@@ -66,12 +66,12 @@ impl Log {
     }
 
     /// Whether some of its lines have a time.
-    pub(crate) fn is_dated(&self) -> bool {
+    pub fn is_dated(&self) -> bool {
         self.facts.first.0 > 0
     }
 
     /// Moves its times into the year that is nearest to `known`, if no line states another one.
-    pub(crate) fn set_year(&mut self, known: Timestamp) {
+    pub fn set_year(&mut self, known: Timestamp) {
         let last = self.facts.last;
         if self.facts.guesses_year
             && let Some(moved) = lines::in_year_of(last, known)
@@ -81,7 +81,7 @@ impl Log {
     }
 
     /// Adds nanoseconds to all of its times.
-    pub(crate) fn shift(&mut self, by: i64) {
+    pub fn shift(&mut self, by: i64) {
         self.written.0 = self.written.0.saturating_add_signed(by);
         let facts = self.facts.facts.iter_mut().map(|fact| &mut fact.at);
         let stacks = self.facts.stacks.iter_mut().map(|it| &mut it.at);
@@ -119,7 +119,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Log> {
 /// # Errors
 ///
 /// Fails if the first line cannot be read.
-pub(crate) fn read_contents(path: &Path, bytes: &Arc<[u8]>, written: Timestamp) -> io::Result<Log> {
+pub fn read_contents(path: &Path, bytes: &Arc<[u8]>, written: Timestamp) -> io::Result<Log> {
     let open = || Ok(Lines::new(Box::new(Cursor::new(Arc::clone(bytes))), MAX_BYTES));
     read_lines(path, written, open)
 }

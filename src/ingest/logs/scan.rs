@@ -1,7 +1,7 @@
 //! Small scanners of text.
 
-use crate::diagnosis::model::MAX_WORLD;
-pub(super) use crate::evidence::values::cut;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+pub(super) use ddp_doctor_evidence::values::cut;
 
 /// What precedes and what follows `key` in `text`.
 pub(super) fn split<'a>(text: &'a str, key: &str) -> Option<(&'a str, &'a str)> {

@@ -10,8 +10,8 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Log;
 use super::events;
 use super::job::{LoggedJob, Topic};
-use crate::diagnosis::event::Event;
-use crate::diagnosis::input::transport;
+use ddp_doctor_diagnosis::event::Event;
+use ddp_doctor_diagnosis::input::transport;
 
 /// Statements of the logs of one job.
 pub struct Statements {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use crate::diagnosis::event::{Stacks, ThreadStack};
-use crate::diagnosis::stacks;
+use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
+use ddp_doctor_diagnosis::stacks;
 
 /// Maximum number of frames kept per thread, from the innermost.
 const MAX_FRAMES: usize = 256;
@@ -288,5 +288,5 @@ pub fn users_line(frames: Vec<Where>) -> Option<Where> {
 }
 
 fn cut(text: &str) -> &str {
-    crate::evidence::values::cut(text, MAX_NAME)
+    ddp_doctor_evidence::values::cut(text, MAX_NAME)
 }

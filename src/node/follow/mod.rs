@@ -16,6 +16,7 @@ use crate::host::boxes::BoxDir;
 use crate::host::files::Dir;
 use crate::host::proc;
 use crate::host::proc::Watched;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
@@ -31,7 +32,6 @@ use crate::node::source_reader::Sources;
 use crate::node::stack_reader::stack_sampler::StackSampler;
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;
-use crate::source_files::SourceFolders;
 
 mod adopted;
 mod commands;

@@ -26,6 +26,7 @@ use crate::host::names;
 use crate::host::private;
 use crate::host::proc;
 use crate::host::processes;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::host::sys::{Reserve, Signals};
 use crate::monitoring;
@@ -44,7 +45,6 @@ use crate::node::sample::environment::{self, Environment};
 use crate::node::stack_reader::stack_sampler::When;
 use crate::node::timing::Timing;
 use crate::report::text::Style;
-use crate::source_files::SourceFolders;
 use crate::transport::Credentials;
 
 /// Exit status of a run whose job was killed because it hung.

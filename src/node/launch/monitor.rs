@@ -17,6 +17,7 @@ use crate::host::files::Dir;
 use crate::host::log::UserLog;
 use crate::host::names;
 use crate::host::processes;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::monitoring::{self, Monitoring};
 use crate::node::follow;
@@ -31,7 +32,6 @@ use crate::node::timing::Timing;
 use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink};
 use crate::node::upload::journal::Journal;
 use crate::node::upload::outbox::Outbox;
-use crate::source_files::SourceFolders;
 
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);

@@ -15,8 +15,8 @@ use crate::host::boxes::BoxDir;
 use crate::host::files::{Dir, others_at};
 use crate::host::names;
 use crate::host::run_description::Description;
+use crate::host::source_files::SourceFolders;
 use crate::node::launch::fallback;
-use crate::source_files::SourceFolders;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.

@@ -9,11 +9,11 @@ use ddp_doctor_proto::catalogue::{is_gap, is_over_time};
 use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::viewer::Update;
 
+use crate::host::source_files::SourceFolders;
 use crate::monitoring::events::{Event, Tracker};
 use crate::monitoring::webhook::Notifier;
 use crate::report::json::Assembler;
 use crate::report::text::{self, Style};
-use crate::source_files::SourceFolders;
 
 /// How long a finding must be unchanged before it is printed: many are refined a moment later.
 const PRINT_DELAY: Duration = Duration::from_millis(150);

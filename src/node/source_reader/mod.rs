@@ -14,7 +14,7 @@ use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use crate::host::proc;
-use crate::source_files::{ProcessRoot, SourceFolders};
+use crate::host::source_files::{ProcessRoot, SourceFolders};
 
 mod python;
 

@@ -28,6 +28,7 @@ use crate::host::log::UserLog;
 use crate::host::names;
 use crate::host::private;
 use crate::host::proc;
+use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::node::follow::{Command, Commander, Follower};
 use crate::node::launch::Launch;
@@ -41,7 +42,6 @@ use crate::node::upload::attach::{self, Concluded, Coordinator, CoordinatorLink}
 use crate::node::upload::journal::Journal;
 use crate::node::upload::outbox::Outbox;
 use crate::report::text::Style;
-use crate::source_files::SourceFolders;
 use crate::transport::{Address, Credentials};
 
 /// Interval of checks while the reporter appears unneeded.

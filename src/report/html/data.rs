@@ -16,9 +16,9 @@ use super::super::dump;
 use super::super::explain::Page as Explanation;
 use super::super::text::{self, RankTable, short_path};
 use super::super::timeline::{Blocked, Event, Mark, Spent, TimedCall, Timeline, Track};
-use crate::diagnosis::event::ThreadStack;
-use crate::diagnosis::{findings, source::cause};
-use crate::source_files::{SourceFolders, SourceLines};
+use ddp_doctor_diagnosis::event::ThreadStack;
+use ddp_doctor_diagnosis::{findings, source::cause};
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 use super::shares::Span;
 
@@ -456,7 +456,7 @@ fn kind(call: &TimedCall, rank: u32) -> Kind {
     }
 }
 
-fn group_name(group: &crate::diagnosis::event::GroupInfo) -> String {
+fn group_name(group: &ddp_doctor_diagnosis::event::GroupInfo) -> String {
     match &*group.description {
         "default_pg" => "default group".into(),
         "" | "undefined" => format!("group {}", group.key.name),

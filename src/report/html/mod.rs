@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 
 use super::timeline::Timeline;
-use crate::source_files::SourceFolders;
+use ddp_doctor_host::source_files::SourceFolders;
 
 mod data;
 mod shares;
@@ -127,7 +127,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::report::testing::{self, MARKUP};
+    use crate::testing::{self, MARKUP};
 
     fn written(report: &Report, timeline: &Timeline) -> String {
         let mut out = Vec::new();
@@ -248,7 +248,7 @@ mod tests {
         let script = SCRIPT.concat();
         let hash = sha256(&script);
         if hash != SCRIPT_HASH.trim() && std::env::var_os("UPDATE_DOCS").is_some() {
-            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/html");
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/html");
             std::fs::write(format!("{folder}/script.sha256"), format!("{hash}\n")).unwrap();
             return;
         }

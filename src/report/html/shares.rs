@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{Effect, Finding, Report, Role, Timestamp};
 
-use crate::report::timeline::{TimedCall, Timeline, Track};
+use crate::timeline::{TimedCall, Timeline, Track};
 
 /// The time of a rank between the start and the end of [`Span`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn wait(call: &TimedCall, end: Timestamp) -> Option<(Timestamp, Timestamp)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::timeline::Spent;
+    use crate::timeline::Spent;
 
     const SPAN: Span = Span { from: Timestamp(100), to: Timestamp(200) };
 
@@ -115,7 +115,7 @@ mod tests {
             spent(Spending::Garbage, 110, 130),
             spent(Spending::Input, 190, 250),
         ];
-        let mut call = crate::report::testing::timeline().tracks[0].calls[0].clone();
+        let mut call = crate::testing::timeline().tracks[0].calls[0].clone();
         call.wait = Some((Timestamp(125), Some(Timestamp(165))));
         track.calls = vec![call];
         let shares = SPAN.shares(&track);

@@ -4,7 +4,7 @@ use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, RecordKind, ReduceOp};
 
-use crate::diagnosis::event::CallId;
+use ddp_doctor_diagnosis::event::CallId;
 
 use super::*;
 

@@ -11,8 +11,8 @@ use ddp_doctor_proto::Op;
 
 use super::groups::{GroupAt, Groups};
 use super::units::Calls;
-use crate::diagnosis::event::Call;
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::dumped_jobs::DumpedJob;
+use ddp_doctor_diagnosis::event::Call;
 
 /// The messages of a job that can be counted.
 #[derive(Debug, Default)]

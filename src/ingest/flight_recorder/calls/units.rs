@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::groups::{GroupAt, Groups};
-use crate::ingest::flight_recorder::dump::{Dump, Entry, State, is_on_host, silent_backends};
+use crate::flight_recorder::dump::{Dump, Entry, State, is_on_host, silent_backends};
 
 /// Launch of the calls that counters alone show.
 const COUNTED_LAUNCH: u32 = 1;

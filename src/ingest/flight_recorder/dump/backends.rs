@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Dump, State};
-use crate::diagnosis::input::backends::{Backend, Completion};
+use ddp_doctor_diagnosis::input::backends::{Backend, Completion};
 
 /// Whether calls of a backend are executed by threads of the host.
 pub(in super::super) fn is_on_host(backend: &str) -> bool {

@@ -12,9 +12,9 @@ use super::fields::{Fields, Keys, Texts};
 use super::frames;
 use super::profiling_name::ProfilingName;
 use super::{Entry, Kind, NamedGroup, State};
-use crate::diagnosis::model::MAX_WORLD;
-use crate::ingest::dtypes;
-use crate::ingest::flight_recorder::document::Node;
+use crate::dtypes;
+use crate::flight_recorder::document::Node;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 256;
@@ -383,5 +383,5 @@ pub(super) fn ranks(node: Node<'_>) -> Vec<u32> {
 }
 
 fn cut(text: &str) -> &str {
-    crate::evidence::values::cut(text, MAX_NAME)
+    ddp_doctor_evidence::values::cut(text, MAX_NAME)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::ingest::flight_recorder::document::Node;
+use crate::flight_recorder::document::Node;
 
 /// Number of positions that are remembered.
 const REMEMBERED: usize = 256;

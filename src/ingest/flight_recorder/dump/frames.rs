@@ -1,7 +1,7 @@
 //! The frames of an entry: the user's line, and whether the call is a message of a batch.
 
-use crate::diagnosis::input::place::is_users;
-use crate::ingest::flight_recorder::document::Node;
+use crate::flight_recorder::document::Node;
+use ddp_doctor_diagnosis::input::place::is_users;
 
 /// Maximum number of frames examined per entry.
 const MAX_FRAMES: usize = 1024;

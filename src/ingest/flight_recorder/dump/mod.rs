@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::document::{Invalid, Node};
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
+use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 mod backends;
 mod entries;

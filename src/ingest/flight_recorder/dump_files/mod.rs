@@ -12,9 +12,9 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::document::{self, Invalid};
 use super::dump::{Dump, Room};
-use crate::host::input_files;
-use crate::ingest::Progress;
-use crate::ingest::logs::{self, Log};
+use crate::Progress;
+use crate::logs::{self, Log};
+use ddp_doctor_host::input_files;
 
 mod archive;
 

@@ -10,12 +10,12 @@ use flate2::write::GzEncoder;
 use ruzstd::encoding::CompressionLevel;
 
 use super::{Contents, Found, read_all};
-use crate::diagnosis::Engine;
-use crate::ingest::flight_recorder::calls::Groups;
-use crate::ingest::flight_recorder::document::{self, Invalid};
-use crate::ingest::flight_recorder::dump::{Dump, KIND, Room};
-use crate::ingest::flight_recorder::{diagnose, dumped_jobs};
-use crate::ingest::{Observer, Progress};
+use crate::flight_recorder::calls::Groups;
+use crate::flight_recorder::document::{self, Invalid};
+use crate::flight_recorder::dump::{Dump, KIND, Room};
+use crate::flight_recorder::{diagnose, dumped_jobs};
+use crate::{Observer, Progress};
+use ddp_doctor_diagnosis::Engine;
 
 /// Reads a dump, with room for its entries.
 fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{DumpedJob, Ranked, folder};
-use crate::ingest::Remark;
-use crate::ingest::flight_recorder::dump::{Dump, Kind, have_one_backend};
+use crate::Remark;
+use crate::flight_recorder::dump::{Dump, Kind, have_one_backend};
 
 /// Removes copies of dumps: of two that contain the same calls, the one that states their lines is kept.
 pub(super) fn without_copies(ranked: Vec<Ranked>, remarks: &mut Vec<Remark>) -> Vec<Ranked> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Ranked, folder, ranks};
-use crate::ingest::flight_recorder::dump::{Dump, Entry, have_one_backend};
+use crate::flight_recorder::dump::{Dump, Entry, have_one_backend};
 
 /// Minimum time without a call, in nanoseconds, between dumps of one file name that are not of one job:
 /// longer than any timeout.

@@ -13,9 +13,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::dump::Dump;
-use crate::ingest::Remark;
-use crate::ingest::flight_recorder::dump_files::Contents;
-use crate::ingest::logs::Log;
+use crate::Remark;
+use crate::flight_recorder::dump_files::Contents;
+use crate::logs::Log;
 use folders::Part;
 
 mod duplicates;
@@ -144,7 +144,7 @@ impl DumpedJob {
     }
 
     /// Number of ranks of the job, as far as groups and dumps show it.
-    pub(crate) fn world_size(&self) -> u32 {
+    pub fn world_size(&self) -> u32 {
         let dumps = self.ranks.values();
         let members = dumps.flat_map(|dump| dump.groups.values().flat_map(|it| it.members.iter()));
         let last = members.chain(self.ranks.keys()).max();
@@ -152,18 +152,18 @@ impl DumpedJob {
     }
 
     /// Folder of the dumps.
-    pub(crate) fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Whether all of its dumps are in these folders.
-    pub(crate) fn is_in(&self, folders: &BTreeSet<PathBuf>) -> bool {
+    pub fn is_in(&self, folders: &BTreeSet<PathBuf>) -> bool {
         self.places.iter().all(|place| place.ancestors().any(|it| folders.contains(it)))
     }
 
     /// Whether no rank had issued a call for a while when the dumps were written: the ranks of a job that goes on are
     /// always a little apart.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub fn is_at_rest(&self) -> bool {
         const REST: Duration = Duration::from_secs(10);
         let written = |place: &PathBuf| fs::metadata(place).ok()?.modified().ok();
         let last = UNIX_EPOCH + Duration::from_nanos(self.period().1);
@@ -171,7 +171,7 @@ impl DumpedJob {
     }
 
     /// Time of the first call.
-    pub(crate) fn begins(&self) -> Timestamp {
+    pub fn begins(&self) -> Timestamp {
         Timestamp(self.period().0)
     }
 
@@ -184,7 +184,7 @@ impl DumpedJob {
     }
 
     /// Rank, operation and time of all collectives.
-    pub(crate) fn collectives(&self) -> impl Iterator<Item = (u32, Op, Timestamp)> {
+    pub fn collectives(&self) -> impl Iterator<Item = (u32, Op, Timestamp)> {
         self.ranks.iter().flat_map(|(&rank, dump)| {
             let entries = dump.entries.iter().filter(|it| !it.is_message);
             entries.map(move |it| (rank, it.op, Timestamp(it.created)))

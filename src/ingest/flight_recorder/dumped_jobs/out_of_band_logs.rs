@@ -5,8 +5,8 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::DumpedJob;
-use crate::ingest::flight_recorder::dump::Entry;
-use crate::ingest::logs::{GivenUp, Log, Statements};
+use crate::flight_recorder::dump::Entry;
+use crate::logs::{GivenUp, Log, Statements};
 
 /// Offsets of time zones are multiples of this many nanoseconds: a quarter of an hour.
 const ZONES: i64 = 15 * 60 * 1_000_000_000;
@@ -23,7 +23,7 @@ impl DumpedJob {
     /// The time to add to the times of logs, in nanoseconds, if they are shown to be of this job:
     /// they state a wait that a dump contains, or they are of the same time and the same world.
     /// `None`: nothing shows it.
-    pub(crate) fn offset_of(&self, logs: &Statements) -> Option<i64> {
+    pub fn offset_of(&self, logs: &Statements) -> Option<i64> {
         let size = self.world_size();
         if logs.ranks().any(|rank| rank >= size) || logs.world_size().is_some_and(|it| it != size) {
             return None;
@@ -44,11 +44,7 @@ impl DumpedJob {
     /// # Errors
     ///
     /// What contradicts that: a rank, the size of the world, a wait, or the times.
-    pub(crate) fn possible_offset_of(
-        &self,
-        logs: &[Log],
-        stated: &Statements,
-    ) -> Result<i64, String> {
+    pub fn possible_offset_of(&self, logs: &[Log], stated: &Statements) -> Result<i64, String> {
         let size = self.world_size();
         if let Some(other) = stated.world_size().filter(|it| *it != size) {
             return Err(format!("it states a world of {other} ranks, and the dumps one of {size}"));
@@ -119,7 +115,7 @@ impl DumpedJob {
     }
 
     /// Adds the logs of this job, whose times are behind by `offset` nanoseconds.
-    pub(crate) fn add_logs(&mut self, mut logs: Vec<Log>, offset: i64) {
+    pub fn add_logs(&mut self, mut logs: Vec<Log>, offset: i64) {
         for log in &mut logs {
             log.shift(offset);
         }

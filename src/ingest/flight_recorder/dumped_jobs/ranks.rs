@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use super::{Ranked, folder};
-use crate::ingest::flight_recorder::dump::{Dump, Kind};
-use crate::ingest::flight_recorder::dump_files::{Contents, Found};
-use crate::ingest::{Remark, file_names};
+use crate::flight_recorder::dump::{Dump, Kind};
+use crate::flight_recorder::dump_files::{Contents, Found};
+use crate::{Remark, file_names};
 
 /// The rank that a path names: the number after the word "rank", otherwise the last number of the
 /// file name. A folder names it by the word "rank" alone, since its other numbers are those of jobs and

@@ -1,9 +1,9 @@
 //! Collectives that all of their ranks completed alike, long ago. The engine does not need them: of
 //! 1 024 ranks with 2 000 calls each, few calls concern the stall.
 
-use crate::ingest::flight_recorder::calls::{GroupAt, Groups};
-use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::calls::{GroupAt, Groups};
+use crate::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
+use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Number of calls of all ranks that are kept in any case: the latest ones of each.
 const KEPT: usize = 1 << 16;
@@ -128,12 +128,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::diagnosis::Engine;
-    use crate::ingest::Observer;
-    use crate::ingest::flight_recorder::dump::Room;
-    use crate::ingest::flight_recorder::dump_files::{Contents, Found, parse};
-    use crate::ingest::flight_recorder::replay::Replay;
-    use crate::ingest::flight_recorder::{dumped_jobs, report};
+    use crate::Observer;
+    use crate::flight_recorder::dump::Room;
+    use crate::flight_recorder::dump_files::{Contents, Found, parse};
+    use crate::flight_recorder::replay::Replay;
+    use crate::flight_recorder::{dumped_jobs, report};
+    use ddp_doctor_diagnosis::Engine;
 
     /// An observer that takes no notice.
     struct Silent;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::{DType, Op};
 
-use crate::ingest::flight_recorder::calls::{Calls, GroupAt, Groups, Unit};
-use crate::ingest::flight_recorder::dump::{Dump, Entry, Kind, is_on_host};
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::calls::{Calls, GroupAt, Groups, Unit};
+use crate::flight_recorder::dump::{Dump, Entry, Kind, is_on_host};
+use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// A call that a ring has lost.
 struct Lost {

@@ -3,7 +3,7 @@
 //! collectives that the diagnosis does not need (`completed_collectives`).
 
 use super::calls::Groups;
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 mod completed_collectives;
 mod lost_calls;

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::ingest::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Groups, Unit};
-use crate::ingest::flight_recorder::dump::{Dump, Entry, is_on_host};
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Groups, Unit};
+use crate::flight_recorder::dump::{Dump, Entry, is_on_host};
+use crate::flight_recorder::dumped_jobs::DumpedJob;
 use ddp_doctor_proto::vocabulary::Direction;
 
 /// Moves dumps that are older than those of their peers to those that cannot be used. Returns whether

@@ -7,9 +7,9 @@ use ddp_doctor_proto::report::{Timestamp, WaitingIn, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::Replay;
-use crate::diagnosis::event::{Call, CallId, OnStream};
-use crate::ingest::flight_recorder::calls::Unit;
-use crate::ingest::flight_recorder::dump::{Entry, is_on_host};
+use crate::flight_recorder::calls::Unit;
+use crate::flight_recorder::dump::{Entry, is_on_host};
+use ddp_doctor_diagnosis::event::{Call, CallId, OnStream};
 
 impl Replay<'_> {
     /// The line of a call.

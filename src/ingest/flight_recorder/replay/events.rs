@@ -8,16 +8,16 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::Replay;
-use crate::diagnosis::event::{
+use crate::flight_recorder::calls::{Placed, Progress};
+use crate::flight_recorder::dump::{Dump, is_on_host};
+use crate::logs::{OfRanks, Statements};
+use crate::{Observer, process};
+use ddp_doctor_diagnosis::event::{
     Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
 };
-use crate::diagnosis::input::provenance::Provenance;
-use crate::diagnosis::model::TEXT_LAYER;
-use crate::diagnosis::{Config, Engine};
-use crate::ingest::flight_recorder::calls::{Placed, Progress};
-use crate::ingest::flight_recorder::dump::{Dump, is_on_host};
-use crate::ingest::logs::{OfRanks, Statements};
-use crate::ingest::{Observer, process};
+use ddp_doctor_diagnosis::input::provenance::Provenance;
+use ddp_doctor_diagnosis::model::TEXT_LAYER;
+use ddp_doctor_diagnosis::{Config, Engine};
 
 /// Calls derived from counters have ids below this one.
 const FIRST_RECORDED: u64 = 1 << 32;

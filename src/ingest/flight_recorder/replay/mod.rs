@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use super::calls::{Calls, Groups, Messages, Unit};
 use super::dump::{Dump, Entry};
-use crate::diagnosis::timing::Timing;
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
-use crate::ingest::flight_recorder::wait_graph::Waits;
+use crate::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::wait_graph::Waits;
+use ddp_doctor_diagnosis::timing::Timing;
 
 mod calls;
 mod events;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::Replay;
-use crate::diagnosis::timing::Timing;
-use crate::ingest::flight_recorder::dump::{Dump, Entry, State, is_on_host};
+use crate::flight_recorder::dump::{Dump, Entry, State, is_on_host};
+use ddp_doctor_diagnosis::timing::Timing;
 
 /// How long calls have been incomplete, at most or at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::WaitGraph;
 use super::graph::{Need, Vertex};
-use crate::diagnosis::input::provenance::Disagreement;
+use ddp_doctor_diagnosis::input::provenance::Disagreement;
 
 impl WaitGraph<'_> {
     /// Closed cycles of waits in which each rank is known to have made its calls in one order, and

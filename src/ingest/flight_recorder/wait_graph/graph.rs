@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ingest::flight_recorder::calls::GroupAt;
+use crate::flight_recorder::calls::GroupAt;
 
 /// A call that ranks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -20,8 +20,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::calls::{Calls, GroupAt, Groups, Messages, Unit};
-use crate::diagnosis::input::provenance::Disagreement;
-use crate::ingest::flight_recorder::dumped_jobs::DumpedJob;
+use crate::flight_recorder::dumped_jobs::DumpedJob;
+use ddp_doctor_diagnosis::input::provenance::Disagreement;
 use graph::{AwaitedCall, Graph, Need, Vertex, closed, components};
 use incomplete_calls::IncompleteCalls;
 

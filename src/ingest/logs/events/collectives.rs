@@ -9,12 +9,12 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::{places, unnamed_group, were};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
-use crate::diagnosis::input::align::compare;
-use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::facts::GroupName;
-use crate::ingest::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective};
-use crate::ingest::{dtypes, process};
+use crate::logs::facts::GroupName;
+use crate::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective};
+use crate::{dtypes, process};
+use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
+use ddp_doctor_diagnosis::input::align::compare;
+use ddp_doctor_diagnosis::words::Ranks;
 
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);

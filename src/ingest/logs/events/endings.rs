@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
-use crate::diagnosis::event::{Event, OomKills};
-use crate::diagnosis::input::allocation;
-use crate::diagnosis::words;
-use crate::ingest::logs::job::{LoggedJob, Topic};
-use crate::ingest::process;
+use crate::logs::job::{LoggedJob, Topic};
+use crate::process;
+use ddp_doctor_diagnosis::event::{Event, OomKills};
+use ddp_doctor_diagnosis::input::allocation;
+use ddp_doctor_diagnosis::words;
 
 impl LoggedJob {
     /// Adds how ranks ended, what they raised, and where they stood.

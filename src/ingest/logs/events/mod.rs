@@ -12,10 +12,10 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Log;
 use super::folders::launch_of;
 use super::job::{EARLIER, LoggedJob, Topic, before};
-use crate::diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
-use crate::diagnosis::model::TEXT_LAYER;
-use crate::diagnosis::words::Ranks;
-use crate::ingest::process;
+use crate::process;
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
+use ddp_doctor_diagnosis::model::TEXT_LAYER;
+use ddp_doctor_diagnosis::words::Ranks;
 
 mod collectives;
 mod endings;

@@ -6,11 +6,11 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact};
 
 use super::collectives::named;
-use crate::diagnosis::event::{Event, GroupInfo, Parameters};
-use crate::diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
-use crate::ingest::logs::facts::GroupName;
-use crate::ingest::logs::job::{LoggedJob, OfModel, Rank, SAME_MODEL};
-use crate::ingest::process;
+use crate::logs::facts::GroupName;
+use crate::logs::job::{LoggedJob, OfModel, Rank, SAME_MODEL};
+use crate::process;
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, Parameters};
+use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 
 impl LoggedJob {
     /// Adds what ranks state about the parameters of their models.

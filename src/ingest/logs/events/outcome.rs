@@ -4,12 +4,12 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
 
-use crate::diagnosis::event::{Event, OomKills, ProcessId};
-use crate::diagnosis::input::request;
-use crate::diagnosis::model::libc_signal::{HUP, TERM};
-use crate::ingest::logs::facts::ExitStatus;
-use crate::ingest::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};
-use crate::ingest::process;
+use crate::logs::facts::ExitStatus;
+use crate::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};
+use crate::process;
+use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
+use ddp_doctor_diagnosis::input::request;
+use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
 
 impl LoggedJob {
     /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an

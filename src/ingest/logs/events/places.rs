@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::report::Where;
 
 use super::were;
-use crate::diagnosis::stacks;
-use crate::diagnosis::words;
-use crate::ingest::logs::job::{LoggedJob, Topic, in_collective, place_of};
+use crate::logs::job::{LoggedJob, Topic, in_collective, place_of};
+use ddp_doctor_diagnosis::stacks;
+use ddp_doctor_diagnosis::words;
 
 /// Ranks at one place.
 struct Group {

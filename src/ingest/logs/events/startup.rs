@@ -7,11 +7,11 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{unnamed_group, were};
-use crate::diagnosis::event::{Call, CallId, Event, ThreadId};
-use crate::diagnosis::input::backends::{GLOO, NCCL};
-use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::job::{Barrier, LAUNCH, LoggedJob, Topic, Wait};
-use crate::ingest::process;
+use crate::logs::job::{Barrier, LAUNCH, LoggedJob, Topic, Wait};
+use crate::process;
+use ddp_doctor_diagnosis::event::{Call, CallId, Event, ThreadId};
+use ddp_doctor_diagnosis::input::backends::{GLOO, NCCL};
+use ddp_doctor_diagnosis::words::Ranks;
 
 /// Where ranks meet, if the text does not say it.
 const STORE: &str = "their store";

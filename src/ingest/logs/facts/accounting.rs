@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::scan::{cut, until};
+use crate::logs::scan::{cut, until};
 
 /// Columns that the header of such a table has.
 const COLUMNS: [&str; 2] = ["JobID", "State"];

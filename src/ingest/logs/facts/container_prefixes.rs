@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::traceback;
-use crate::ingest::logs::lines::{BEFORE, Name, named_stamp};
-use crate::ingest::logs::scan;
+use crate::logs::lines::{BEFORE, Name, named_stamp};
+use crate::logs::scan;
 
 /// Maximum number of prefixes of lines that may be those of containers.
 const MAX_CONTAINERS: usize = 4096;

@@ -2,8 +2,8 @@
 //! prints below its output, and what batch systems and platforms report at its end.
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::{Label, Line};
-use crate::ingest::logs::scan;
+use crate::logs::lines::{Label, Line};
+use crate::logs::scan;
 
 /// What precedes the status, in lower case.
 const KEYS: [&str; 9] = [

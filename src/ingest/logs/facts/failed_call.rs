@@ -3,8 +3,8 @@
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::{Facts, Statement, Subject, c10d};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::stack_text::{python_frame, users_line};
+use crate::logs::lines::Line;
+use crate::stack_text::{python_frame, users_line};
 
 /// What announces the frames, which follow without labels, innermost first.
 const BEGIN: &str = "Stack trace of the failed collective:";

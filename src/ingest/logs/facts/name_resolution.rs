@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement};
-use crate::ingest::logs::lines::{Label, Line};
-use crate::ingest::logs::scan::{after, cut, until};
+use crate::logs::lines::{Label, Line};
+use crate::logs::scan::{after, cut, until};
 
 const FAILED: [&str; 2] = ["The IPv4 network addresses of (", "The IPv6 network addresses of ("];
 /// A name was resolved whose addresses cannot be reached.

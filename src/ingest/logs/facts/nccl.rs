@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::{Label, Line};
-use crate::ingest::logs::scan::{after, cut, rank, small, split, until, world_size_after};
+use crate::logs::lines::{Label, Line};
+use crate::logs::scan::{after, cut, rank, small, split, until, world_size_after};
 
 /// Maximum length of a text that is kept.
 const MAX_TEXT: usize = 1024;

@@ -14,7 +14,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::scan::{after, cut, number_after, rank, until, world_size_after};
+use crate::logs::scan::{after, cut, number_after, rank, until, world_size_after};
 
 /// Maximum number of communicators of all processes.
 const MAX_COMMUNICATORS: usize = 1 << 14;

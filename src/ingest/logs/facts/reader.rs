@@ -17,10 +17,10 @@ use super::{
     ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, name_resolution, nccl,
     stated_rank,
 };
-use crate::ingest::file_names;
-use crate::ingest::logs::lines::{Form, Label, Line, Lines, Year, of_title};
-use crate::ingest::logs::{folders, scan};
-use crate::ingest::stack_text::{Dump, Part};
+use crate::file_names;
+use crate::logs::lines::{Form, Label, Line, Lines, Year, of_title};
+use crate::logs::{folders, scan};
+use crate::stack_text::{Dump, Part};
 
 /// What precedes stacks of a process in SGLang's log.
 const STACKS: &str = "Pyspy dump for PID ";

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::{Label, Line, Worker};
-use crate::ingest::logs::scan;
+use crate::logs::lines::{Label, Line, Worker};
+use crate::logs::scan;
 
 /// Maximum number of hosts with ranks that are kept.
 const MAX_PLACED: usize = 1 << 14;

@@ -5,10 +5,10 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::launcher::{of_local, ray_worker};
 use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d};
-use crate::diagnosis::model::libc_signal::KILL;
-use crate::ingest::logs::lines::{Label, Line, Worker, bracketed_rank, report_time};
-use crate::ingest::logs::scan::{self, cut};
-use crate::ingest::stack_text::{frame_bytes, python_frame, users_line};
+use crate::logs::lines::{Label, Line, Worker, bracketed_rank, report_time};
+use crate::logs::scan::{self, cut};
+use crate::stack_text::{frame_bytes, python_frame, users_line};
+use ddp_doctor_diagnosis::model::libc_signal::KILL;
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
 const MAX_FRAMES: usize = 128;
@@ -261,7 +261,7 @@ impl Traceback {
     /// Begins the exception that was raised while this one was handled, or because of it: `is_cause`.
     fn begin_next(&mut self, is_cause: bool) {
         let is_cause =
-            is_cause || crate::diagnosis::input::allocation::failed(&self.text).is_some();
+            is_cause || ddp_doctor_diagnosis::input::allocation::failed(&self.text).is_some();
         let before = (std::mem::take(&mut self.text), std::mem::take(&mut self.frames));
         self.cause = is_cause.then(|| self.cause.take().unwrap_or(before));
         let kept = self.cause.as_ref().map(|(_, frames)| frames);

@@ -11,12 +11,12 @@ use ddp_doctor_proto::report::Timestamp;
 use super::losses::Loss;
 use super::rank::{Raised, Rank, went_on_after};
 use super::{LoggedJob, Topic, joins};
-use crate::diagnosis::event::Event;
-use crate::diagnosis::input::transport;
-use crate::diagnosis::model::libc_signal::{ABRT, TERM};
-use crate::diagnosis::words::{self, Ranks};
-use crate::ingest::logs::facts::{ExitStatus, Facts, GroupName};
-use crate::ingest::process;
+use crate::logs::facts::{ExitStatus, Facts, GroupName};
+use crate::process;
+use ddp_doctor_diagnosis::event::Event;
+use ddp_doctor_diagnosis::input::transport;
+use ddp_doctor_diagnosis::model::libc_signal::{ABRT, TERM};
+use ddp_doctor_diagnosis::words::{self, Ranks};
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);

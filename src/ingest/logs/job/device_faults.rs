@@ -7,8 +7,8 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::rank::Raised;
 use super::{LoggedJob, Rank, before};
-use crate::diagnosis::input::allocation;
-use crate::ingest::logs::facts::{Fact, Statement};
+use crate::logs::facts::{Fact, Statement};
+use ddp_doctor_diagnosis::input::allocation;
 
 /// Parts of exceptions that a fault of a device leads to.
 const ERRORS: [&str; 4] =

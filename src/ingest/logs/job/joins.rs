@@ -9,8 +9,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::before;
-use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::facts::Statement;
+use crate::logs::facts::Statement;
+use ddp_doctor_diagnosis::words::Ranks;
 
 /// What to do if ranks are missing, whichever they are.
 pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check for \

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::report::Where;
 
 use super::rank::{CHECKPOINT, MISMATCH};
-use crate::diagnosis::input::transport;
-use crate::diagnosis::words;
-use crate::ingest::logs::scan::after;
+use crate::logs::scan::after;
+use ddp_doctor_diagnosis::input::transport;
+use ddp_doctor_diagnosis::words;
 
 /// What PyTorch and Gloo report if the calls of two ranks are not alike.
 const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];

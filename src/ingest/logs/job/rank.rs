@@ -6,11 +6,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use crate::diagnosis::event::{NodeFailure, Stacks};
-use crate::diagnosis::model::libc_signal::KILL;
-use crate::diagnosis::words;
-use crate::ingest::logs::facts::{ExitStatus, GroupName, Statement};
-use crate::ingest::logs::scan::{after, until};
+use crate::logs::facts::{ExitStatus, GroupName, Statement};
+use crate::logs::scan::{after, until};
+use ddp_doctor_diagnosis::event::{NodeFailure, Stacks};
+use ddp_doctor_diagnosis::model::libc_signal::KILL;
+use ddp_doctor_diagnosis::words;
 
 /// What PyTorch's comparison of calls reports.
 pub(super) const MISMATCH: &str = "Detected mismatch between collectives";

@@ -8,14 +8,12 @@ use ddp_doctor_proto::words::signal_name;
 use super::losses::Loss;
 use super::rank::went_on_after;
 use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
-use crate::diagnosis::event::{Event, NodeFailure, UnplacedFailure};
-use crate::diagnosis::input::{allocation, known_errors, transport};
-use crate::diagnosis::model::libc_signal::{ABRT, KILL};
-use crate::diagnosis::words;
-use crate::ingest::logs::facts::{
-    ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject,
-};
-use crate::ingest::logs::scan::{after, until};
+use crate::logs::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
+use crate::logs::scan::{after, until};
+use ddp_doctor_diagnosis::event::{Event, NodeFailure, UnplacedFailure};
+use ddp_doctor_diagnosis::input::{allocation, known_errors, transport};
+use ddp_doctor_diagnosis::model::libc_signal::{ABRT, KILL};
+use ddp_doctor_diagnosis::words;
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;

@@ -7,8 +7,8 @@ use std::ops::Bound;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::timestamps::{Day, Year, clock, glog, report_time, stamp};
-use crate::diagnosis::model::MAX_WORLD;
-use crate::ingest::logs::scan;
+use crate::logs::scan;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Beginning of a label of PyTorch.
 const OPEN: &str = "[rank";

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::of_rank;
-use crate::ingest::logs::facts::{ExitStatus, Facts, Statement};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, rank, until};
+use crate::logs::facts::{ExitStatus, Facts, Statement};
+use crate::logs::lines::Line;
+use crate::logs::scan::{after, rank, until};
 
 /// What precedes the rank in a line of vLLM about a worker.
 const VLLM: &str = "Worker proc VllmWorker-";

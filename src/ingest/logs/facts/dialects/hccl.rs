@@ -3,9 +3,9 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{of_rank, op_in};
-use crate::ingest::logs::facts::{Facts, Statement};
-use crate::ingest::logs::lines::{Line, bracketed_rank};
-use crate::ingest::logs::scan::{after, number_after, rank, until};
+use crate::logs::facts::{Facts, Statement};
+use crate::logs::lines::{Line, bracketed_rank};
+use crate::logs::scan::{after, number_after, rank, until};
 
 /// What states such a timeout: its codes, the task that waits, and the link that was not made.
 const TIMEOUTS: [&str; 4] =

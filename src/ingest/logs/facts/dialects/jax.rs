@@ -4,9 +4,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::of_rank;
-use crate::ingest::logs::facts::{ExitStatus, Facts, Statement, Subject};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, rank, world_size_after};
+use crate::logs::facts::{ExitStatus, Facts, Statement, Subject};
+use crate::logs::lines::Line;
+use crate::logs::scan::{after, rank, world_size_after};
 
 /// Heads of the lists of tasks.
 const TIMED_OUT: &str = "imed out task names:";

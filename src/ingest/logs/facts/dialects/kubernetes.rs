@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::ingest::logs::facts::{ExitStatus, Facts, Statement, Subject};
-use crate::ingest::logs::lines::{Label, Line, Worker};
-use crate::ingest::logs::scan::{cut, rank};
+use crate::logs::facts::{ExitStatus, Facts, Statement, Subject};
+use crate::logs::lines::{Label, Line, Worker};
+use crate::logs::scan::{cut, rank};
 
 /// States of a pod that did not start, or whose node was lost, with what to do.
 const STATES: [(&str, &str); 8] = [

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::ingest::logs::facts::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, cut, rank};
+use crate::logs::facts::{Facts, Statement, Subject};
+use crate::logs::lines::Line;
+use crate::logs::scan::{after, cut, rank};
 
 /// Head of the times of all ranks.
 const ALL_RANKS: &str = "times across ranks (ms):";

@@ -5,7 +5,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Subject};
-use crate::ingest::logs::lines::Line;
+use crate::logs::lines::Line;
 
 mod devices;
 mod engines;

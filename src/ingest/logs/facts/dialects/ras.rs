@@ -10,10 +10,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use serde_json::Value;
 
-use crate::diagnosis::words::Ranks;
-use crate::ingest::logs::facts::{ExitStatus, Facts, Statement, Subject};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, cut, number, number_after, rank, small_after, until};
+use crate::logs::facts::{ExitStatus, Facts, Statement, Subject};
+use crate::logs::lines::Line;
+use crate::logs::scan::{after, cut, number, number_after, rank, small_after, until};
+use ddp_doctor_diagnosis::words::Ranks;
 
 /// Table of communicators, with which a report begins.
 const BEGIN: &str = "Communicators... (";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::ingest::logs::facts::{Facts, Statement, Subject};
-use crate::ingest::logs::lines::Line;
-use crate::ingest::logs::scan::{after, cut, until};
+use crate::logs::facts::{Facts, Statement, Subject};
+use crate::logs::lines::Line;
+use crate::logs::scan::{after, cut, until};
 
 /// A kind of line: parts that it contains, who writes it, and what to do.
 struct Known {

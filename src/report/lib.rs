@@ -14,5 +14,5 @@ pub mod text;
 pub mod timeline;
 pub mod viewer;
 
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

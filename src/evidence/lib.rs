@@ -15,4 +15,4 @@ pub mod ports;
 mod process_decoder;
 pub mod settings;
 pub mod stacks;
-pub(crate) mod values;
+pub mod values;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::diagnosis::event::{CallId, ProcessId};
-use crate::diagnosis::{Engine, Event};
+use ddp_doctor_diagnosis::event::{CallId, ProcessId};
+use ddp_doctor_diagnosis::{Engine, Event};
 
 mod dtypes;
 mod file_names;
@@ -38,7 +38,7 @@ pub(crate) const fn process(rank: u32) -> ProcessId {
 }
 
 /// Observes a job while its evidence is passed to an engine.
-pub(crate) trait Observer {
+pub trait Observer {
     /// An event is about to be passed to the engine.
     fn event(&mut self, _event: &Event) {}
 

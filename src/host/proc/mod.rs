@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
-use crate::host::processes::PidFd;
-use crate::host::sys;
+use crate::processes::PidFd;
+use crate::sys;
 
 /// Maximum length of the list of mappings that is read. That of a rank has less than 1 MiB.
 const MAX_MAPS: u64 = 16 << 20;
@@ -401,5 +401,4 @@ fn unreadable() -> io::Error {
 }
 
 #[cfg(test)]
-#[path = "proc_tests.rs"]
 mod tests;

@@ -14,4 +14,5 @@ pub mod private;
 pub mod proc;
 pub mod processes;
 pub mod run_description;
+pub mod source_files;
 pub mod sys;

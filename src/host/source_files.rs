@@ -19,7 +19,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::words::{plain, source_line};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-use crate::host::input_files;
+use crate::input_files;
 
 /// Extensions of source files.
 const EXTENSIONS: [&str; 12] =
@@ -193,24 +193,27 @@ impl SourceFolders {
 }
 
 /// Lines of source files; each file is read once.
-pub(crate) struct SourceLines {
+pub struct SourceLines {
     folders: SourceFolders,
     /// The lines of a file; none if it may not be read.
     files: HashMap<String, Vec<Box<str>>>,
 }
 
 impl SourceLines {
-    pub(crate) fn below(folders: &SourceFolders) -> Self {
+    /// Reads lines of files below these folders.
+    #[must_use]
+    pub fn below(folders: &SourceFolders) -> Self {
         Self { folders: folders.clone(), files: HashMap::new() }
     }
 
-    pub(crate) fn line(&mut self, place: &Where) -> Option<String> {
+    /// The line at a place, as it is shown; `None` if its file may not be read.
+    pub fn line(&mut self, place: &Where) -> Option<String> {
         let at = (place.line as usize).checked_sub(1)?;
         source_line(self.lines(place).get(at)?, 1)
     }
 
     /// The lines of a source file around a place, with their numbers.
-    pub(crate) fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
+    pub fn around(&mut self, place: &Where, lines: u32) -> Vec<(u32, String)> {
         let first = place.line.saturating_sub(lines).max(1);
         let numbers = first..=place.line.saturating_add(lines);
         let all = self.lines(place).iter().skip(first as usize - 1);
