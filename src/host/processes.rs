@@ -2,12 +2,14 @@
 #![expect(unsafe_code, reason = "system calls; each block states why it is sound")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, waitid};
 
 use crate::sys::{exit_of, poll};
 
@@ -27,15 +29,7 @@ impl PidFd {
     ///
     /// If there is none, or the system has no pidfds, see [`pidfds`].
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: the call takes two integers; a result that is not negative is a new descriptor
-        // without another owner.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(Self(OwnedFd::from_raw_fd(fd as i32)))
-        }
+        Ok(Self(rustix::process::pidfd_open(as_pid(pid)?, PidfdFlags::empty())?))
     }
 
     /// Sends a signal to the process.
@@ -108,14 +102,9 @@ pub fn pidfds() -> io::Result<()> {
 ///
 /// If the kernel does not support it (before 3.4).
 pub fn become_subreaper() -> io::Result<()> {
-    // SAFETY: the call takes integers.
-    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
-        0 => {
-            IS_SUBREAPER.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-        _ => Err(io::Error::last_os_error()),
-    }
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    IS_SUBREAPER.store(true, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Whether [`become_subreaper`] succeeded.
@@ -134,7 +123,7 @@ pub fn is_subreaper() -> bool {
 /// If it is not a child of this process, or was reaped.
 pub fn signal_child(pid: u32, signal: i32) -> io::Result<()> {
     let _guard = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
-    wait_for_child(pid, libc::WNOHANG)?;
+    wait_for_child(pid, WaitIdOptions::NOHANG)?;
     // SAFETY: the call takes integers; the pid is positive.
     match unsafe { libc::kill(pid.cast_signed(), signal) } {
         0 => Ok(()),
@@ -145,14 +134,15 @@ pub fn signal_child(pid: u32, signal: i32) -> io::Result<()> {
 /// Reaps a child that has ended; does nothing if it has not.
 pub fn reap_child(pid: u32) {
     let _guard = REAPING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the pointer for the status may be null.
-    unsafe { libc::waitpid(pid.cast_signed(), std::ptr::null_mut(), libc::WNOHANG) };
+    if let Ok(pid) = as_pid(pid) {
+        rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).ok();
+    }
 }
 
 /// Whether this is a child that is alive.
 #[must_use]
 pub fn is_living_child(pid: u32) -> bool {
-    wait_for_child(pid, libc::WNOHANG).is_ok_and(|exit| exit.is_none())
+    wait_for_child(pid, WaitIdOptions::NOHANG).is_ok_and(|exit| exit.is_none())
 }
 
 /// Waits until a child has ended, without reaping it, so that its `/proc` entry stays; returns how
@@ -162,32 +152,29 @@ pub fn is_living_child(pid: u32) -> bool {
 ///
 /// If there is no such child.
 pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
-    wait_for_child(pid, 0).map(Option::unwrap_or_default)
+    wait_for_child(pid, WaitIdOptions::empty()).map(Option::unwrap_or_default)
 }
 
-/// How a child ended, which stays unreaped; with `WNOHANG` in `flags`, `None`: it is alive.
-fn wait_for_child(pid: u32, flags: i32) -> io::Result<Option<Exit>> {
+/// How a child ended, which stays unreaped; with `NOHANG`, `None`: it is alive.
+fn wait_for_child(pid: u32, how: WaitIdOptions) -> io::Result<Option<Exit>> {
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | how;
     loop {
-        // SAFETY: the pointer is to a live value for which zeros are valid; it has a status if a child
-        // has ended.
-        let (result, info, ended, status) = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            let flags = libc::WEXITED | libc::WNOWAIT | flags;
-            let result = libc::waitid(libc::P_PID, pid, &raw mut info, flags);
-            (result, info, info.si_pid() != 0, info.si_status())
-        };
-        if result == 0 {
-            return Ok(match info.si_code {
-                _ if !ended => None,
-                libc::CLD_EXITED => Some(Exit { code: Some(status), signal: None }),
-                _ => Some(Exit { code: None, signal: Some(status) }),
-            });
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+        match waitid(WaitId::Pid(as_pid(pid)?), how) {
+            Err(Errno::INTR) => {}
+            result => {
+                let exit = |it: WaitIdStatus| Exit {
+                    code: it.exit_status(),
+                    signal: it.terminating_signal(),
+                };
+                return Ok(result?.map(exit));
+            }
         }
     }
+}
+
+fn as_pid(pid: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 #[cfg(test)]

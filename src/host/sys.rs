@@ -1,13 +1,14 @@
 //! System calls that the standard library lacks: signals, `poll`, limits, interfaces.
 //!
-//! All unsafe code of the program is in this file and in `processes.rs`, behind safe functions.
+//! All unsafe code of the program is in this file and in `processes.rs`, behind safe functions: the calls that rustix
+//! does not have.
 #![expect(unsafe_code, reason = "system calls; each block states why it is sound")]
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,15 @@ use std::thread;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Rlimit, getrlimit, setrlimit};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
+/// Maximum time of one wait for descriptors.
+const MAX_POLL: Duration = Duration::from_secs(60);
 /// The character of Ctrl-C.
 const INTERRUPT: u8 = 3;
 /// Signals that are forwarded to the command if they were sent to this process only. A signal from
@@ -152,8 +161,7 @@ pub fn block_interrupts() {
 /// Redirects standard error to `/dev/null` and closes its previous file.
 pub fn close_standard_error() {
     if let Ok(nothing) = File::options().write(true).open("/dev/null") {
-        // SAFETY: both descriptors are open; standard error is not owned by any value.
-        unsafe { libc::dup2(nothing.as_raw_fd(), libc::STDERR_FILENO) };
+        rustix::stdio::dup2_stderr(nothing).ok();
     }
 }
 
@@ -191,20 +199,14 @@ pub const fn exit_of(status: i32) -> Exit {
 ///
 /// If the system call fails, for example because memory is exhausted.
 pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<libc::pollfd> = fds
-        .iter()
-        .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
-        .collect();
-    let millis = timeout.as_millis().min(60_000) as i32;
-    // SAFETY: pointer and length are those of a live vector; the descriptors are borrowed.
-    let result = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    Ok(polled.iter().map(|fd| result > 0 && fd.revents != 0).collect())
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let timeout = Timespec::try_from(timeout.min(MAX_POLL)).map_err(io::Error::other)?;
+    let ready = match rustix::event::poll(&mut polled, Some(&timeout)) {
+        Err(Errno::INTR) => 0,
+        result => result?,
+    };
+    Ok(polled.iter().map(|fd| ready > 0 && !fd.revents().is_empty()).collect())
 }
 
 /// Space in a file system, in bytes.
@@ -222,24 +224,17 @@ pub struct Space {
 ///
 /// If the system call fails.
 pub fn space(file: &File) -> io::Result<Space> {
-    // SAFETY: the descriptor is open, the pointer is to a live value for which zeros are valid.
-    unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        if libc::fstatvfs(file.as_raw_fd(), &raw mut stat) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Space {
-            free: stat.f_bavail.saturating_mul(stat.f_frsize),
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
-        })
-    }
+    let stat = rustix::fs::fstatvfs(file)?;
+    Ok(Space {
+        free: stat.f_bavail.saturating_mul(stat.f_frsize),
+        total: stat.f_blocks.saturating_mul(stat.f_frsize),
+    })
 }
 
 /// Effective user id of this process.
 #[must_use]
 pub fn user_id() -> u32 {
-    // SAFETY: the call takes nothing and cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Maximum number of file descriptors of this process.
@@ -300,13 +295,13 @@ pub fn forbid_core_files() -> FormerLimit {
 /// The time of the monotonic clock, in nanoseconds, as in records.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
+    clock_ns(ClockId::Monotonic)
 }
 
 /// Processor time that this process has used.
 #[must_use]
 pub fn processor_time() -> Duration {
-    Duration::from_nanos(clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID))
+    Duration::from_nanos(clock_ns(ClockId::ProcessCPUTime))
 }
 
 /// Makes the current thread run on this processor only.
@@ -316,33 +311,24 @@ pub fn processor_time() -> Duration {
 /// If this process may not use it.
 pub fn use_processor(processor: u32) -> io::Result<()> {
     let processor = processor as usize;
-    if processor >= 8 * size_of::<libc::cpu_set_t>() {
+    if processor >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the set is plain data, for which zeros are valid, and the index is within it.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor, &mut set);
-        set
-    };
-    // SAFETY: the pointer is to a live value of the stated size; 0 is the current thread.
-    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let mut set = CpuSet::new();
+    set.set(processor);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live value. The call fails only for unknown clocks.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// The limit remains as it is on failure.
 fn set_limit(resource: Resource, soft: u64, hard: u64) {
-    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: the pointer is to a live value. The limit remains as it is on failure.
-    unsafe { libc::setrlimit(resource.number(), &raw const limit) };
+    let limited = |limit: u64| (limit != u64::MAX).then_some(limit);
+    let limit = Rlimit { current: limited(soft), maximum: limited(hard) };
+    setrlimit(resource.number(), limit).ok();
 }
 
 /// A resource that the system limits per process.
@@ -356,17 +342,12 @@ pub enum Resource {
     CoreFiles,
 }
 
-#[cfg(target_env = "gnu")]
-type ResourceNumber = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type ResourceNumber = libc::c_int;
-
 impl Resource {
-    const fn number(self) -> ResourceNumber {
+    const fn number(self) -> rustix::process::Resource {
         match self {
-            Self::Descriptors => libc::RLIMIT_NOFILE,
-            Self::LockedMemory => libc::RLIMIT_MEMLOCK,
-            Self::CoreFiles => libc::RLIMIT_CORE,
+            Self::Descriptors => rustix::process::Resource::Nofile,
+            Self::LockedMemory => rustix::process::Resource::Memlock,
+            Self::CoreFiles => rustix::process::Resource::Core,
         }
     }
 }
@@ -374,10 +355,8 @@ impl Resource {
 /// The soft and the hard limit of this process; `u64::MAX`: unlimited.
 #[must_use]
 pub fn limit(resource: Resource) -> (u64, u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is to a live value.
-    unsafe { libc::getrlimit(resource.number(), &raw mut limit) };
-    (limit.rlim_cur, limit.rlim_max)
+    let limit = getrlimit(resource.number());
+    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
 }
 
 /// One address of a network interface, or an interface without one.
@@ -450,19 +429,13 @@ unsafe fn address_at(address: *const libc::sockaddr) -> Option<IpAddr> {
 /// Name of this host.
 #[must_use]
 pub fn host_name() -> String {
-    let mut buffer = [0_u8; 256];
-    // SAFETY: pointer and length are those of a live buffer; the last byte stays zero.
-    unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
-    let end = buffer.iter().position(|&byte| byte == 0).unwrap_or(0);
-    String::from_utf8_lossy(&buffer[..end]).into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Clock ticks per second, the unit of process start times.
 #[must_use]
 pub fn ticks_per_second() -> u64 {
-    // SAFETY: the call takes an integer.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    u64::try_from(ticks).unwrap_or(100).max(1)
+    rustix::param::clock_ticks_per_second().max(1)
 }
 
 fn forwarded() -> libc::sigset_t {
@@ -491,26 +464,16 @@ pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
     let Ok(mut terminal) = OpenOptions::new().read(true).write(true).open("/dev/tty") else {
         return Ok(None);
     };
-    let fd = terminal.as_raw_fd();
-    // SAFETY: the descriptor is open and zeros are a valid `termios`, which the call fills.
-    let mut settings: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the pointer is to a live value.
-    if unsafe { libc::tcgetattr(fd, &raw mut settings) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut silent = settings;
+    let settings = tcgetattr(&terminal)?;
+    let mut silent = settings.clone();
     // Ctrl-C must not leave a terminal without echo behind: it ends the line instead.
-    silent.c_lflag &= !(libc::ECHO | libc::ISIG);
-    silent.c_lflag |= libc::ICANON;
-    silent.c_cc[libc::VEOL] = INTERRUPT;
-    // SAFETY: the descriptor is open, and the pointer is to a live value.
-    if unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const silent) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    silent.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+    silent.local_modes.insert(LocalModes::ICANON);
+    silent.special_codes[SpecialCodeIndex::VEOL] = INTERRUPT;
+    tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
     let mut line = [0; 4096];
     let read = terminal.write_all(prompt.as_bytes()).and_then(|()| terminal.read(&mut line));
-    // SAFETY: as before.
-    unsafe { libc::tcsetattr(fd, libc::TCSAFLUSH, &raw const settings) };
+    tcsetattr(&terminal, OptionalActions::Flush, &settings).ok();
     terminal.write_all(b"\n")?;
     let line = line.get(..read?).unwrap_or_default();
     if line.contains(&INTERRUPT) {
