@@ -25,18 +25,20 @@ struct Task {
     inner_stack: *mut c_void,
     /// `errno` of the failed step, 0 on success; written by the children in the shared memory.
     error: c_int,
+    /// Process id of the second child, written by it.
+    pid: libc::pid_t,
 }
 
 /// Starts a program in its own session, in the root directory, with all signals blocked and with
 /// this process's standard error. It inherits no other descriptors, so peers still see them close
 /// when this process closes them.
 ///
-/// Blocks the calling thread until the program is loaded, about a millisecond.
+/// Blocks the calling thread until the program is loaded, about a millisecond. Returns its process id.
 pub(crate) fn start(
     program: &CStr,
     arguments: &[CString],
     environment: &[CString],
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let arguments = pointers(arguments);
     let environment = pointers(environment);
     let mut stacks = vec![0_u128; 2 * STACK / size_of::<u128>()];
@@ -49,6 +51,7 @@ pub(crate) fn start(
         environment: environment.as_ptr(),
         inner_stack: inner_stack.cast(),
         error: 0,
+        pid: 0,
     };
     // SAFETY: the masks are live values. The children share this process's memory, and this thread
     // is suspended until both have exited or become the program (CLONE_VFORK), so everything `task`
@@ -76,7 +79,7 @@ pub(crate) fn start(
             return Err(error);
         }
         match (&raw const task.error).read_volatile() {
-            0 => Ok(()),
+            0 => Ok((&raw const task.pid).read_volatile().cast_unsigned()),
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
@@ -106,6 +109,7 @@ extern "C" fn inner(task: *mut c_void) -> c_int {
     // SAFETY: as above; the texts are NUL-terminated and the lists null-terminated.
     unsafe {
         let task = task.cast::<Task>();
+        (*task).pid = libc::getpid();
         libc::setsid();
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         libc::dup2(nothing, 0);
@@ -155,13 +159,14 @@ mod tests {
         let script = "{ ls /proc/$$/fd; cut -d' ' -f4,6 /proc/$$/stat; echo $$ $PWD $X; } >$1.new; mv $1.new $1";
         let arguments = [c("sh"), c("-c"), c(script), c("sh"), c(out.to_str().unwrap())];
         let environment = [c("PATH=/usr/bin:/bin"), c("X=set")];
-        start(c"/bin/sh", &arguments, &environment).unwrap();
+        let started = start(c"/bin/sh", &arguments, &environment).unwrap();
         let text = written(&out);
         let mut words = text.split_whitespace().rev();
         let mut word = || words.next().unwrap().to_owned();
         let (x, place, pid, session, parent) = (word(), word(), word(), word(), word());
         assert_eq!((x.as_str(), place.as_str()), ("set", "/"));
         assert_eq!(session, pid, "a session of its own");
+        assert_eq!(pid, started.to_string());
         assert_ne!(parent, std::process::id().to_string());
         // The standard descriptors, and those from 10 on that the shell may use for redirections.
         let open: Vec<u32> = words.map(|it| it.parse().unwrap()).collect();

@@ -66,7 +66,7 @@ pub(crate) fn start(writer: &Writer, place: &Place, local_rank: Option<u32>) {
         return;
     }
     match start_program(writer.path(), place) {
-        Ok(()) => admission::admit_follower(writer),
+        Ok(reporter) => admission::admit_follower(writer, reporter),
         Err(error) if local_rank.unwrap_or(0) == 0 => {
             // A failed write to standard error is ignored.
             drop(writeln!(
@@ -95,7 +95,8 @@ fn is_under_run(place: &Place) -> bool {
     place.usable().any(|(it, _)| Following::found(it) == Some(FollowedBy::Run))
 }
 
-fn start_program(path: &Path, place: &Place) -> io::Result<()> {
+/// Starts the reporter; returns its process id.
+fn start_program(path: &Path, place: &Place) -> io::Result<u32> {
     let program = find()?;
     let text = |value: OsString| CString::new(value.into_vec());
     // The program runs in another directory, so paths must be absolute. It finds the directories by their paths, and

@@ -91,6 +91,15 @@ impl Environment {
         }
     }
 
+    /// Takes over where the ranks of another process meet.
+    pub(super) fn meet_at(&mut self, other: &Self) {
+        for name in ["MASTER_ADDR", "MASTER_PORT"] {
+            if let Some(value) = other.0.get(name) {
+                self.0.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+
     /// A variable that is not empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {

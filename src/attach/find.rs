@@ -1,19 +1,27 @@
 //! Finds the ranks on this host, and which of them are of one job.
 //!
 //! A rank is a process that has loaded PyTorch or NCCL and whose environment gives it a rank. Its helpers, such
-//! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one.
+//! as workers of data loaders, inherit that environment: a process below a rank with the same rank is one. Ranks that
+//! have joined a process group are found without such an environment as well ([`spawned`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::environment::Environment;
 use super::outside::{self, Question};
+use ddp_doctor_proto::report::Exit;
+
 use crate::diagnosis::model::MAX_WORLD;
 use crate::host::proc;
 use crate::host::proc::Stat;
 use crate::host::sys;
+use spawned::Stated;
+
+pub mod spawned;
 
 /// Time limit for the processes of other users.
 const MAX_SEARCH: Duration = Duration::from_secs(2);
@@ -62,6 +70,37 @@ pub struct RankedJob {
     pub user: u32,
     /// Its ranks, ascending.
     pub ranks: Vec<RankProcess>,
+    /// Nothing numbers its ranks but the order in which their processes started.
+    pub by_order: bool,
+}
+
+/// A process that may be a rank.
+#[derive(Debug)]
+pub struct Candidate {
+    pid: u32,
+    user: u32,
+    start_ticks: u64,
+    parent: u32,
+    environment: Environment,
+    /// Its rank by its environment.
+    number: Option<u32>,
+    /// It has threads of a process group.
+    has_joined: bool,
+}
+
+/// What a process that may be a rank states about itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Facts {
+    environment: Environment,
+    has_joined: bool,
+}
+
+/// A rank, and what its frames state about its number; `None`: its environment numbers it.
+#[derive(Debug)]
+pub struct Found {
+    process: RankProcess,
+    user: u32,
+    stated: Option<Stated>,
 }
 
 impl RankedJob {
@@ -87,13 +126,20 @@ impl RankedJob {
     }
 }
 
-/// The jobs on this host whose processes may be read, by name. `pids`: only jobs with one of these processes.
+/// The jobs on this host whose processes may be read, by name. `pids`: only jobs with one of these processes, or with a
+/// rank above or below one of them, such as their launcher.
 #[must_use]
 pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
+    let stats = stats();
+    let is_named =
+        |pid: u32| pids.contains(&pid) || ancestors(pid, &stats).any(|it| pids.contains(&it));
+    let named: Vec<u32> = stats.keys().copied().filter(|&pid| is_named(pid)).collect();
     // A job is of one user: the processes of others are not read if it is known which one.
-    let users: BTreeSet<u32> = pids.iter().filter_map(|&pid| proc::owner(pid)).collect();
-    let mut found = jobs_where(|user| pids.is_empty() || users.contains(&user));
-    let is_wanted = |job: &RankedJob| job.ranks.iter().any(|it| pids.contains(&it.pid));
+    let users: BTreeSet<u32> = named.iter().filter_map(|&pid| proc::owner(pid)).collect();
+    let mut found = jobs_where(&stats, |user| pids.is_empty() || users.contains(&user));
+    let is_above = |rank: u32| pids.iter().any(|&pid| ancestors(pid, &stats).any(|it| it == rank));
+    let is_wanted =
+        |job: &RankedJob| job.ranks.iter().any(|it| is_named(it.pid) || is_above(it.pid));
     found.retain(|job| pids.is_empty() || is_wanted(job));
     found
 }
@@ -101,65 +147,122 @@ pub fn jobs(pids: &[u32]) -> Vec<RankedJob> {
 /// The jobs of a user on this host, by name.
 #[must_use]
 pub fn jobs_of(user: u32) -> Vec<RankedJob> {
-    jobs_where(|it| it == user)
+    jobs_where(&stats(), |it| it == user)
 }
 
-fn jobs_where(is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
+/// The state of all processes.
+fn stats() -> HashMap<u32, Stat> {
     let all = proc::all().unwrap_or_default();
-    let stats: HashMap<u32, Stat> =
-        all.iter().filter_map(|&pid| Some((pid, Stat::read(pid).ok()?))).collect();
+    all.into_iter().filter_map(|pid| Some((pid, Stat::read(pid).ok()?))).collect()
+}
+
+fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
     // Before the search: afterwards, a process may have ended, or its id be another one's.
-    let users = all.into_iter().filter(|&pid| may_be_read(pid));
+    let users = stats.keys().copied().filter(|&pid| may_be_read(pid));
     let users = users.filter_map(|pid| Some((pid, proc::owner(pid)?)));
     let users: BTreeMap<u32, u32> = users.filter(|(_, user)| is_user(*user)).collect();
-    let ranks = environments(&users.keys().copied().collect::<Vec<u32>>());
-    let ranks = ranks.into_iter().filter(|(pid, _)| {
-        let before = stats.get(pid).map(|it| it.start_ticks);
-        let now = Stat::read(*pid).ok().map(|it| it.start_ticks);
-        now == before && proc::owner(*pid) == users.get(pid).copied()
+    let is_same = |pid: u32| {
+        let before = stats.get(&pid).map(|it| it.start_ticks);
+        let now = Stat::read(pid).ok().map(|it| it.start_ticks);
+        now == before && proc::owner(pid) == users.get(&pid).copied()
+    };
+    let facts = answers(&users.keys().copied().collect::<Vec<u32>>(), Question::Rank, facts);
+    let candidates = facts.into_iter().filter_map(|(pid, facts): (u32, Option<Facts>)| {
+        let (facts, stat) = (facts?, stats.get(&pid)?);
+        let number = numbers(&facts.environment).and_then(|(rank, _)| rank);
+        Some(Candidate {
+            pid,
+            user: *users.get(&pid)?,
+            start_ticks: stat.start_ticks,
+            parent: stat.parent,
+            number,
+            environment: facts.environment,
+            has_joined: facts.has_joined,
+        })
     });
-    let ranks = ranks
-        .filter_map(|(pid, it)| Some((rank_of(pid, stats.get(&pid)?, it)?, *users.get(&pid)?)));
-    into_jobs(ranks.collect(), &stats)
+    let candidates: Vec<Candidate> = candidates.collect();
+    let unnumbered = spawned::unnumbered(&candidates, stats);
+    let stated = answers(&unnumbered, Question::Frames, Stated::of).into_iter().collect();
+    let candidates = candidates.into_iter().filter(|it| is_same(it.pid)).collect();
+    into_jobs(spawned::ranks(candidates, &stated, stats), stats)
 }
 
 /// The jobs of these ranks, each with its user.
-fn into_jobs(ranks: Vec<(RankProcess, u32)>, stats: &HashMap<u32, Stat>) -> Vec<RankedJob> {
-    let keys: BTreeMap<u32, (u32, String)> =
-        ranks.iter().map(|(it, user)| (it.pid, (it.rank, key(it, *user)))).collect();
+fn into_jobs(ranks: Vec<Found>, stats: &HashMap<u32, Stat>) -> Vec<RankedJob> {
+    let number = |it: &Found| it.stated.is_none().then_some(it.process.rank);
+    let keys: BTreeMap<u32, (Option<u32>, String)> =
+        ranks.iter().map(|it| (it.process.pid, (number(it), key(&it.process, it.user)))).collect();
     let is_helper = |it: &RankProcess| {
         let own = keys.get(&it.pid);
         ancestors(it.pid, stats).any(|pid| keys.get(&pid).is_some_and(|it| Some(it) == own))
     };
-    let mut jobs: BTreeMap<&str, (u32, Vec<RankProcess>)> = BTreeMap::new();
-    for (it, user) in ranks {
-        if let Some((_, key)) = keys.get(&it.pid).filter(|_| !is_helper(&it)) {
-            jobs.entry(key).or_insert((user, Vec::new())).1.push(it);
+    let mut jobs: BTreeMap<&str, Vec<Found>> = BTreeMap::new();
+    for it in ranks {
+        if let Some((_, key)) = keys.get(&it.process.pid).filter(|_| !is_helper(&it.process)) {
+            jobs.entry(key).or_default().push(it);
         }
     }
-    let jobs = jobs.into_values().flat_map(|(user, ranks)| split(ranks, user));
+    let jobs = jobs.into_values().flat_map(|of_key| {
+        let user = of_key.first().map_or(0, |it| it.user);
+        let (mut numbered, mut others) = (Vec::new(), Vec::new());
+        for Found { process, stated, .. } in of_key {
+            match stated {
+                None => numbered.push(process),
+                Some(stated) => others.push((process, stated)),
+            }
+        }
+        let name = |it: &RankProcess| name(&it.environment, it.parent);
+        let others = if others.is_empty() { Vec::new() } else { spawned::jobs(others, user, name) };
+        let numbered = if numbered.is_empty() { Vec::new() } else { split(numbered, user) };
+        numbered.into_iter().chain(others)
+    });
     let mut found: Vec<RankedJob> = jobs.collect();
     found.sort_by(|a, b| a.id.cmp(&b.id));
     found
 }
 
-/// The environments of those processes that may be ranks.
-fn environments(pids: &[u32]) -> Vec<(u32, Environment)> {
+/// What processes answer to a question: those of this user by `read`, the others by the child process. Those that do
+/// not answer in time are left out.
+fn answers<T: for<'a> Deserialize<'a>>(
+    pids: &[u32],
+    question: Question,
+    read: impl Fn(u32) -> T,
+) -> Vec<(u32, T)> {
     let (own, others): (Vec<u32>, Vec<u32>) = pids.iter().partition(|&&pid| proc::is_own(pid));
-    let own = own.into_iter().filter_map(|pid| Some((pid, environment_of_rank(pid)?)));
-    let mut found: Vec<(u32, Environment)> = own.collect();
-    let questions: Vec<(u32, Question)> = others.iter().map(|&pid| (pid, Question::Rank)).collect();
+    let mut found: Vec<(u32, T)> = own.into_iter().map(|pid| (pid, read(pid))).collect();
+    let questions: Vec<(u32, Question)> = others.iter().map(|&pid| (pid, question)).collect();
     let answers = others.into_iter().zip(outside::ask(&questions, MAX_SEARCH));
-    found.extend(answers.filter_map(|(pid, answer)| {
-        let environment: Option<Environment> = serde_json::from_slice(&answer?).ok()?;
-        Some((pid, environment?))
-    }));
+    found.extend(
+        answers.filter_map(|(pid, answer)| Some((pid, serde_json::from_slice(&answer?).ok()?))),
+    );
     found
 }
 
-/// The environment of a process that may be a rank, by the libraries that it has loaded.
-pub(super) fn environment_of_rank(pid: u32) -> Option<Environment> {
-    proc::maps_library(pid, &LIBRARIES).then(|| Environment::read(pid))
+/// What a process states about itself that may be a rank, by the libraries that it has loaded.
+pub(super) fn facts(pid: u32) -> Option<Facts> {
+    let read =
+        || Facts { environment: Environment::read(pid), has_joined: spawned::has_joined(pid) };
+    proc::maps_library(pid, &LIBRARIES).then(read)
+}
+
+/// The processes that the launcher of these ranks has started, and that have ended and were not waited for, with the end
+/// that all of them had. The environment of such a process is gone: which rank it was is unknown.
+pub(super) fn zombies(ranks: &[RankProcess]) -> Option<(Vec<u32>, Exit)> {
+    let launcher = ranks.first()?.parent;
+    if launcher <= 1 || ranks.iter().any(|it| it.parent != launcher) {
+        return None;
+    }
+    let name = proc::name(ranks.first()?.pid);
+    let ended = |stat: &Stat| matches!(stat.letter, b'Z' | b'X') && stat.parent == launcher;
+    let mut found: Vec<(u32, Exit)> = stats()
+        .into_iter()
+        .filter(|(pid, stat)| ended(stat) && proc::name(*pid) == name && proc::is_own(*pid))
+        .map(|(pid, stat)| (pid, sys::exit_of(stat.exit_code)))
+        .collect();
+    found.sort_unstable_by_key(|(pid, _)| *pid);
+    let exit = found.first()?.1;
+    let is_one = found.iter().all(|(_, it)| *it == exit);
+    is_one.then(|| (found.into_iter().map(|(pid, _)| pid).collect(), exit))
 }
 
 /// Whether this user may read a process: root reads those of all users.
@@ -173,19 +276,30 @@ fn ancestors(pid: u32, stats: &HashMap<u32, Stat>) -> impl Iterator<Item = u32> 
     std::iter::successors(parent(&pid), parent).take(64)
 }
 
-fn rank_of(pid: u32, stat: &Stat, environment: Environment) -> Option<RankProcess> {
-    let [rank, size, local, local_size] =
-        LAUNCHERS.into_iter().find(|[rank, ..]| environment.number(rank).is_some())?;
-    Some(RankProcess {
-        pid,
-        start_ticks: stat.start_ticks,
-        parent: stat.parent,
-        rank: environment.number(rank).filter(|&it| it < MAX_WORLD)?,
-        world_size: environment.number(size).filter(|&it| it <= MAX_WORLD),
-        local_rank: environment.number(local),
-        local_world_size: environment.number(local_size),
-        environment,
-    })
+/// The rank that variables state, which may be one that no job has, and the variables of that launcher.
+fn numbers(environment: &Environment) -> Option<(Option<u32>, [&'static str; 4])> {
+    let names = LAUNCHERS.into_iter().find(|[rank, ..]| environment.number(rank).is_some())?;
+    Some((environment.number(names[0]).filter(|&it| it < MAX_WORLD), names))
+}
+
+impl Candidate {
+    /// The rank with this number; `None`: not its environment numbers it.
+    fn process(&self, number: Option<u32>) -> RankProcess {
+        let environment = &self.environment;
+        let numbers = numbers(environment).filter(|_| number.is_some());
+        let variable = |at: usize| numbers.and_then(|(_, names)| environment.number(names[at]));
+        let world_size = || environment.number(LAUNCHERS[0][1]).filter(|_| self.number.is_none());
+        RankProcess {
+            pid: self.pid,
+            start_ticks: self.start_ticks,
+            parent: self.parent,
+            rank: number.unwrap_or_default(),
+            world_size: variable(1).or_else(world_size).filter(|&it| it <= MAX_WORLD),
+            local_rank: variable(2),
+            local_world_size: variable(3),
+            environment: environment.clone(),
+        }
+    }
 }
 
 /// What distinguishes jobs: the user, where the ranks meet, and the ids of launcher and batch system. Without any of it,
@@ -211,11 +325,17 @@ fn key(process: &RankProcess, user: u32) -> String {
     format!("{user}\n{network}\n{place}")
 }
 
-/// The network namespace of a process whose ranks meet at a loopback address: they cannot be in another one.
-fn network_of(process: &RankProcess) -> Option<String> {
+/// Whether the ranks of a process meet at a loopback address.
+fn meets_at_loopback(process: &RankProcess) -> bool {
     let meets = process.environment.get("MASTER_ADDR").unwrap_or_default();
     let is_loopback = meets.parse::<IpAddr>().is_ok_and(|it| it.to_canonical().is_loopback());
-    if !is_loopback && !matches!(meets, "" | "localhost") {
+    is_loopback || meets == "localhost"
+}
+
+/// The network namespace of a process whose ranks meet at a loopback address, or at an unknown one: they cannot be in
+/// another namespace.
+fn network_of(process: &RankProcess) -> Option<String> {
+    if process.environment.get("MASTER_ADDR").is_some() && !meets_at_loopback(process) {
         return None;
     }
     let network = fs::read_link(format!("/proc/{}/ns/net", process.pid)).ok()?;
@@ -235,7 +355,7 @@ fn split(ranks: Vec<RankProcess>, user: u32) -> Vec<RankedJob> {
         ranks.sort_by_key(|it| it.rank);
         let name = ranks.first().map(|it| name(&it.environment, it.parent)).unwrap_or_default();
         let id = if several { format!("{name}-{launcher}") } else { name };
-        RankedJob { id, user, ranks }
+        RankedJob { id, user, ranks, by_order: false }
     });
     jobs.collect()
 }
@@ -271,6 +391,11 @@ mod tests {
         }
     }
 
+    fn candidate(pid: u32, parent: u32, environment: Environment) -> Candidate {
+        let number = numbers(&environment).and_then(|(number, _)| number);
+        Candidate { pid, user: 7, start_ticks: 1, parent, environment, number, has_joined: false }
+    }
+
     #[test]
     fn jobs_differ_by_where_their_ranks_meet() {
         let port = |port| process(7, 1, &[("RANK", "0"), ("MASTER_PORT", port)]);
@@ -301,7 +426,9 @@ mod tests {
         let rank = |pid, rank| process(pid, 1, &[("RANK", rank), ("MASTER_PORT", "29500")]);
         let own = std::process::id();
         let ended = u32::MAX;
-        let ranks = vec![(rank(own, "0"), 0), (rank(2, "1"), 0), (rank(ended, "2"), 64_125)];
+        let found = |process, user| Found { process, user, stated: None };
+        let ranks = [(rank(own, "0"), 0), (rank(2, "1"), 0), (rank(ended, "2"), 64_125)];
+        let ranks = ranks.map(|(process, user)| found(process, user)).into();
         let jobs: Vec<(u32, usize)> =
             into_jobs(ranks, &HashMap::new()).iter().map(|it| (it.user, it.ranks.len())).collect();
         assert_eq!(jobs.len(), 2, "{jobs:?}");
@@ -313,10 +440,11 @@ mod tests {
         let size = u32::MAX.to_string();
         for (rank, known) in [("3", Some(None)), ("4294967295", None)] {
             let variables = [("RANK", rank), ("WORLD_SIZE", size.as_str())];
-            let found = with_program(&variables, |pid| {
-                rank_of(pid, &Stat::read(pid).unwrap(), Environment::read(pid))
-            });
-            assert_eq!(found.map(|it| it.world_size), known);
+            let environment = with_program(&variables, Environment::read);
+            let number = numbers(&environment).and_then(|(number, _)| number);
+            let candidate = candidate(7, 1, environment);
+            let found = number.map(|_| candidate.process(number).world_size);
+            assert_eq!(found, known);
         }
     }
 
@@ -338,7 +466,8 @@ mod tests {
         let rank = |pid, rank| {
             process(pid, 1, &[("RANK", rank), ("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "3")])
         };
-        let job = RankedJob { id: "j".into(), user: 0, ranks: vec![rank(10, "0"), rank(12, "2")] };
+        let ranks = vec![rank(10, "0"), rank(12, "2")];
+        let job = RankedJob { id: "j".into(), ranks, ..RankedJob::default() };
         assert!(job.is_local());
         assert_eq!((job.world_size(), job.elsewhere()), (Some(3), vec![1]));
     }

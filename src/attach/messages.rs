@@ -10,7 +10,8 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
 use v1::event::Kind;
 
 use super::counts::{self, Placed};
-use super::find::{RankProcess, RankedJob};
+use super::facts::Facts;
+use super::find::{self, RankProcess, RankedJob, spawned};
 use super::outside;
 use super::position::{self, Position, StackCall};
 use super::ras::Answer;
@@ -45,6 +46,8 @@ pub struct Evidence<'a> {
     pub ended: &'a [RankProcess],
     /// The communicators of its ranks, as NCCL counts their calls.
     pub answer: Option<&'a Answer>,
+    /// Facts about its ranks, in their order; empty: none.
+    pub facts: &'a [Facts],
     /// Duration of a wait that is reported, if it can be measured.
     pub min_wait: Duration,
     /// The captures, each of all ranks, the oldest first.
@@ -141,8 +144,9 @@ impl Evidence<'_> {
                 kinds.push(Kind::Hello(self.hello(sent_unix_ns)));
                 kinds.extend(self.absent(&seen, sent_unix_ns));
                 let groups = groups(&seen);
+                let longest_join = longest_join(&seen);
                 for it in &seen {
-                    self.rank(it, &groups, &mut kinds);
+                    self.rank(it, &groups, longest_join, &mut kinds);
                 }
             }
             for it in seen.iter().filter(|it| it.has_joined()) {
@@ -180,7 +184,8 @@ impl Evidence<'_> {
     /// Ranks that have ended, and those that their launcher started on this host and that have no process. The others
     /// have connected to the latter: before that, a rank may not have started yet.
     fn absent(&self, seen: &[Seen<'_>], now: u64) -> Vec<Kind> {
-        let is_connected = seen.iter().any(|it| it.backend.is_some());
+        let is_connected =
+            seen.iter().any(|it| it.backend.is_some() || spawned::has_joined(it.process.pid));
         let mut absent: Vec<(u32, Option<&RankProcess>)> =
             self.ended.iter().map(|it| (it.rank, Some(it))).collect();
         if self.job.is_local() && is_connected {
@@ -188,10 +193,17 @@ impl Evidence<'_> {
             absent.extend(unseen.filter(|(rank, _)| self.ended.iter().all(|it| it.rank != *rank)));
         }
         let first = self.job.ranks.len() as u64 + 1;
+        let zombie = find::zombies(&self.job.ranks);
+        let exit = zombie.filter(|_| absent.iter().all(|(_, earlier)| earlier.is_none()));
+        let exit = exit.filter(|(pids, _)| pids.len() == absent.len());
         let messages = absent.into_iter().zip(first..).flat_map(|((rank, earlier), process)| {
+            let zombie = exit
+                .as_ref()
+                .and_then(|(pids, exit)| Some((*pids.get((process - first) as usize)?, *exit)));
+            let pid = earlier.map(|it| it.pid).or(zombie.map(|(pid, _)| pid));
             let joined = v1::ProcessJoined {
                 process,
-                pid: earlier.map_or(0, |it| it.pid),
+                pid: pid.unwrap_or(0),
                 start_ticks: earlier.map_or(0, |it| it.start_ticks),
                 rank: Some(rank),
                 world_size: self.job.world_size(),
@@ -203,6 +215,8 @@ impl Evidence<'_> {
                 process,
                 state: i32::from(ProcessState::Dead.number()),
                 unix_ns: now,
+                exit_code: zombie.and_then(|(_, exit)| exit.code),
+                exit_signal: zombie.and_then(|(_, exit)| exit.signal),
                 ..v1::ProcessChanged::default()
             };
             [
@@ -227,7 +241,13 @@ impl Evidence<'_> {
     }
 
     /// The messages about one rank, except for its stacks.
-    fn rank(&self, it: &Seen<'_>, groups: &[v1::CallGroup], out: &mut Vec<Kind>) {
+    fn rank(
+        &self,
+        it: &Seen<'_>,
+        groups: &[v1::CallGroup],
+        longest_join: Option<Duration>,
+        out: &mut Vec<Kind>,
+    ) {
         if let Some(why) = it.unreadable() {
             out.push(Kind::Note(v1::Note {
                 process: 0,
@@ -266,10 +286,17 @@ impl Evidence<'_> {
                 ..v1::ProcessChanged::default()
             }));
         }
+        let facts = self.facts.get(it.number as usize - 1);
+        out.extend(facts.map(|facts| {
+            Kind::MemorySample(v1::MemorySample { process: it.number, ..facts.memory })
+        }));
         let mut records =
             Records { process: it.number, pid: it.process.pid, now, ..Records::default() };
         for (name, value) in it.settings() {
             out.push(records.setting(&name, &value));
+        }
+        for (name, value) in facts.map(Facts::settings).unwrap_or_default() {
+            out.push(records.setting(name, &value));
         }
         let call = match &it.position {
             Position::Inside(call) => Some(call),
@@ -296,8 +323,10 @@ impl Evidence<'_> {
         }));
         if let Some(call) = call {
             let first = it.stacks.first().map_or(last, |stacks| stacks.at.0);
-            // Without a known duration, it has waited for as long as it was observed.
-            let waited = call.asleep.map_or(last.saturating_sub(first), |it| it.as_nanos() as u64);
+            // Without a known duration, it has waited for as long as it was observed. The rank with the store has begun
+            // to join before the others, which have connected to it.
+            let known = call.asleep.or(longest_join.filter(|_| call.op == Op::InitProcessGroup));
+            let waited = known.map_or(last.saturating_sub(first), |it| it.as_nanos() as u64);
             let thread = it.stacks.last().and_then(|stacks| stacks.threads.first());
             let frames = thread.map(|thread| &thread.python[..]).unwrap_or_default();
             out.extend(records.call(call, group_of(call, groups), frames, waited));
@@ -364,6 +393,15 @@ impl Seen<'_> {
         found.extend(shared.map(|(name, value)| (format!("env.{name}"), value.to_owned())));
         found
     }
+}
+
+/// The longest time for which a rank has been asleep while it joins the world.
+fn longest_join(seen: &[Seen<'_>]) -> Option<Duration> {
+    let joining = seen.iter().filter_map(|it| match &it.position {
+        Position::Inside(call) if call.op == Op::InitProcessGroup => call.asleep,
+        _ => None,
+    });
+    joining.max()
 }
 
 /// Where the ranks of a process meet: address and port.

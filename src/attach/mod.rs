@@ -33,6 +33,7 @@ use crate::node::source_reader;
 pub mod connection;
 pub mod counts;
 pub mod environment;
+pub mod facts;
 pub mod find;
 pub mod flight_recorder;
 pub mod messages;
@@ -44,8 +45,8 @@ pub mod position;
 pub mod ras;
 pub mod rounds;
 pub mod sample;
-pub mod sleep;
 
+use facts::Facts;
 use find::RankedJob;
 use flight_recorder::Dump;
 use messages::Whereabouts;
@@ -68,6 +69,8 @@ pub struct Attached {
     pub job: RankedJob,
     /// What each rank does, in their order.
     pub whereabouts: Vec<Whereabouts>,
+    /// What is known of each rank besides, in their order.
+    pub facts: Vec<Facts>,
     /// Ranks that have ended since they were found.
     pub ended: Vec<u32>,
     /// What the user should know about the evidence.
@@ -91,6 +94,15 @@ impl Attached {
             }
         }
         groups.into_iter().map(|(text, ranks)| format!("{}: {text}", Ranks(&ranks))).collect()
+    }
+
+    /// One line for each rank: its process, memory, limits, versions and connections.
+    #[must_use]
+    pub fn details(&self) -> Vec<String> {
+        let ranks = self.job.ranks.iter().zip(&self.facts);
+        ranks
+            .map(|(it, facts)| format!("rank {}: process {} · {}", it.rank, it.pid, facts.line()))
+            .collect()
     }
 
     /// The folders with the sources of the program.
@@ -229,7 +241,7 @@ pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
     }
     directory.rename(UNFINISHED.as_ref(), directory, journal::FIRST.as_ref())?;
     for Dump { rank, contents } in &attached.dumps {
-        directory.replace(format!("flight_recorder_rank_{rank}").as_ref(), contents)?;
+        directory.replace(format!("{}{rank}", names::DUMP).as_ref(), contents)?;
     }
     Ok(())
 }

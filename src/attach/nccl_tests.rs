@@ -112,13 +112,18 @@ fn diagnosed(ranks: &[Recorded], answer: Option<&Answer>) -> (Report, Vec<String
         local_world_size: Some(size),
         environment: Environment::default(),
     };
-    let job = RankedJob { id: "recorded".into(), user: 0, ranks: (0..size).map(process).collect() };
+    let job = RankedJob {
+        id: "recorded".into(),
+        ranks: (0..size).map(process).collect(),
+        ..RankedJob::default()
+    };
     let looks: [StackRound; 2] =
         [false, true].map(|is_last| ranks.iter().map(|it| capture(it, size, is_last)).collect());
     let evidence = Evidence {
         job: &job,
         ended: &[],
         answer,
+        facts: &[],
         min_wait: Duration::from_secs(20),
         looks: &looks,
         stall_after_s: 1,

@@ -33,15 +33,17 @@ const MAX_ANSWER: u32 = 64 << 20;
 /// What is asked about a process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Question {
-    /// Its environment, if it may be a rank: an optional [`super::environment::Environment`] as JSON.
+    /// What it states about itself, if it may be a rank: optional facts ([`super::find`]) as JSON.
     Rank,
+    /// What its frames state about its rank: a [`super::find::spawned::Stated`] as JSON.
+    Frames,
     /// Its stacks: a message `Stacks`.
     Stacks {
         /// Its start time.
         start_ticks: u64,
     },
-    /// The version of NCCL in it: an optional [`super::ras::Version`] as JSON.
-    NcclVersion,
+    /// The versions of libraries in it: [`super::facts::Versions`] as JSON.
+    Versions,
     /// Its arguments: a list as JSON.
     Arguments,
 }

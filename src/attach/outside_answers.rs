@@ -7,8 +7,10 @@ use std::thread;
 
 use prost::Message;
 
+use super::facts::Versions;
+use super::find::spawned::Stated;
 use super::outside::{Question, Request};
-use super::{find, ras, sample};
+use super::{find, sample};
 use crate::host::proc;
 use crate::node::stack_reader::native::FunctionCache;
 
@@ -63,11 +65,12 @@ impl Request {
     fn answer(&self, cache: &FunctionCache) -> Vec<u8> {
         let pid = self.pid;
         let json = match self.question {
-            Question::Rank => serde_json::to_vec(&find::environment_of_rank(pid)),
+            Question::Rank => serde_json::to_vec(&find::facts(pid)),
+            Question::Frames => serde_json::to_vec(&Stated::of(pid)),
             Question::Stacks { start_ticks } => {
                 return sample::stacks_of(pid, start_ticks, cache).encode_to_vec();
             }
-            Question::NcclVersion => serde_json::to_vec(&ras::version_in(pid)),
+            Question::Versions => serde_json::to_vec(&Versions::of(pid)),
             Question::Arguments => serde_json::to_vec(&proc::arguments(pid)),
         };
         json.unwrap_or_default()

@@ -96,6 +96,10 @@ pub fn locate(first: &Arc<Stacks>, last: &Arc<Stacks>, is_on_device: bool) -> Po
         let slept = call.asleep.is_none_or(|it| it >= apart / 2);
         let polls = now.state == Some('R') || ran.is_some_and(|it| it * IDLE >= apart);
         let is_same = earlier.op == call.op && earlier.place == call.place;
+        if is_same && call.op == Op::InitProcessGroup && !slept {
+            // No program calls it again and again: the rank with the store wakes up to count the others.
+            return Position::Inside(StackCall { asleep: None, ..call });
+        }
         return if is_same && (slept || polls) { Position::Inside(call) } else { Position::Moves };
     }
     if inside != (None, None) {
@@ -259,6 +263,18 @@ mod tests {
         );
         assert_eq!(of(Some(9.0), 10), Position::Moves, "another line");
         assert!(matches!(of(None, 9), Position::Inside(_)), "its sleep is unknown");
+    }
+
+    #[test]
+    fn rank_that_wakes_up_to_count_the_others_is_joining() {
+        let joining =
+            || vec![frame(C10D, 1800, "init_process_group"), frame("train.py", 9, "setup")];
+        let of = |second, asleep| capture(second, 5.0, Some(asleep), joining());
+        let position = locate(&of(1, 0.01), &of(3, 0.01), false);
+        let Position::Inside(call) = position else { panic!("{position:?}") };
+        assert_eq!((call.op, call.asleep), (Op::InitProcessGroup, None));
+        let asleep = locate(&of(1, 30.0), &of(3, 32.0), false);
+        assert!(matches!(asleep, Position::Inside(call) if call.asleep.is_some()));
     }
 
     #[test]

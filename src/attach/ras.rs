@@ -13,10 +13,10 @@ use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
-use super::outside::{self, Question};
+use super::facts;
 use crate::host::proc;
 use crate::host::sys;
-use crate::node::stack_reader::maps::{self, Loaded};
+use crate::node::stack_reader::maps::Loaded;
 
 mod listener;
 
@@ -87,18 +87,9 @@ pub fn may_be_asked(version: Option<Version>) -> Result<(), String> {
     Ok(())
 }
 
-/// The version of NCCL in a process, which may be of another user.
-pub(super) fn version_of(pid: u32) -> Option<Version> {
-    if outside::is_of_another_user(pid) {
-        return outside::ask_one::<Option<Version>>(pid, Question::NcclVersion, MAX_ANSWER)?;
-    }
-    version_in(pid)
-}
-
-/// The version of NCCL in a process; `None` if it is unknown, or there are several.
+/// The version of NCCL in a process with these files; `None` if it is unknown, or there are several.
 #[must_use]
-pub fn version_in(pid: u32) -> Option<Version> {
-    let images = maps::images(pid).ok()?;
+pub fn version_in(pid: u32, images: &[Loaded]) -> Option<Version> {
     let libraries = images.iter().filter(|it| it.file_name().starts_with("libnccl.so"));
     let mut versions = libraries.map(|it| version_of_file(pid, it));
     let first = versions.next()??;
@@ -111,14 +102,8 @@ fn version_of_file(pid: u32, library: &Loaded) -> Option<Version> {
     let of_name = library.file_name().strip_prefix("libnccl.so.").and_then(version);
     of_name.or_else(|| {
         // …/site-packages/nvidia/nccl/lib/libnccl.so.2, as the process sees it.
-        let packages = Path::new(&library.path).ancestors().nth(4)?.strip_prefix("/").ok()?;
-        let root = Path::new("/proc").join(pid.to_string()).join("root");
-        let mut entries = std::fs::read_dir(root.join(packages)).ok()?.flatten();
-        entries.find_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let rest = name.strip_prefix("nvidia_nccl_cu")?.strip_suffix(".dist-info")?;
-            version(rest.split_once('-')?.1)
-        })
+        let packages = Path::new(&library.path).ancestors().nth(4)?;
+        version(facts::package_version(pid, packages, "nvidia_nccl_cu")?.split_once('-')?.1)
     })
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::facts::{self, Facts};
 use super::find::{self, RankProcess, RankedJob};
-use super::messages::{self, Evidence, Whereabouts};
+use super::messages::{self, Evidence};
 use super::position::{self, Position};
 use super::ras::{self, Answer};
 use super::sample::{self, StackRound};
@@ -23,6 +24,9 @@ const APART: Duration = Duration::from_millis(1600);
 /// Minimum duration of a wait that is a finding, if the kernel states how long threads have been asleep. Healthy
 /// jobs wait for slow storage or an evaluation on one rank.
 const MIN_WAIT: Duration = Duration::from_secs(20);
+/// What the user should know about a job whose ranks nothing numbers.
+const BY_ORDER: &str = "nothing that can be read numbers the ranks of this job: they are numbered in the order in which \
+                        their processes started";
 
 /// The rounds of a job.
 #[derive(Debug)]
@@ -65,11 +69,18 @@ impl Rounds {
             Some(latest) => latest,
             None => (self.look(), Instant::now()),
         };
-        let (answer, notes) = self.ask(&first);
+        let facts = facts::of(&self.job.ranks);
+        let (answer, mut notes) = self.ask(&first, &facts);
+        if std::mem::take(&mut self.job.by_order) {
+            notes.push(BY_ORDER.into());
+        }
+        let has_gone =
+            || !self.ended.is_empty() || self.job.is_local() && !self.job.elsewhere().is_empty();
+        notes.extend(facts::note_on_kills(&facts).filter(|_| has_gone()));
         thread::sleep(scale.scale(APART).saturating_sub(at.elapsed()));
         let last = self.look();
         let looks = [first, last];
-        let read = self.attached(&looks, answer.as_ref(), notes);
+        let read = self.attached(&looks, answer.as_ref(), facts, notes);
         let [_, last] = looks;
         self.latest = Some((last, Instant::now()));
         Some(read)
@@ -80,7 +91,7 @@ impl Rounds {
     }
 
     /// What NCCL counts, if this may be asked. The second result is what the user should know about it.
-    fn ask(&mut self, look: &StackRound) -> (Option<Answer>, Vec<String>) {
+    fn ask(&mut self, look: &StackRound, facts: &[Facts]) -> (Option<Answer>, Vec<String>) {
         let stacks: Vec<Stacks> = look.iter().map(decode).collect();
         let uses_nccl = |it: &Stacks| messages::backend_of(it).is_some_and(Backend::is_on_device);
         if std::mem::replace(&mut self.is_asked, true) || !stacks.iter().any(uses_nccl) {
@@ -91,7 +102,7 @@ impl Rounds {
         if stacks.iter().any(position::is_initializing) {
             return refused("a query while communicators are created can crash NCCL");
         }
-        let versions = self.job.ranks.iter().map(|it| ras::version_of(it.pid));
+        let versions = facts.iter().map(|it| it.versions.nccl);
         if let Some(why) = versions.filter_map(|it| ras::may_be_asked(it).err()).next() {
             return refused(&why);
         }
@@ -106,6 +117,7 @@ impl Rounds {
         &self,
         looks: &[StackRound],
         answer: Option<&Answer>,
+        facts: Vec<Facts>,
         notes: Vec<String>,
     ) -> Attached {
         let scale = self.options.time_scale;
@@ -113,26 +125,26 @@ impl Rounds {
             job: &self.job,
             ended: &self.ended,
             answer,
+            facts: &facts,
             min_wait: scale.scale(MIN_WAIT),
             looks,
             stall_after_s: 0,
             time_scale: scale,
         };
         let whereabouts = evidence.whereabouts();
-        let is_measured = |it: &Whereabouts| match &it.position {
-            Position::Inside(call) => call.asleep.is_some(),
-            _ => false,
-        };
+        let waits = whereabouts.iter().filter_map(|it| match &it.position {
+            Position::Inside(call) => Some(call.asleep),
+            _ => None,
+        });
+        let waits: Vec<Option<Duration>> = waits.collect();
+        let is_unmeasured = !waits.is_empty() && waits.iter().all(Option::is_none);
         // Threads that poll have no measured wait: two captures that show the same are then enough.
-        let limit = if whereabouts.iter().any(is_measured) {
-            scale.scale(MIN_WAIT)
-        } else {
-            Duration::ZERO
-        };
+        let limit = if is_unmeasured { Duration::ZERO } else { scale.scale(MIN_WAIT) };
         evidence.stall_after_s = (limit.as_secs_f64().ceil() as u32).max(1);
         let reports = evidence.reports();
         let ended = self.ended.iter().map(|it| it.rank).collect();
-        Attached { job: self.job.clone(), whereabouts, ended, notes, reports, dumps: Vec::new() }
+        let job = self.job.clone();
+        Attached { job, whereabouts, facts, ended, notes, reports, dumps: Vec::new() }
     }
 
     /// Finds ranks that have ended, and those that a launcher started again.
@@ -199,6 +211,7 @@ mod tests {
             id: "test-of-rounds".into(),
             user: crate::host::sys::user_id(),
             ranks: vec![rank(&first, 0), rank(&second, 1)],
+            by_order: false,
         };
         let scale = crate::diagnosis::timing::TimeScale::new(0.01).unwrap();
         let mut rounds = Rounds::new(job, Options { time_scale: scale });

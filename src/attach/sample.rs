@@ -10,12 +10,16 @@ use prost::Message;
 
 use super::find::RankProcess;
 use super::outside::{self, Question};
-use super::sleep::ProcessorClocks;
 use crate::host::sys;
 use crate::node::stack_reader::{self, native::FunctionCache};
+use sleep::ProcessorClocks;
+
+pub mod sleep;
 
 /// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
 const MAX_CAPTURE: Duration = Duration::from_secs(2);
+/// Time limit on a host whose processors are all busy.
+const MAX_BUSY_CAPTURE: Duration = Duration::from_secs(20);
 
 /// One capture of all ranks, in their order.
 pub type StackRound = Vec<v1::Stacks>;
@@ -66,7 +70,8 @@ pub(super) fn stacks_of(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1
 }
 
 fn capture_own(pid: u32, start_ticks: u64, cache: Arc<FunctionCache>) -> v1::Stacks {
-    let captured = sys::within(MAX_CAPTURE, move || stacks_of(pid, start_ticks, &cache));
+    let capture = move || stacks_of(pid, start_ticks, &cache);
+    let captured = sys::within_unless_busy(MAX_CAPTURE, MAX_BUSY_CAPTURE, capture);
     captured.unwrap_or_else(late)
 }
 

@@ -137,6 +137,42 @@ impl MemoryGroup {
     }
 }
 
+/// Number of processors that the groups in these lines of `/proc/PID/cgroup` may use; `None`: all.
+#[must_use]
+pub fn processors(lines: &str) -> Option<f64> {
+    processors_below(Path::new(MOUNT), lines)
+}
+
+fn processors_below(mount: &Path, lines: &str) -> Option<f64> {
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let is_first_version = controllers.split(',').any(|it| it == "cpu");
+        if !controllers.is_empty() && !is_first_version {
+            return None;
+        }
+        // A container may have its own group at the mount.
+        let root = mount.join(controllers);
+        let path = Path::new(path.trim_start_matches('/'));
+        let is_plain = path.components().all(|it| matches!(it, Component::Normal(_)));
+        let own = Some(root.join(path)).filter(|own| is_plain && own.is_dir());
+        let own = own.unwrap_or_else(|| root.clone());
+        let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root)).take(MAX_GROUPS);
+        let quota = |dir: &Path| {
+            let (quota, period) = if is_first_version {
+                (number(&dir.join("cpu.cfs_quota_us"))?, number(&dir.join("cpu.cfs_period_us"))?)
+            } else {
+                let text = fs::read_to_string(dir.join("cpu.max")).ok()?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                (quota.parse().ok()?, period.parse().ok()?)
+            };
+            (period > 0).then_some(quota as f64 / period as f64)
+        };
+        dirs.filter_map(quota).reduce(f64::min)
+    };
+    lines.lines().filter_map(of_line).reduce(f64::min)
+}
+
 /// Number of processes on this host that the kernel killed because memory ran out.
 #[must_use]
 pub fn kills_on_host() -> Option<u64> {
@@ -191,6 +227,24 @@ mod tests {
         let tightest = group.tightest().unwrap();
         assert_eq!((tightest.used, tightest.limit), (750, 1000));
         assert_eq!((tightest.reclaims, tightest.throttled), (None, None));
+    }
+
+    #[test]
+    fn smallest_processor_quota_of_the_groups_counts() {
+        let mount = tempfile::tempdir().unwrap();
+        write(&mount.path().join("pod/box"), &[("cpu.max", "max 100000\n")]);
+        write(&mount.path().join("pod"), &[("cpu.max", "250000 100000\n")]);
+        write(
+            &mount.path().join("cpu,cpuacct/job"),
+            &[("cpu.cfs_quota_us", "150000\n"), ("cpu.cfs_period_us", "100000\n")],
+        );
+        let of = |lines: &str| processors_below(mount.path(), lines);
+        assert_eq!(of("0::/pod/box\n"), Some(2.5));
+        assert_eq!(of("4:cpu,cpuacct:/job\n2:memory:/job\n"), Some(1.5));
+        // "-1" stands for no limit.
+        write(&mount.path().join("cpu,cpuacct/job"), &[("cpu.cfs_quota_us", "-1\n")]);
+        assert_eq!(of("4:cpu,cpuacct:/job\n"), None);
+        assert_eq!(of("0::/other\n"), None);
     }
 
     /// Contents on Linux 6.1 for a group that reached `memory.high` and `memory.max`.

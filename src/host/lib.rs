@@ -16,3 +16,4 @@ pub mod processes;
 pub mod run_description;
 pub mod source_files;
 pub mod sys;
+pub mod users;

@@ -19,6 +19,8 @@ use crate::proc;
 pub const RUNS: &str = "ddp-doctor-runs";
 /// File of a run directory that describes the run.
 pub const DESCRIPTION: &str = "run.json";
+/// Beginning of the names of files in a run directory with what PyTorch's Flight Recorder recorded; the rank follows.
+pub const DUMP: &str = "flight_recorder_rank_";
 /// Maximum length of a job id: the room in a black box, less the suffixes of file names.
 const MAX_JOB: usize = 96;
 

@@ -10,11 +10,12 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -130,18 +131,55 @@ pub fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
+    within_unless_busy(limit, limit, work)
+}
+
+/// As [`within`], with the limit `busy` for a function that uses a processor or waits for one for at least half of the
+/// time: on a busy host it is slow, and not blocked.
+pub fn within_unless_busy<T: Send + 'static>(
+    limit: Duration,
+    busy: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    /// Time between two looks at a thread that is late.
+    const POLL: Duration = Duration::from_millis(50);
     let (sender, receiver) = channel();
+    let (start, started) = channel();
     let work = move || {
         // Signals are handled by the threads that expect them.
         let _mask = Signals::take_over();
+        // The receiver waits for it.
+        start.send(std::fs::read_link("/proc/thread-self")).ok();
         // A late result has no receiver.
         drop(sender.send(work()));
     };
+    let begun = Instant::now();
     let thread = thread::Builder::new().name("ddp-files".into());
     let thread = thread.spawn(work).ok()?;
-    let result = receiver.recv_timeout(limit).ok()?;
+    let mut result = receiver.recv_timeout(limit);
+    let mut path = None;
+    while result.is_err() && begun.elapsed() < busy {
+        path = path.or_else(|| started.try_recv().ok());
+        // A thread that has not begun waits for a processor.
+        let is_busy = path.as_ref().is_none_or(|path| {
+            let ran = path.as_ref().ok().and_then(|path| scheduled(&Path::new("/proc").join(path)));
+            ran.is_some_and(|it| it * 2 >= begun.elapsed())
+        });
+        if !is_busy {
+            break;
+        }
+        result = receiver.recv_timeout(POLL);
+    }
+    let result = result.ok()?;
     thread.join().ok()?;
     Some(result)
+}
+
+/// Time for which a thread has run or waited for a processor.
+fn scheduled(directory: &Path) -> Option<Duration> {
+    let text = std::fs::read_to_string(directory.join("schedstat")).ok()?;
+    let mut numbers = text.split_whitespace().map_while(|it| it.parse::<u64>().ok());
+    Some(Duration::from_nanos(numbers.next()?.saturating_add(numbers.next()?)))
 }
 
 /// Waits for SIGINT or SIGTERM, which must have been blocked by [`block_interrupts`].
@@ -482,4 +520,25 @@ pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
     let answer = String::from_utf8_lossy(line);
     let answer = answer.trim();
     Ok((!answer.is_empty()).then(|| answer.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_work_gets_more_time_than_blocked_work() {
+        let brief = Duration::from_millis(50);
+        let long = Duration::from_secs(60);
+        let spin = || {
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until {}
+        };
+        assert_eq!(within_unless_busy(brief, long, spin), Some(()));
+        assert_eq!(within(brief, spin), None);
+        let begun = Instant::now();
+        let sleep = || thread::sleep(Duration::from_secs(300));
+        assert_eq!(within_unless_busy(brief, long, sleep), None);
+        assert!(begun.elapsed() < long);
+    }
 }

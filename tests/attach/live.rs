@@ -16,8 +16,10 @@ use super::programs::{self, Program};
 use crate::support::process::{free_port, program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
 
-/// Time limit for a job to hang, and for `attach` to find out why.
-const MAX_START: Duration = Duration::from_secs(90);
+/// Time limit for all ranks to join, which takes minutes on a busy machine, and for `attach` to find out then why they
+/// hang.
+const MAX_START: Duration = Duration::from_secs(300);
+const MAX_HANG: Duration = Duration::from_secs(90);
 /// Number of times that a healthy job is attached to.
 const HEALTHY_ATTEMPTS: usize = 6;
 
@@ -30,6 +32,11 @@ pub(super) struct Job {
 
 impl Job {
     fn start(program: &Program, venv: &'static Path) -> Self {
+        if program.truth.spawns {
+            let mut command = Command::new("python");
+            command.arg(&program.path);
+            return Self::spawn(command, venv);
+        }
         if program.truth.plain {
             return Self::spawn(plain(&program.path, program.truth.nproc), venv);
         }
@@ -68,14 +75,11 @@ impl Job {
         .collect()
     }
 
-    /// The report of `attach` on the ranks; `None`: there are none yet.
+    /// The report of `attach` on the ranks, which it finds by their launcher; `None`: there are none yet.
     pub(super) fn attach(&self, run_dir: &Path) -> Option<Report> {
-        let ranks = self.ranks();
-        if ranks.is_empty() {
-            return None;
-        }
         let mut attach = program(self.directory.path());
-        attach.args(["attach", "--format", "json", "--run-dir"]).arg(run_dir).args(ranks);
+        let launcher = self.child.id().to_string();
+        attach.args(["attach", "--format", "json", "--run-dir"]).arg(run_dir).arg(launcher);
         attach.env("DDP_DOCTOR_TIME_SCALE", "0.1");
         serde_json::from_str(&run_to_end(attach).stdout).ok()
     }
@@ -121,15 +125,20 @@ fn check(program: &Program) {
     let job = Job::start(program, venv);
     let started = Instant::now();
     let mut attempts = 0;
+    // Without a time: not all ranks have joined yet.
+    let mut begun: Option<Instant> = None;
     loop {
         thread::sleep(Duration::from_secs(2));
         let run_dir = job.directory.path().join(format!("run-{}", started.elapsed().as_millis()));
-        let faults = match job.attach(&run_dir) {
-            Some(report) if report.ranks.len() == program.truth.nproc as usize => {
-                program.faults(&report)
-            }
-            _ => vec!["not all ranks were found".to_owned()],
-        };
+        let report = job.attach(&run_dir);
+        let report = report.filter(|it| it.ranks.len() == program.truth.nproc as usize);
+        if begun.is_none() && report.as_ref().is_some_and(|it| !it.job.backends.is_empty()) {
+            begun = Some(Instant::now());
+        }
+        let faults = report.map_or_else(
+            || vec!["not all ranks were found".to_owned()],
+            |report| program.faults(&report),
+        );
         attempts += usize::from(faults.is_empty());
         let is_enough =
             if program.is_healthy() { attempts == HEALTHY_ATTEMPTS } else { attempts > 0 };
@@ -139,7 +148,8 @@ fn check(program: &Program) {
             }
             return;
         }
-        let is_late = started.elapsed() > MAX_START;
+        let is_late =
+            started.elapsed() > MAX_START || begun.is_some_and(|begun| begun.elapsed() > MAX_HANG);
         let is_accused = program.is_healthy() && faults.iter().any(|it| it.contains("accused"));
         assert!(
             !is_late && !is_accused,

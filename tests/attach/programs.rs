@@ -29,6 +29,9 @@ pub(super) struct Truth {
     /// Whether each rank is a process of its own, which nothing ends if another one dies.
     #[serde(default)]
     pub(super) plain: bool,
+    /// Whether the program is started once, and starts its ranks itself.
+    #[serde(default)]
+    pub(super) spawns: bool,
     /// Whether the program needs privileges.
     #[serde(default)]
     pub(super) privileged: bool,

@@ -1,5 +1,6 @@
 //! Dumps of PyTorch's Flight Recorder that `attach` requests from ranks which seem stuck on NCCL.
 
+use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use ddp_doctor_proto::report::{Confidence, Effect, Report};
 use super::follow::Following;
 use super::live::{Job, plain};
 use crate::doubles::Doubles;
-use crate::support::process::{program, run_to_end};
+use crate::support::hosts::{Hosts, Process};
+use crate::support::process::{eventually, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
 
 /// Time limit for the ranks to start.
@@ -83,4 +85,74 @@ fn ranks_that_issued_calls_just_now_are_not_accused_by_their_dumps() {
     let report = attach(&job, &run_dir);
     assert!(report.findings.iter().all(|it| it.effect == Effect::None), "{:?}", report.findings);
     assert!(!run_dir.join("flight_recorder_rank_0").exists());
+}
+
+/// Starts the rank of this host, and attaches to it with a token once the file `attach` exists. Hosts share the file
+/// system, and name one directory.
+const HOST: &str = r#"
+python "$0" & rank=$!
+while [ ! -e attach ]; do sleep 0.1; done
+DDP_DOCTOR_TOKEN=the-token-of-these-tests "$1" attach --run-dir ../kept
+touch attached
+while [ ! -e end ]; do sleep 0.1; done
+kill -KILL $rank
+"#;
+
+/// A rank of each host, and what attaches to it.
+fn start_on(hosts: &Hosts, venv: &Path, doubles: &Path) -> [Process; 3] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    [0, 1, 2].map(|host| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = hosts.command(host, "sh");
+        command
+            .args(["-c", HOST])
+            .arg(root.join("tests/attach/flight_recorder.py"))
+            .arg(program(&hosts.dir(host)).get_program())
+            .env("PATH", format!("{}:{path}", venv.join("bin").display()))
+            .envs([("RANK", &*host.to_string()), ("LOCAL_RANK", "0")])
+            .envs([("WORLD_SIZE", "3"), ("LOCAL_WORLD_SIZE", "1")])
+            .envs([("MASTER_ADDR", "host-0"), ("MASTER_PORT", "29500")])
+            .env("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "recorder_")
+            .env("TORCH_FR_DUMP_TEMP_FILE", "dump_")
+            .env("DOUBLES", doubles)
+            .env("DUMPS", root.join("tests/fixtures/gpu/flight-recorder"))
+            .env("AGE", "60")
+            .env("DDP_DOCTOR_TIME_SCALE", "0.1");
+        hosts.start(host, "host", command)
+    })
+}
+
+#[test]
+fn hosts_that_share_a_report_keep_the_dumps_of_each() {
+    let (Some(venv), Some(doubles), Some(hosts)) = (venv(), Doubles::get(), Hosts::new(3)) else {
+        return;
+    };
+    let mut processes = start_on(&hosts, venv, &doubles.folder);
+    let exists = |host: u32, name: &str| hosts.dir(host).join(name).exists();
+    eventually("the ranks are stuck", || {
+        (0..3).all(|host| exists(host, &format!("recorder_{host}.pipe")))
+    });
+    thread::sleep(Duration::from_secs(3));
+    (0..3).for_each(|host| fs::write(hosts.dir(host).join("attach"), "").unwrap());
+    eventually("all hosts are read", || (0..3).all(|host| exists(host, "attached")));
+    (0..3).for_each(|host| fs::write(hosts.dir(host).join("end"), "").unwrap());
+    for process in &mut processes {
+        process.end();
+    }
+    let printed = || processes.iter().map(|it| format!("{}{}", it.stdout(), it.stderr()));
+    let printed: String = printed().collect();
+    let kept = hosts.dir(0).join("../kept");
+    for host in 0..3 {
+        let dump = kept.join(format!("host-{host}/flight_recorder_rank_{host}"));
+        assert!(dump.exists(), "{}: {printed}", dump.display());
+    }
+    assert!(printed.contains("copy the directories of all hosts"), "{printed}");
+    // None of them alone shows which rank left out a call.
+    let mut analyze = program(&kept);
+    analyze.args(["analyze", "--format", "json", "host-0", "host-1", "host-2"]);
+    let finished = run_to_end(analyze);
+    let report: Report = serde_json::from_str(&finished.stdout).unwrap();
+    let finding = report.findings.first().unwrap_or_else(|| panic!("{finished}{printed}"));
+    assert_eq!((&*finding.code, &finding.ranks.root[..]), ("DD101", &[1][..]), "{finished}");
+    assert!(finding.confidence < Confidence::Proved, "{finished}");
 }

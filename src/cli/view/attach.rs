@@ -24,6 +24,7 @@ use crate::host::names;
 use crate::host::private;
 use crate::host::source_files::SourceFolders;
 use crate::host::sys;
+use crate::host::users;
 use crate::node::launch::fallback;
 use crate::node::live::ReportFile;
 use crate::postmortem::{self, Analysis};
@@ -35,10 +36,6 @@ use crate::transport::Credentials;
 const MAX_LISTED: usize = 8;
 /// Maximum length of the id of a job in a message, in bytes.
 const MAX_ID: usize = 96;
-/// What is printed if hosts share a report, and the Flight Recorder of ranks on this one shows what is wrong.
-const DUMPS_LEFT_OUT: &str = "the report on all hosts leaves out what the Flight Recorder recorded: run \
-                              `ddp-doctor attach --run-dir DIR` without DDP_DOCTOR_TOKEN and --coordinator on each \
-                              host, and then `ddp-doctor analyze DIR…`";
 
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
@@ -107,67 +104,112 @@ impl Attach {
         // Opened before the ranks are read: meanwhile another user may put another directory in its place.
         let mut report_file = self.report.clone().map(ReportFile::from);
         let several = jobs.len() > 1;
-        let mut analysis = Analysis::default();
+        let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
         let mut read = Vec::new();
         for job in jobs {
-            let rounds = Rounds::new(job, self.options()).read();
-            let mut attached = rounds.context("all ranks have ended")?;
-            print_lines(&attached.notes, global);
-            let elsewhere = attached.elsewhere();
-            let credentials = Credentials { can_ask: false, ..self.access.credentials() };
-            // The variables of another user's job choose no host that this process connects to.
-            let is_own = attached.job.user == sys::user_id();
-            let shares = is_own && !elsewhere.is_empty() && credentials.token().is_ok();
-            let is_kept = self.run_dir.is_some() || !elsewhere.is_empty() && !shares;
-            let directory = is_kept.then(|| match &self.run_dir {
-                Some(directory) if several => directory.join(names::file_name(&attached.job.id)),
-                Some(directory) => directory.clone(),
-                None => folder(&attached),
-            });
-            let kept = directory.map(|it| attach::run_dir(&attached, it)).transpose()?;
-            if let Some(directory) = &kept {
-                print_lines(&directory.notices, global);
+            match self.read(job, &ids, global)? {
+                Some(found) => read.push(found),
+                None if several => {}
+                None => bail!("all ranks have ended"),
             }
-            let kept = kept.map(|it| it.dir);
-            let mut found = analyze(&attached, kept.as_ref())?;
-            if attached.seems_stuck_on_devices() && !found.reports.iter().any(is_blocked) {
-                print_lines(&attached.request_dumps(), global);
-                // Only those that show what is wrong are kept.
-                if analyze(&attached, None)?.reports.iter().any(is_blocked) {
-                    found = analyze(&attached, kept.as_ref())?;
-                } else {
-                    attached.dumps.clear();
-                }
-            }
-            if shares || self.coordinator.is_some() {
-                let (report, notices) = self.following(global).gather(&attached)?;
-                print_lines(&notices, global);
-                if !attached.dumps.is_empty() {
-                    print_lines(&[DUMPS_LEFT_OUT.to_owned()], global);
-                    attached.dumps.clear();
-                }
-                found.reports = vec![report];
-            } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
-                print_lines(&[how_to_reach(&elsewhere, directory)], global);
-            }
-            analysis.reports.extend(found.reports);
-            analysis.timelines.extend(found.timelines);
-            analysis.remarks.extend(found.remarks);
-            read.push(attached);
         }
-        print_remarks(&analysis.remarks, global.quiet);
         if let Some(file) = &mut report_file {
-            for report in &analysis.reports {
+            for report in read.iter().flat_map(|(_, found)| &found.reports) {
                 file.write(report).context("the report cannot be written")?;
             }
         }
-        let sources = read.iter().map(Attached::sources);
+        let names_users = self.all || read.iter().any(|(it, _)| it.job.user != sys::user_id());
+        if matches!(self.format, Format::Text) {
+            for (attached, found) in &read {
+                if names_users && global.quiet < 2 {
+                    let mut out = output();
+                    writeln!(out, "{}", plain(&owner(&attached.job)))?;
+                    out.flush()?;
+                }
+                self.format.print(found, &attached.sources(), global)?;
+                if global.quiet == 0 {
+                    print_whereabouts(attached, found, several || global.verbose > 0)?;
+                }
+                if global.verbose > 0 {
+                    print_details(attached)?;
+                }
+            }
+        } else if names_users {
+            let lines: Vec<String> = read.iter().map(|(it, _)| owner(&it.job)).collect();
+            print_lines(&lines, global);
+        }
+        let sources = read.iter().map(|(it, _)| it.sources());
         let sources = sources.fold(SourceFolders::default(), SourceFolders::and);
-        self.format.print(&analysis, &sources, global)?;
-        if matches!(self.format, Format::Text) && global.quiet == 0 {
-            print_whereabouts(&read, &analysis)?;
+        let mut analysis = Analysis::default();
+        for (_, found) in read {
+            analysis.reports.extend(found.reports);
+            analysis.timelines.extend(found.timelines);
+        }
+        if !matches!(self.format, Format::Text) {
+            self.format.print(&analysis, &sources, global)?;
         }
         Ok(status(&analysis, self.fail_on))
+    }
+
+    /// Reads and diagnoses one of the jobs with these ids; `None`: all its ranks have ended.
+    fn read(
+        &self,
+        job: RankedJob,
+        ids: &[String],
+        global: &Global,
+    ) -> anyhow::Result<Option<(Attached, Analysis)>> {
+        let Some(mut attached) = Rounds::new(job, self.options()).read() else { return Ok(None) };
+        print_lines(&attached.notes, global);
+        let elsewhere = attached.elsewhere();
+        let credentials = Credentials { can_ask: false, ..self.access.credentials() };
+        // The variables of another user's job choose no host that this process connects to.
+        let is_own = attached.job.user == sys::user_id();
+        let is_gathered = is_own && !elsewhere.is_empty() && credentials.token().is_ok();
+        let shares = is_gathered || self.coordinator.is_some();
+        let requested = self.directory(&attached, ids, shares);
+        let mut kept = requested.map(|it| keep(&attached, it, global)).transpose()?;
+        let mut found = analyze(&attached, kept.as_ref())?;
+        if attached.seems_stuck_on_devices() && !found.reports.iter().any(is_blocked) {
+            print_lines(&attached.request_dumps(), global);
+            if shares && kept.is_none() && !attached.dumps.is_empty() {
+                kept = Some(keep(&attached, folder(&attached), global)?);
+            }
+            // Those of one host alone may show nothing. Otherwise only those that show what is wrong are kept.
+            if shares || analyze(&attached, None)?.reports.iter().any(is_blocked) {
+                found = analyze(&attached, kept.as_ref())?;
+            } else {
+                attached.dumps.clear();
+            }
+        }
+        if shares {
+            let (report, notices) = self.following(global).gather(&attached)?;
+            print_lines(&notices, global);
+            if let Some(directory) = kept.as_ref().filter(|_| !attached.dumps.is_empty()) {
+                print_lines(&[dumps_left_out(directory)], global);
+            }
+            attached.dumps.clear();
+            found.reports = vec![report];
+        } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
+            print_lines(&[how_to_reach(&elsewhere, directory)], global);
+        }
+        print_remarks(&found.remarks, global.quiet);
+        Ok(Some((attached, found)))
+    }
+
+    /// Where the evidence of one of the jobs with these ids is kept; `None`: nowhere. `shares`: hosts share its report.
+    fn directory(&self, attached: &Attached, ids: &[String], shares: bool) -> Option<PathBuf> {
+        let is_spread = !attached.elsewhere().is_empty();
+        let Some(mut directory) = self.run_dir.clone() else {
+            return (is_spread && !shares).then(|| folder(attached));
+        };
+        if ids.len() > 1 {
+            directory.push(folder_name(&attached.job, ids));
+        }
+        // Hosts that share a report may share a file system as well.
+        if is_spread && shares {
+            directory.push(names::file_name(&sys::host_name()));
+        }
+        Some(directory)
     }
 
     const fn options(&self) -> Options {
@@ -263,20 +305,47 @@ fn is_blocked(report: &Report) -> bool {
     report.findings.iter().any(|it| it.effect != Effect::None)
 }
 
-/// Prints where the ranks are of jobs in which nothing blocks, or of which only dumps show what does.
-fn print_whereabouts(read: &[Attached], analysis: &Analysis) -> io::Result<()> {
+/// Prints where the ranks are of a job in which nothing blocks, or of which only dumps show what does. `is_one_of`: more
+/// jobs are printed.
+fn print_whereabouts(attached: &Attached, found: &Analysis, is_one_of: bool) -> io::Result<()> {
     let out = &mut output();
-    for (attached, report) in read.iter().zip(&analysis.reports) {
-        match is_blocked(report) {
-            true if attached.dumps.is_empty() => continue,
-            true => writeln!(out, "\nby their stacks:")?,
-            false => writeln!(out, "\n{}", verdict(attached))?,
-        }
-        for line in attached.lines() {
-            writeln!(out, "    {}", plain(&line))?;
+    match found.reports.iter().any(is_blocked) {
+        true if attached.dumps.is_empty() => {}
+        is_known => {
+            let title = if is_known { "by their stacks:" } else { verdict(attached) };
+            writeln!(out, "\n{title}")?;
+            for line in attached.lines() {
+                writeln!(out, "    {}", plain(&line))?;
+            }
         }
     }
+    if is_one_of {
+        writeln!(out)?;
+    }
     out.flush()
+}
+
+/// Prints the facts about each rank that a report has no field for.
+fn print_details(attached: &Attached) -> io::Result<()> {
+    let out = &mut output();
+    for line in attached.details() {
+        writeln!(out, "{}", plain(&line))?;
+    }
+    writeln!(out)?;
+    out.flush()
+}
+
+/// Name of the folder of one of several jobs with these ids. Jobs of different users can have the same id.
+fn folder_name(job: &RankedJob, ids: &[String]) -> String {
+    let name = names::file_name(&job.id);
+    let is_unique = ids.iter().filter(|it| names::file_name(it) == name).count() == 1;
+    if is_unique { name } else { format!("{name}-of-user-{}", job.user) }
+}
+
+/// "job job-29500 of user 1000 (alice)"
+fn owner(job: &RankedJob) -> String {
+    let name = users::name(job.user).map_or_else(String::new, |it| format!(" ({it})"));
+    format!("job {} of user {}{name}", cut(&job.id, MAX_ID), job.user)
 }
 
 /// What is said of a job in which nothing blocks.
@@ -311,10 +380,26 @@ fn how_to_reach(elsewhere: &[u32], directory: &Dir) -> String {
     )
 }
 
+/// What is printed if hosts share a report, and this one has requested dumps of Flight Recorders.
+fn dumps_left_out(directory: &Dir) -> String {
+    format!(
+        "the report on all hosts leaves out what the Flight Recorder recorded: copy the directories of all hosts ({} here) \
+         to one place, and run `ddp-doctor analyze DIR…`",
+        directory.path().display()
+    )
+}
+
 fn print_lines(lines: &[String], global: &Global) {
     if global.quiet < 2 {
         lines.iter().for_each(say);
     }
+}
+
+/// The directory in which evidence is kept.
+fn keep(attached: &Attached, requested: PathBuf, global: &Global) -> anyhow::Result<Dir> {
+    let made = attach::run_dir(attached, requested)?;
+    print_lines(&made.notices, global);
+    Ok(made.dir)
 }
 
 /// Diagnoses what was read, and keeps it if there is a directory for it. Others may be able to replace that directory:
@@ -379,13 +464,22 @@ mod tests {
 
     #[test]
     fn jobs_of_another_user_do_not_hide_the_own_one() {
-        let job = |id: String, user| RankedJob { id, user, ranks: Vec::new() };
+        let job = |id: String, user| RankedJob { id, user, ..RankedJob::default() };
         let theirs = (0..600).map(|at| job(format!("{at}\n{}", "x".repeat(900)), 7));
         let jobs: Vec<RankedJob> = theirs.chain([job("own".into(), 3)]).collect();
         let listed = list(&jobs, 3);
         assert!(listed.starts_with("own (0 ranks), "), "{listed}");
         assert!(listed.ends_with(", and 593 more"), "{listed}");
         assert!(listed.len() < 8 * 200 && !listed.contains('\n'), "{listed}");
+    }
+
+    #[test]
+    fn jobs_of_two_users_with_one_id_have_two_folders() {
+        let job = |id: &str, user| RankedJob { id: id.into(), user, ..RankedJob::default() };
+        let jobs = [job("a", 1), job("a", 2), job("b", 1)];
+        let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
+        let folders = jobs.map(|it| folder_name(&it, &ids));
+        assert_eq!(folders, ["a-of-user-1", "a-of-user-2", "b"]);
     }
 
     #[test]

@@ -303,7 +303,7 @@ mod tests {
             local_world_size: Some(1),
             environment: variables.into_iter().collect(),
         };
-        let job = RankedJob { id: "job".into(), user: 7, ranks: vec![rank] };
+        let job = RankedJob { id: "job".into(), user: 7, ranks: vec![rank], by_order: false };
         assert!(meeting_point(&job, 7).is_some());
         assert!(meeting_point(&job, 0).is_none());
     }

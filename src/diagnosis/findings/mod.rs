@@ -190,6 +190,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD901, Precedence::Evidence, Always, Job(gaps::evidence_incomplete::nothing_seen)),
     row(&catalogue::DD901, Precedence::Evidence, LeavesOpen, Job(gaps::evidence_incomplete::unwatched_ends)),
     row(&catalogue::DD901, Precedence::Hint, LeavesOpen, Job(gaps::unexplained_wait::detect)),
+    row(&catalogue::DD901, Precedence::Hint, LeavesOpen, Job(gaps::still_ranks::detect)),
     row(&catalogue::DD902, Precedence::Evidence, Always, Job(gaps::records_lost::draft)),
     row(&catalogue::DD903, Precedence::Evidence, Always, Job(gaps::clock_skew::detect)),
     row(&catalogue::DD904, Precedence::Evidence, Always, Any(gaps::agent_silent::detect)),

@@ -13,6 +13,7 @@ use ddp_doctor_proto::{BlockKind, v1};
 use crate::node::stack_reader::memory::{Memory, ProcessMemory};
 pub use locks::held as held_locks;
 pub use mutex::owner as mutex_owner;
+pub(crate) use peers::between as connections;
 use syscall::{Argument, Syscall};
 
 mod chain;

@@ -1,9 +1,12 @@
 //! The process at the other end of a pipe or a socket.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 
+use super::files;
 use crate::host::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
@@ -12,6 +15,8 @@ const WRITES: u32 = 0o3;
 const MAX_TABLE: u64 = 2 << 20;
 /// Maximum number of descriptors of other users' processes that one search reads: their users choose how many there are.
 const MAX_FOREIGN: usize = 16_384;
+/// Maximum number of descriptors of a process whose connections are listed.
+const MAX_OWN: usize = 16_384;
 
 /// A process that has the other end of a pipe.
 pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
@@ -42,6 +47,38 @@ pub(super) fn of_socket(pid: u32, inode: u64) -> (Option<u32>, Option<String>) {
         .find(is_other)
         .and_then(|it| search(pid, &format!("socket:[{}]", it.inode), |_, fds| !fds.is_empty()));
     (peer, Some(own.remote.to_string()))
+}
+
+/// For each of these processes of this user, the others, by their places in the list, to which it has a TCP connection.
+pub(crate) fn between(pids: &[u32]) -> Vec<Vec<usize>> {
+    let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let mut tables: HashMap<PathBuf, Vec<Socket>> = HashMap::new();
+    let mut ends: HashMap<(SocketAddr, SocketAddr, PathBuf), usize> = HashMap::new();
+    for (at, &pid) in pids.iter().enumerate() {
+        let Some(network) = namespace(pid) else { continue };
+        let table = tables.entry(network.clone()).or_insert_with(|| sockets(pid));
+        let own = inodes(pid);
+        for it in table.iter().filter(|it| own.contains(&it.inode)) {
+            // A loopback address of another namespace is another one.
+            let is_loopback = it.local.ip().to_canonical().is_loopback();
+            let place = if is_loopback { network.clone() } else { PathBuf::new() };
+            ends.insert((it.local, it.remote, place), at);
+        }
+    }
+    let mut found = vec![BTreeSet::new(); pids.len()];
+    for ((local, remote, place), at) in &ends {
+        if let Some(other) = ends.get(&(*remote, *local, place.clone())).filter(|it| *it != at) {
+            found[*at].insert(*other);
+        }
+    }
+    found.into_iter().map(|it| it.into_iter().collect()).collect()
+}
+
+/// The inodes of the sockets of a process.
+fn inodes(pid: u32) -> HashSet<u64> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let targets = entries.take(MAX_OWN).filter_map(|it| fs::read_link(it.path()).ok());
+    targets.filter_map(|it| files::inode_of(it.to_str()?, "socket")).collect()
 }
 
 /// The first process for which its descriptors of this object hold the other end. The user of `pid` comes first.
@@ -137,8 +174,8 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
         let pid = std::process::id();
-        let target = super::super::files::target(pid, client.as_raw_fd() as u32).unwrap();
-        let inode = super::super::files::inode_of(&target, "socket").unwrap();
+        let target = files::target(pid, client.as_raw_fd() as u32).unwrap();
+        let inode = files::inode_of(&target, "socket").unwrap();
         let (peer, address) = of_socket(pid, inode);
         assert_eq!(address, Some(server.local_addr().unwrap().to_string()));
         assert_eq!(peer, Some(pid));
@@ -150,8 +187,8 @@ mod tests {
         let mut child = Command::new("sleep").arg("30").stdout(writer).spawn().unwrap();
         let pid = std::process::id();
         let fd = reader.as_raw_fd() as u32;
-        let target = super::super::files::target(pid, fd).unwrap();
-        let inode = super::super::files::inode_of(&target, "pipe").unwrap();
+        let target = files::target(pid, fd).unwrap();
+        let inode = files::inode_of(&target, "pipe").unwrap();
         let found = of_pipe(pid, fd, inode);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -162,7 +199,7 @@ mod tests {
     fn descriptors_are_read_up_to_the_limit() {
         let (reader, _writer) = pipe().unwrap();
         let pid = std::process::id();
-        let target = super::super::files::target(pid, reader.as_raw_fd() as u32).unwrap();
+        let target = files::target(pid, reader.as_raw_fd() as u32).unwrap();
         let mut left = usize::MAX;
         assert_eq!(descriptors(pid, &target, &mut left).len(), 2);
         let mut left = 2;

@@ -4,6 +4,7 @@
 //! deleted. If that run may still be active, on this node or on another one that shares the
 //! directory, its files stay and this run uses a subdirectory.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -153,8 +154,10 @@ impl Previous {
 
     fn move_aside(&self, dir: &Dir) -> io::Result<Dir> {
         let aside = create_new(dir, &format!("previous-{}", self.job))?;
-        for name in FILES {
-            match dir.rename(name.as_ref(), &aside, name.as_ref()) {
+        let is_dump = |name: &OsString| name.to_string_lossy().starts_with(names::DUMP);
+        let dumps: Vec<OsString> = dir.names()?.into_iter().filter(is_dump).collect();
+        for name in dumps.iter().map(OsString::as_os_str).chain(FILES.map(OsStr::new)) {
+            match dir.rename(name, &aside, name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -248,10 +251,12 @@ mod tests {
         fs::write(path.join("notes.txt"), "the user's").unwrap();
         for aside in ["previous-old", "previous-old-2"] {
             create_files(&path, "old", u32::MAX, &sys::host_name());
+            let dump = format!("{}1", names::DUMP);
+            fs::write(path.join(&dump), "").unwrap();
             let made = make(&path);
             assert_eq!(made.dir.path(), path);
             assert!(made.notices[0].contains(aside));
-            for name in FILES {
+            for name in FILES.into_iter().chain([dump.as_str()]) {
                 assert!(!path.join(name).exists(), "{name}");
                 assert!(path.join(aside).join(name).exists(), "{name}");
             }

@@ -30,7 +30,7 @@ use crate::node::blocked;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};
-use python::{Gap, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
+use python::{Gap, Integers, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
 /// Maximum length of a name in a reported frame, in bytes.
@@ -69,6 +69,22 @@ pub fn python_frames(pid: u32) -> Option<Vec<Where>> {
     let inner = main.first()?.inner_tid;
     let mut threads = threads.into_iter();
     threads.find(|(tid, _)| *tid == Some(inner)).map(|(_, thread)| thread.frames)
+}
+
+/// The Python frames of the main thread of a process, innermost first, each with those of its local variables that have
+/// one of these names and are integers; empty if they cannot be read.
+#[must_use]
+pub fn integers(pid: u32, names: &[&str]) -> Vec<(Where, Integers)> {
+    let read = || {
+        let memory = ProcessMemory::open(pid).ok()?;
+        let interpreter = interpreter(pid, &memory, &maps::images(pid).ok()?).ok()?;
+        let (main, _) = tasks::list(pid).ok()?;
+        let inner = main.first()?.inner_tid;
+        let is_main =
+            |thread: &PythonThread| number(&mut Pages::new(&memory), thread) == Some(inner);
+        interpreter.integers(&memory, is_main, names).ok()
+    };
+    read().unwrap_or_default()
 }
 
 /// State of a capture.
@@ -260,6 +276,17 @@ fn python(
     memory: &ProcessMemory,
     images: &[Loaded],
 ) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
+    let threads = interpreter(pid, memory, images)?.threads(memory);
+    let threads = threads.map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
+    if threads.is_empty() {
+        return Err("its Python interpreter has ended, or has not begun".into());
+    }
+    let mut pages = Pages::new(memory);
+    Ok(threads.into_iter().map(|thread| (number(&mut pages, &thread), thread)).collect())
+}
+
+/// The interpreter of a process.
+fn interpreter(pid: u32, memory: &ProcessMemory, images: &[Loaded]) -> Result<Interpreter, String> {
     let program = maps::program(pid);
     let mut candidates: Vec<&Loaded> = images
         .iter()
@@ -271,16 +298,7 @@ fn python(
     for image in candidates {
         let interpreter = Interpreter::find(&mut pages, image);
         if let Some(interpreter) = interpreter.map_err(|reason| reason.to_string())? {
-            let threads = interpreter.threads(memory);
-            let threads = threads.map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
-            if threads.is_empty() {
-                return Err("its Python interpreter has ended, or has not begun".into());
-            }
-            let number = |thread: &PythonThread| match thread.native_id {
-                Some(id) => u32::try_from(id).ok(),
-                None => tid_of_pthread(&mut pages, thread.pthread),
-            };
-            return Ok(numbered(threads, number));
+            return Ok(interpreter);
         }
     }
     let is_static = |it: &Loaded| {
@@ -295,11 +313,12 @@ fn python(
     })
 }
 
-fn numbered(
-    threads: Vec<PythonThread>,
-    mut number: impl FnMut(&PythonThread) -> Option<u32>,
-) -> Vec<(Option<u32>, PythonThread)> {
-    threads.into_iter().map(|thread| (number(&thread), thread)).collect()
+/// The id of a Python thread in the operating system, in the process' pid namespace.
+fn number<M: Memory>(pages: &mut Pages<'_, M>, thread: &PythonThread) -> Option<u32> {
+    match thread.native_id {
+        Some(id) => u32::try_from(id).ok(),
+        None => tid_of_pthread(pages, thread.pthread),
+    }
 }
 
 /// Thread id in glibc's thread descriptor (`struct pthread`, `tid`), at the same offset in all

@@ -90,6 +90,9 @@ struct RawFrame {
     instruction: i64,
 }
 
+/// Values of local variables, by name.
+pub type Integers = BTreeMap<String, i64>;
+
 /// Frames of a thread, and whether outer frames are left out.
 type Chain = (Vec<RawFrame>, bool);
 
@@ -252,6 +255,17 @@ impl Interpreter {
         frame: RawFrame,
     ) -> Result<CallGroup, Fault> {
         let mut objects = self.objects(pages);
+        let locals = self.locals(&mut objects, frame)?;
+        let globals = objects.pages.u64(at(frame.address, self.layout.globals)?)?;
+        values::group_of_call(&mut objects, &locals, globals)
+    }
+
+    /// The local variables of a frame, by name.
+    fn locals<M: Memory>(
+        &self,
+        objects: &mut Objects<'_, '_, M>,
+        frame: RawFrame,
+    ) -> Result<BTreeMap<String, u64>, Fault> {
         let names = objects.pages.u64(at(frame.code, self.layout.local_names)?)?;
         let mut locals = BTreeMap::new();
         for (index, name) in (0..).zip(objects.tuple(names)?) {
@@ -259,8 +273,38 @@ impl Interpreter {
             let value = objects.pages.u64(place)? & !7;
             locals.insert(objects.text(name)?, value);
         }
-        let globals = objects.pages.u64(at(frame.address, self.layout.globals)?)?;
-        values::group_of_call(&mut objects, &locals, globals)
+        Ok(locals)
+    }
+
+    /// The frames of a thread, innermost first, each with those of its local variables that have one of these names and
+    /// are integers.
+    ///
+    /// # Errors
+    ///
+    /// If the frames cannot be read.
+    pub fn integers<M: Memory>(
+        &self,
+        memory: &M,
+        is_thread: impl Fn(&PythonThread) -> bool,
+        names: &[&str],
+    ) -> Result<Vec<(Where, Integers)>, Fault> {
+        let mut pages = Pages::new(memory);
+        let mut codes =
+            Codes { pages: Pages::new(memory), interpreter: self, known: HashMap::new() };
+        let mut threads = self.list(&mut pages)?.into_iter();
+        let Some((address, _)) = threads.find(|(_, thread)| is_thread(thread)) else {
+            return Ok(Vec::new());
+        };
+        let ((chain, _), _) = self.stable_chain(&mut pages, address)?;
+        let frames = chain.into_iter().map(|frame| {
+            let place = codes.place(frame)?;
+            let mut objects = self.objects(&mut pages);
+            let locals = self.locals(&mut objects, frame).unwrap_or_default();
+            let named = locals.into_iter().filter(|(name, _)| names.contains(&name.as_str()));
+            let known = named.filter_map(|(name, value)| Some((name, objects.integer(value)?)));
+            Ok((place, known.collect()))
+        });
+        frames.collect()
     }
 
     fn objects<'p, 'm, M>(&self, pages: &'p mut Pages<'m, M>) -> Objects<'p, 'm, M> {

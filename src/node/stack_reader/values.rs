@@ -1,4 +1,5 @@
-//! The values of a few local variables of Python frames: those that name the group and the partner of a call.
+//! The values of a few local variables of Python frames: those that name the group and the partner of a call, and
+//! those that number the ranks of a launcher which sets no variables of the environment.
 //!
 //! Dictionaries, tuples and integers are read as CPython lays them out (`Include/cpython/{dictobject,tupleobject,
 //! longintrepr}.h`, `Include/internal/pycore_dict.h`), for 64-bit machines.
@@ -147,12 +148,23 @@ impl<M: Memory> Objects<'_, '_, M> {
 
     /// Whether an object is `None`.
     fn reads_none(&mut self, address: u64) -> bool {
+        address == 0 || self.is_of_type(address, b"NoneType\0")
+    }
+
+    /// The value of an object if it is an `int` of at most 30 bits.
+    pub fn integer(&mut self, address: u64) -> Option<i64> {
+        let is_int = address != 0 && self.is_of_type(address, b"int\0");
+        if is_int { self.int(address).ok() } else { None }
+    }
+
+    /// Whether the type of an object has this name, which ends with 0.
+    fn is_of_type(&mut self, address: u64, expected: &[u8]) -> bool {
         let mut name = || {
             let of_type = self.pages.u64(at(address, 8)?)?;
             let name = self.pages.u64(at(of_type, 24)?)?;
-            self.pages.vec(name, 9)
+            self.pages.vec(name, expected.len())
         };
-        address == 0 || name().is_ok_and(|name| name == *b"NoneType\0")
+        name().is_ok_and(|name| name == expected)
     }
 
     /// The values of a dictionary with these names.

@@ -1,0 +1,241 @@
+//! What the kernel and the files of ranks state about them besides their stacks: memory, limits, versions, connections.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{ProcessState, v1};
+use serde::{Deserialize, Serialize};
+
+use super::find::RankProcess;
+use super::outside::{self, Question};
+use super::ras;
+use crate::diagnosis::words::{self, Ranks};
+use crate::host::cgroup::{self, MemoryGroup};
+use crate::host::proc::{self, Stat};
+use crate::node::blocked;
+use crate::node::stack_reader::maps::{self, Loaded};
+
+/// Time limit for the versions of all ranks of another user.
+const MAX_VERSIONS: Duration = Duration::from_secs(2);
+/// Maximum number of ranks whose connections to each other are read.
+const MAX_CONNECTED: usize = 64;
+/// File with the version of the driver of NVIDIA's GPUs.
+const DRIVER: &str = "/sys/module/nvidia/version";
+
+/// Versions of the libraries in a process; `None`: unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// PyTorch.
+    pub torch: Option<String>,
+    /// NCCL.
+    pub nccl: Option<ras::Version>,
+}
+
+impl Versions {
+    /// The versions in a process.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let images = maps::images(pid).unwrap_or_default();
+        Self { torch: torch_version(pid, &images), nccl: ras::version_in(pid, &images) }
+    }
+}
+
+/// Facts about a rank; `None`: unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// State of its process.
+    pub state: Option<ProcessState>,
+    /// Memory of it, of its host and of its control group, without the number of the process.
+    pub memory: v1::MemorySample,
+    /// Number of processes that the kernel killed in its control group for lack of memory.
+    pub oom_kills: Option<u64>,
+    /// Number of processors that its control group may use.
+    pub processors: Option<f64>,
+    /// Versions of its libraries.
+    pub versions: Versions,
+    /// Version of the driver of its GPUs.
+    pub driver: Option<String>,
+    /// Ranks on this host to which it has a TCP connection, ascending.
+    pub connected_to: Vec<u32>,
+}
+
+/// The facts about ranks, in their order.
+#[must_use]
+pub fn of(ranks: &[RankProcess]) -> Vec<Facts> {
+    let driver = std::fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
+    let versions = versions(ranks);
+    let connected = connections(ranks);
+    let each = ranks.iter().zip(versions).zip(connected);
+    let facts = each.map(|((rank, versions), connected_to)| {
+        let lines = proc::cgroups(rank.pid);
+        let group = MemoryGroup::parse(&lines);
+        let usage = group.as_ref().and_then(MemoryGroup::tightest);
+        let memory = v1::MemorySample {
+            unix_ns: Timestamp::now().0,
+            rss: proc::resident(rank.pid),
+            cgroup_used: usage.map(|it| it.used),
+            cgroup_limit: usage.map(|it| it.limit),
+            cgroup_held: usage.and_then(|it| it.reclaims),
+            cgroup_slowed: usage.and_then(|it| it.throttled),
+            ..v1::MemorySample::default()
+        };
+        Facts {
+            state: Stat::read(rank.pid).ok().map(|it| it.state()),
+            memory,
+            oom_kills: group.as_ref().and_then(MemoryGroup::oom_kills),
+            processors: cgroup::processors(&lines),
+            versions,
+            driver: driver.clone(),
+            connected_to,
+        }
+    });
+    facts.collect()
+}
+
+impl Facts {
+    /// Settings with the versions, as a rank under `run` reports them.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let nccl =
+            self.versions.nccl.map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
+        let known = [
+            ("torch", self.versions.torch.clone()),
+            ("nccl", nccl),
+            ("nvidia-driver", self.driver.clone()),
+        ];
+        known.into_iter().filter_map(|(name, version)| Some((name, version?))).collect()
+    }
+
+    /// All facts in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        parts.extend(self.state.map(|it| it.to_string()));
+        parts.extend(self.memory.rss.map(|it| format!("memory {}", words::bytes(it))));
+        let group = self.memory.cgroup_used.zip(self.memory.cgroup_limit);
+        parts.extend(group.map(|(used, limit)| {
+            format!("control group {} of {}", words::bytes(used), words::bytes(limit))
+        }));
+        let reclaims = self.memory.cgroup_held.filter(|&it| it > 0);
+        parts.extend(reclaims.map(|it| format!("its limit reached {it} times")));
+        let kills = self.oom_kills.filter(|&it| it > 0);
+        parts.extend(kills.map(|it| format!("{it} killed in it for lack of memory")));
+        parts.extend(self.processors.map(|it| format!("{it:.1} processors")));
+        let name = |name: &str| match name {
+            "torch" => "PyTorch",
+            "nccl" => "NCCL",
+            _ => "driver",
+        };
+        parts.extend(
+            self.settings().into_iter().map(|(it, version)| format!("{} {version}", name(it))),
+        );
+        if !self.connected_to.is_empty() {
+            parts.push(format!("connected to {}", Ranks(&self.connected_to)));
+        }
+        parts.join(" · ")
+    }
+}
+
+/// What the user should know about ranks that have ended: the kernel may have killed them for lack of memory.
+#[must_use]
+pub fn note_on_kills(facts: &[Facts]) -> Option<String> {
+    let kills = facts.iter().filter_map(|it| it.oom_kills).max().filter(|&it| it > 0)?;
+    Some(format!(
+        "in the control group of the ranks, the kernel has killed {kills} {} for lack of memory since the group was made",
+        if kills == 1 { "process" } else { "processes" }
+    ))
+}
+
+/// The versions in ranks, which may be of another user.
+fn versions(ranks: &[RankProcess]) -> Vec<Versions> {
+    if ranks.iter().any(|it| outside::is_of_another_user(it.pid)) {
+        let questions: Vec<(u32, Question)> =
+            ranks.iter().map(|it| (it.pid, Question::Versions)).collect();
+        let answers = outside::ask(&questions, MAX_VERSIONS).into_iter();
+        let versions = answers.map(|it| serde_json::from_slice(&it?).ok());
+        return versions.map(Option::unwrap_or_default).collect();
+    }
+    ranks.iter().map(|it| Versions::of(it.pid)).collect()
+}
+
+/// The version of PyTorch in a process, by the Python package that contains it.
+fn torch_version(pid: u32, images: &[Loaded]) -> Option<String> {
+    let library = images.iter().find(|it| it.file_name().starts_with("libtorch_cpu."))?;
+    // …/site-packages/torch/lib/libtorch_cpu.so
+    package_version(pid, Path::new(&library.path).ancestors().nth(3)?, "torch-")
+}
+
+/// The version of a package in a folder of packages, as a process sees it. `prefix`: beginning of the name of its
+/// description.
+pub(super) fn package_version(pid: u32, packages: &Path, prefix: &str) -> Option<String> {
+    let root = Path::new("/proc").join(pid.to_string()).join("root");
+    let folder = root.join(packages.strip_prefix("/").ok()?);
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let version = name.strip_prefix(prefix)?.strip_suffix(".dist-info")?;
+        Some(version.to_owned())
+    })
+}
+
+/// For each rank, the ranks on this host to which it has a TCP connection.
+fn connections(ranks: &[RankProcess]) -> Vec<Vec<u32>> {
+    let are_readable = ranks.len() <= MAX_CONNECTED && ranks.iter().all(|it| proc::is_own(it.pid));
+    if !are_readable {
+        return vec![Vec::new(); ranks.len()];
+    }
+    let pids: Vec<u32> = ranks.iter().map(|it| it.pid).collect();
+    let connected = blocked::connections(&pids).into_iter();
+    let numbers = connected.map(|of_rank| of_rank.into_iter().map(|at| ranks[at].rank).collect());
+    numbers
+        .map(|mut numbers: Vec<u32>| {
+            numbers.sort_unstable();
+            numbers
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_states_what_is_known() {
+        assert_eq!(Facts::default().line(), "");
+        let memory = v1::MemorySample {
+            rss: Some(3 << 30),
+            cgroup_used: Some(7 << 30),
+            cgroup_limit: Some(8 << 30),
+            cgroup_held: Some(4),
+            ..v1::MemorySample::default()
+        };
+        let facts = Facts {
+            memory,
+            oom_kills: Some(1),
+            processors: Some(2.5),
+            versions: Versions { torch: Some("2.15.0+cpu".into()), nccl: Some((2, 28, 9)) },
+            connected_to: vec![1, 2],
+            ..Facts::default()
+        };
+        assert_eq!(
+            facts.line(),
+            "memory 3.0 GiB · control group 7.0 GiB of 8.0 GiB · its limit reached 4 times · 1 killed in it for lack \
+             of memory · 2.5 processors · PyTorch 2.15.0+cpu · NCCL 2.28.9 · connected to ranks 1 and 2"
+        );
+        let note = note_on_kills(&[Facts::default(), facts]).unwrap();
+        assert!(note.contains("killed 1 process for lack of memory"), "{note}");
+        assert_eq!(note_on_kills(&[Facts { oom_kills: Some(0), ..Facts::default() }]), None);
+    }
+
+    #[test]
+    fn version_is_that_of_the_package_beside_the_library() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["torch-2.15.0+cu130.dist-info", "torchvision-0.30.0.dist-info", "torch"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let found = package_version(std::process::id(), folder.path(), "torch-");
+        assert_eq!(found.as_deref(), Some("2.15.0+cu130"));
+        assert_eq!(package_version(std::process::id(), folder.path(), "nvidia_nccl_cu"), None);
+    }
+}

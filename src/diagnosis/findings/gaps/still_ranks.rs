@@ -1,0 +1,91 @@
+//! DD901 evidence-incomplete: ranks that `attach` saw asleep for longer than the stall limit, without another finding.
+//!
+//! Stacks do not show every wait of one rank for another: such a job may hang, and does not count as healthy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use crate::findings::draft::{Draft, KeyPlace};
+use crate::input::event::Stacks;
+use crate::situation::Situation;
+use crate::stacks;
+use crate::words::{self, Ranks};
+
+/// Maximum number of ranks that move of which the lines are stated.
+const MAX_MOVING: usize = 4;
+
+/// A rank as its captures show it, the oldest first.
+struct Seen<'a> {
+    rank: u32,
+    looks: &'a [Arc<Stacks>],
+    is_inside: bool,
+}
+
+impl Seen<'_> {
+    fn moves(&self) -> bool {
+        match self.looks {
+            [first, .., last] => stacks::move_between(first, last),
+            _ => false,
+        }
+    }
+
+    /// Time for which its main thread has been asleep, unless that sleep ends by itself within `limit`.
+    fn asleep(&self, limit: Duration) -> Option<Duration> {
+        let thread = self.looks.last()?.threads.first()?;
+        let ends_in = thread.blocked_on.as_ref().and_then(|it| it.ends_in);
+        thread.asleep.filter(|_| ends_in.is_none_or(|it| it > limit))
+    }
+}
+
+/// DD901: ranks inside a call, or anywhere if no rank moves, whose main threads have slept for the stall limit.
+pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
+    if !situation.config.provenance.is_attached() {
+        return None;
+    }
+    let model = situation.model;
+    let joined = model.processes.values().filter(|it| !it.has_ended());
+    let joined = joined.filter_map(|it| {
+        Some(Seen { rank: it.rank?, looks: &it.stacks, is_inside: it.is_inside_a_call() })
+    });
+    let started = model.started_ranks.values().filter(|it| it.end.is_none());
+    let started = started.map(|it| Seen { rank: it.rank, looks: &it.looks, is_inside: false });
+    let seen: Vec<Seen<'_>> = joined.chain(started).collect();
+    let limit = situation.config.stall_after;
+    let nothing_moves = !seen.iter().any(Seen::moves);
+    let still = seen.iter().filter(|it| it.is_inside || nothing_moves);
+    let still = still.filter_map(|it| Some((it, it.asleep(limit).filter(|&it| it >= limit)?)));
+    let still: Vec<(&Seen<'_>, Duration)> = still.collect();
+    let least = still.iter().map(|(_, asleep)| *asleep).min()?;
+    let mut ranks: Vec<u32> = still.iter().map(|(it, _)| it.rank).collect();
+    ranks.sort_unstable();
+    let last = still.iter().filter_map(|(it, _)| it.looks.last()).max_by_key(|it| it.at)?;
+    let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(ranks.clone()), last.at);
+    draft.summary = format!(
+        "{} been asleep for {} and longer{}, and the stacks do not show for what",
+        Ranks(&ranks).with("has", "have"),
+        words::seconds(least),
+        words::at(stacks::line_of(last, None)),
+    );
+    let moving = seen.iter().filter(|it| it.moves());
+    for it in moving.take(MAX_MOVING) {
+        let at = words::at(it.looks.last().and_then(|it| stacks::line_of(it, None)));
+        draft.say(format!(
+            "Rank {} moves{at}: it may arrive later, or be in a loop that does not end.",
+            it.rank
+        ));
+    }
+    draft.say(
+        "Stacks show the call that a rank is inside, and not what other ranks have called before. What a rank waits for \
+         outside of calls, such as a key of a store, a file or a message, may depend on another rank as well.",
+    );
+    draft.advise(
+        "Run ddp-doctor attach again in a minute: if these ranks are still there, compare what each of them waits for \
+         (ddp-doctor attach --format json, ranks[].blocked_on).",
+    );
+    draft.blame(ranks, Confidence::Suspected);
+    draft.confidence = Confidence::Supported;
+    Some(draft)
+}
