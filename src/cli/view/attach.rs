@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ddp_doctor_proto::report::{Effect, Report, Timestamp};
+use ddp_doctor_proto::report::{Effect, Report, Timestamp, Verdict};
 
 use super::attach_follow::Follow;
 use crate::attach::find::{self, RankedJob};
@@ -309,14 +309,13 @@ fn is_blocked(report: &Report) -> bool {
 /// jobs are printed.
 fn print_whereabouts(attached: &Attached, found: &Analysis, is_one_of: bool) -> io::Result<()> {
     let out = &mut output();
-    match found.reports.iter().any(is_blocked) {
-        true if attached.dumps.is_empty() => {}
-        is_known => {
-            let title = if is_known { "by their stacks:" } else { verdict(attached) };
-            writeln!(out, "\n{title}")?;
-            for line in attached.lines() {
-                writeln!(out, "    {}", plain(&line))?;
-            }
+    let is_known = found.reports.iter().any(is_blocked);
+    if !is_known || !attached.dumps.is_empty() {
+        let is_healthy = found.reports.iter().all(|it| it.verdict == Verdict::Healthy);
+        let title = if is_healthy { verdict(attached) } else { "by their stacks:" };
+        writeln!(out, "\n{title}")?;
+        for line in attached.lines() {
+            writeln!(out, "    {}", plain(&line))?;
         }
     }
     if is_one_of {

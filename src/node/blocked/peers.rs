@@ -1,6 +1,6 @@
 //! The process at the other end of a pipe or a socket.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -53,7 +53,7 @@ pub(super) fn of_socket(pid: u32, inode: u64) -> (Option<u32>, Option<String>) {
 pub(crate) fn between(pids: &[u32]) -> Vec<Vec<usize>> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let mut tables: HashMap<PathBuf, Vec<Socket>> = HashMap::new();
-    let mut ends: HashMap<(SocketAddr, SocketAddr, PathBuf), usize> = HashMap::new();
+    let mut ends: BTreeMap<(SocketAddr, SocketAddr, PathBuf), usize> = BTreeMap::new();
     for (at, &pid) in pids.iter().enumerate() {
         let Some(network) = namespace(pid) else { continue };
         let table = tables.entry(network.clone()).or_insert_with(|| sockets(pid));

@@ -9,13 +9,14 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::{Draft, KeyPlace};
+use crate::findings::process_end::death::ended as ended_by;
 use crate::input::event::Stacks;
 use crate::situation::Situation;
 use crate::stacks;
 use crate::words::{self, Ranks};
 
-/// Maximum number of ranks that move of which the lines are stated.
-const MAX_MOVING: usize = 4;
+/// Maximum number of ranks that move, and of those that have ended, of which this is stated.
+const MAX_STATED: usize = 4;
 
 /// A rank as its captures show it, the oldest first.
 struct Seen<'a> {
@@ -69,8 +70,12 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         words::seconds(least),
         words::at(stacks::line_of(last, None)),
     );
+    let ended = model.processes.values().filter_map(|it| Some((it.rank?, it.end?.exit)));
+    for (rank, exit) in ended.take(MAX_STATED) {
+        draft.say(format!("Rank {rank} {}.", ended_by(exit)));
+    }
     let moving = seen.iter().filter(|it| it.moves());
-    for it in moving.take(MAX_MOVING) {
+    for it in moving.take(MAX_STATED) {
         let at = words::at(it.looks.last().and_then(|it| stacks::line_of(it, None)));
         draft.say(format!(
             "Rank {} moves{at}: it may arrive later, or be in a loop that does not end.",
