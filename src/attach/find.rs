@@ -21,6 +21,7 @@ use crate::host::proc::Stat;
 use crate::host::sys;
 use spawned::Stated;
 
+pub mod facts;
 pub mod spawned;
 
 /// Time limit for the processes of other users.
@@ -90,7 +91,7 @@ pub struct Candidate {
 
 /// What a process that may be a rank states about itself.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Facts {
+pub(super) struct CandidateFacts {
     environment: Environment,
     has_joined: bool,
 }
@@ -166,8 +167,9 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
         let now = Stat::read(pid).ok().map(|it| it.start_ticks);
         now == before && proc::owner(pid) == users.get(&pid).copied()
     };
-    let facts = answers(&users.keys().copied().collect::<Vec<u32>>(), Question::Rank, facts);
-    let candidates = facts.into_iter().filter_map(|(pid, facts): (u32, Option<Facts>)| {
+    let facts =
+        answers(&users.keys().copied().collect::<Vec<u32>>(), Question::Rank, candidate_facts);
+    let candidates = facts.into_iter().filter_map(|(pid, facts): (u32, Option<CandidateFacts>)| {
         let (facts, stat) = (facts?, stats.get(&pid)?);
         let number = numbers(&facts.environment).and_then(|(rank, _)| rank);
         Some(Candidate {
@@ -182,7 +184,7 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
     });
     let candidates: Vec<Candidate> = candidates.collect();
     let unnumbered = spawned::unnumbered(&candidates, stats);
-    let stated = answers(&unnumbered, Question::Frames, Stated::of).into_iter().collect();
+    let stated = answers(&unnumbered, Question::Frames, Stated::read).into_iter().collect();
     let candidates = candidates.into_iter().filter(|it| is_same(it.pid)).collect();
     into_jobs(spawned::ranks(candidates, &stated, stats), stats)
 }
@@ -239,9 +241,11 @@ fn answers<T: for<'a> Deserialize<'a>>(
 }
 
 /// What a process states about itself that may be a rank, by the libraries that it has loaded.
-pub(super) fn facts(pid: u32) -> Option<Facts> {
-    let read =
-        || Facts { environment: Environment::read(pid), has_joined: spawned::has_joined(pid) };
+pub(super) fn candidate_facts(pid: u32) -> Option<CandidateFacts> {
+    let read = || CandidateFacts {
+        environment: Environment::read(pid),
+        has_joined: spawned::has_joined(pid),
+    };
     proc::maps_library(pid, &LIBRARIES).then(read)
 }
 

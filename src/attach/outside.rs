@@ -42,7 +42,7 @@ pub enum Question {
         /// Its start time.
         start_ticks: u64,
     },
-    /// The versions of libraries in it: [`super::facts::Versions`] as JSON.
+    /// The versions of libraries in it: [`super::find::facts::Versions`] as JSON.
     Versions,
     /// Its arguments: a list as JSON.
     Arguments,

@@ -7,7 +7,7 @@ use std::thread;
 
 use prost::Message;
 
-use super::facts::Versions;
+use super::find::facts::Versions;
 use super::find::spawned::Stated;
 use super::outside::{Question, Request};
 use super::{find, sample};
@@ -65,12 +65,12 @@ impl Request {
     fn answer(&self, cache: &FunctionCache) -> Vec<u8> {
         let pid = self.pid;
         let json = match self.question {
-            Question::Rank => serde_json::to_vec(&find::facts(pid)),
-            Question::Frames => serde_json::to_vec(&Stated::of(pid)),
+            Question::Rank => serde_json::to_vec(&find::candidate_facts(pid)),
+            Question::Frames => serde_json::to_vec(&Stated::read(pid)),
             Question::Stacks { start_ticks } => {
                 return sample::stacks_of(pid, start_ticks, cache).encode_to_vec();
             }
-            Question::Versions => serde_json::to_vec(&Versions::of(pid)),
+            Question::Versions => serde_json::to_vec(&Versions::read(pid)),
             Question::Arguments => serde_json::to_vec(&proc::arguments(pid)),
         };
         json.unwrap_or_default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::facts::{self, Facts};
+use super::find::facts::{self, Facts};
 use super::find::{self, RankProcess, RankedJob};
 use super::messages::{self, Evidence};
 use super::position::{self, Position};
@@ -69,7 +69,7 @@ impl Rounds {
             Some(latest) => latest,
             None => (self.look(), Instant::now()),
         };
-        let facts = facts::of(&self.job.ranks);
+        let facts = facts::read(&self.job.ranks);
         let (answer, mut notes) = self.ask(&first, &facts);
         if std::mem::take(&mut self.job.by_order) {
             notes.push(BY_ORDER.into());

@@ -10,11 +10,9 @@ use prost::Message;
 
 use super::find::RankProcess;
 use super::outside::{self, Question};
+use super::sleep::ProcessorClocks;
 use crate::host::sys;
 use crate::node::stack_reader::{self, native::FunctionCache};
-use sleep::ProcessorClocks;
-
-pub mod sleep;
 
 /// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
 const MAX_CAPTURE: Duration = Duration::from_secs(2);

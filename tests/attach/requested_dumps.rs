@@ -103,9 +103,9 @@ fn start_on(hosts: &Hosts, venv: &Path, doubles: &Path) -> [Process; 3] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     [0, 1, 2].map(|host| {
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = hosts.command(host, "sh");
+        let mut command = hosts.command(host, "unshare");
         command
-            .args(["-c", HOST])
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", HOST])
             .arg(root.join("tests/attach/flight_recorder.py"))
             .arg(program(&hosts.dir(host)).get_program())
             .env("PATH", format!("{}:{path}", venv.join("bin").display()))

@@ -44,7 +44,7 @@ pub struct Stated {
 impl Stated {
     /// What the frames of the main thread of a process state.
     #[must_use]
-    pub fn of(pid: u32) -> Self {
+    pub fn read(pid: u32) -> Self {
         let mut stated = Self::default();
         for (frame, integers) in stack_reader::integers(pid, &[RANK, WORLD_SIZE, INDEX]) {
             let number = |name: &str| {
@@ -437,7 +437,7 @@ mod tests {
             is_worker: false,
         };
         // It may not have blocked yet.
-        let read = || (0..100).map(|_| Stated::of(child.id())).find(|it| *it == expected);
+        let read = || (0..100).map(|_| Stated::read(child.id())).find(|it| *it == expected);
         let found = read();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -148,17 +148,17 @@ impl<M: Memory> Objects<'_, '_, M> {
 
     /// Whether an object is `None`.
     fn reads_none(&mut self, address: u64) -> bool {
-        address == 0 || self.is_of_type(address, b"NoneType\0")
+        address == 0 || self.reads_type(address, b"NoneType\0")
     }
 
     /// The value of an object if it is an `int` of at most 30 bits.
     pub fn integer(&mut self, address: u64) -> Option<i64> {
-        let is_int = address != 0 && self.is_of_type(address, b"int\0");
+        let is_int = address != 0 && self.reads_type(address, b"int\0");
         if is_int { self.int(address).ok() } else { None }
     }
 
     /// Whether the type of an object has this name, which ends with 0.
-    fn is_of_type(&mut self, address: u64, expected: &[u8]) -> bool {
+    fn reads_type(&mut self, address: u64, expected: &[u8]) -> bool {
         let mut name = || {
             let of_type = self.pages.u64(at(address, 8)?)?;
             let name = self.pages.u64(at(of_type, 24)?)?;

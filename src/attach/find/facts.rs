@@ -7,9 +7,9 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ProcessState, v1};
 use serde::{Deserialize, Serialize};
 
-use super::find::RankProcess;
-use super::outside::{self, Question};
-use super::ras;
+use super::RankProcess;
+use crate::attach::outside::{self, Question};
+use crate::attach::ras;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
@@ -35,7 +35,7 @@ pub struct Versions {
 impl Versions {
     /// The versions in a process.
     #[must_use]
-    pub fn of(pid: u32) -> Self {
+    pub fn read(pid: u32) -> Self {
         let images = maps::images(pid).unwrap_or_default();
         Self { torch: torch_version(pid, &images), nccl: ras::version_in(pid, &images) }
     }
@@ -62,7 +62,7 @@ pub struct Facts {
 
 /// The facts about ranks, in their order.
 #[must_use]
-pub fn of(ranks: &[RankProcess]) -> Vec<Facts> {
+pub fn read(ranks: &[RankProcess]) -> Vec<Facts> {
     let driver = std::fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
     let versions = versions(ranks);
     let connected = connections(ranks);
@@ -156,7 +156,7 @@ fn versions(ranks: &[RankProcess]) -> Vec<Versions> {
         let versions = answers.map(|it| serde_json::from_slice(&it?).ok());
         return versions.map(Option::unwrap_or_default).collect();
     }
-    ranks.iter().map(|it| Versions::of(it.pid)).collect()
+    ranks.iter().map(|it| Versions::read(it.pid)).collect()
 }
 
 /// The version of PyTorch in a process, by the Python package that contains it.
@@ -168,7 +168,7 @@ fn torch_version(pid: u32, images: &[Loaded]) -> Option<String> {
 
 /// The version of a package in a folder of packages, as a process sees it. `prefix`: beginning of the name of its
 /// description.
-pub(super) fn package_version(pid: u32, packages: &Path, prefix: &str) -> Option<String> {
+pub(crate) fn package_version(pid: u32, packages: &Path, prefix: &str) -> Option<String> {
     let root = Path::new("/proc").join(pid.to_string()).join("root");
     let folder = root.join(packages.strip_prefix("/").ok()?);
     let mut entries = std::fs::read_dir(folder).ok()?.flatten();
