@@ -155,6 +155,7 @@ impl LoggedJob {
     pub(in super::super) fn note_losses(&mut self, named: bool, differ: bool) {
         self.date_lost_nodes();
         let victims = self.victims_of_unknown_ranks(named, differ);
+        self.drop_ends_after_losses(&victims);
         let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
         for number in victims {
             let rank = self.ranks.entry(number).or_default();
@@ -182,6 +183,21 @@ impl LoggedJob {
             let (who, place) = (Ranks(&ranks).to_string(), raised.place.as_ref());
             let note = loss.note(&who, ranks.len(), place, &raised.text);
             self.note(Topic::Loss, note);
+        }
+    }
+
+    /// Drops the ends by SIGTERM that follow the losses which these ranks report: a launcher ends the other ranks of a job
+    /// in which one failed.
+    fn drop_ends_after_losses(&mut self, victims: &[u32]) {
+        let losses = victims.iter().filter_map(|number| self.ranks.get(number));
+        let first = losses.flat_map(|rank| rank.raised.iter().map(|it| it.at)).min();
+        let Some(first) = first else { return };
+        for rank in self.ranks.values_mut() {
+            let is_asked =
+                |(at, how): &mut (Timestamp, ExitStatus)| how.signal == Some(TERM) && *at >= first;
+            if let Some((_, how)) = rank.ended.take_if(is_asked) {
+                rank.ended_later = Some(how.exit());
+            }
         }
     }
 
