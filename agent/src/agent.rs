@@ -180,7 +180,7 @@ impl Agent {
 
     /// Records that the process is about to exit.
     pub fn exit(&self, code: i32, how: &str) {
-        with(|writer| writer.exit(code, how.as_bytes()));
+        with(|writer| writer.exit(code, how.as_bytes(), 0));
     }
 
     /// Records a version or a setting that ranks may have to agree on, such as that of a library.

@@ -123,7 +123,7 @@ fn write_a_bit_of_everything(writer: &Writer) {
     writer.note(NoteKind::NoHooks, b"torch 2.7");
     writer.input_ended(site);
     writer.group_destroyed(pair);
-    writer.exit(-9, b"os._exit");
+    writer.exit(-9, b"os._exit", 0);
     writer.issued(&Call { op: Op::Barrier.number(), group: world, ..Call::default() });
     writer.close();
 }

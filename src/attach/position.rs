@@ -16,10 +16,17 @@ const CALLS: [&str; 3] = [
     "torch/distributed/_functional_collectives.py",
     "torch/distributed/nn/functional.py",
 ];
-/// Native functions inside a collective, and its operation. They name calls that no Python frame shows: those of
-/// DDP's reducer, and waits for asynchronous calls.
-const NATIVE: [(&str, Op); 24] = [
+/// Native functions inside a call, and its operation, the most specific first. They name calls that no Python frame
+/// shows: those of DDP, and waits for asynchronous calls.
+const NATIVE: [(&str, Op); 30] = [
+    // The first forward after the first backward.
+    ("c10d::Reducer::sync_bucket_indices", Op::Broadcast),
     ("c10d::Reducer::", Op::AllReduce),
+    ("c10d::verify_params_across_processes", Op::AllGather),
+    ("c10d::broadcast_coalesced", Op::Broadcast),
+    ("c10d::sync_module_states", Op::Broadcast),
+    ("c10d::ProcessGroupGloo::SendWork::", Op::Send),
+    ("c10d::ProcessGroupGloo::RecvWork::", Op::Recv),
     ("c10d::ProcessGroupNCCL::allreduce", Op::AllReduce),
     ("c10d::ProcessGroupNCCL::allgather", Op::AllGather),
     ("c10d::ProcessGroupNCCL::_allgather", Op::AllGather),
@@ -43,6 +50,13 @@ const NATIVE: [(&str, Op); 24] = [
     ("ncclSend", Op::Send),
     ("ncclRecv", Op::Recv),
     ("c10d::Work::wait", Op::Unspecified),
+];
+/// Those of them in which DDP makes calls that the program did not make.
+const OF_DDP: [&str; 4] = [
+    "c10d::Reducer",
+    "c10d::verify_params",
+    "c10d::broadcast_coalesced",
+    "c10d::sync_module_states",
 ];
 /// Least share of the time between two captures that a thread which waits inside a call may have run, as its
 /// inverse: NCCL's threads poll.
@@ -169,10 +183,10 @@ fn operation(thread: &ThreadStack, line: Option<&Where>) -> Option<(Op, bool)> {
         is_call.then(|| op_of(&frame.function))?
     });
     let native = || {
-        let mut frames = thread.native.iter();
-        let (name, op) = frames
-            .find_map(|frame| NATIVE.iter().find(|(name, _)| frame.function.contains(name)))?;
-        Some((*op, name.starts_with("c10d::Reducer")))
+        let is_on_stack =
+            |name: &str| thread.native.iter().any(|frame| frame.function.contains(name));
+        let (name, op) = NATIVE.iter().find(|(name, _)| is_on_stack(name))?;
+        Some((*op, OF_DDP.iter().any(|function| name.starts_with(function))))
     };
     python.map(|op| (op, false)).or_else(native)
 }
@@ -340,6 +354,26 @@ mod tests {
         let of = |function| operation(&native(function), Some(&line));
         assert_eq!(of("c10d::Reducer::finalize_backward()"), Some((Op::AllReduce, true)));
         assert_eq!(of("ncclAllGather"), Some((Op::AllGather, false)));
+        assert_eq!(of("c10d::ProcessGroupGloo::RecvWork::wait"), Some((Op::Recv, false)));
         assert_eq!(of("torch::autograd::Engine::thread_main"), None);
+    }
+
+    #[test]
+    fn most_specific_native_function_names_the_call() {
+        let inside = |functions: &[&str]| {
+            let native = functions.iter().map(|it| frame("libtorch_cpu.so", 0, it)).collect();
+            let forward = frame("/v/torch/nn/parallel/distributed.py", 1, "_pre_forward");
+            let python = vec![forward, frame("train.py", 9, "main")];
+            operation(&ThreadStack { native, python, ..ThreadStack::default() }, None)
+        };
+        let waits = "c10d::Work::wait(std::chrono::duration)";
+        for (function, op) in [
+            ("c10d::Reducer::sync_bucket_indices", Op::Broadcast),
+            ("c10d::verify_params_across_processes", Op::AllGather),
+            ("c10d::broadcast_coalesced", Op::Broadcast),
+        ] {
+            assert_eq!(inside(&[waits, function]), Some((op, true)), "{function}");
+        }
+        assert_eq!(inside(&[waits]), Some((Op::Unspecified, false)));
     }
 }

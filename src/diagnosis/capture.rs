@@ -335,7 +335,8 @@ mod tests {
         }
         job.returned(1, 1.0);
         let (process, thread, at) = (ProcessId(2), ThreadId(1), seconds(2.0));
-        job.apply(2.0, Event::ExitAnnounced { process, thread, code: 0, how: "".into(), at });
+        let how = "".into();
+        job.apply(2.0, Event::ExitAnnounced { process, thread, code: 0, how, place: None, at });
         assert_eq!(job.asked(2.0, 40.0, &BOTH), [(2, 17.0), (2, 32.0)]);
     }
 

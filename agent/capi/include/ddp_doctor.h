@@ -127,6 +127,9 @@ void ddp_doctor_close(void);
 /* Records that the process is about to exit with this status; `how`: "main returned", "_exit", … */
 void ddp_doctor_exit(int32_t code, ddp_doctor_text how);
 
+/* The same with the line that ends the process; `site` is from ddp_doctor_site(), 0: unknown. */
+void ddp_doctor_exit_at(int32_t code, ddp_doctor_text how, uint32_t site);
+
 /* --- Places, texts, groups -------------------------------------------------------------------- */
 
 /*

@@ -447,9 +447,15 @@ pub unsafe extern "C" fn ddp_doctor_memory(sample: *const CMemorySample) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ddp_doctor_exit(code: i32, how: Text) {
+    // SAFETY: the caller vouches for the text.
+    unsafe { ddp_doctor_exit_at(code, how, 0) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_exit_at(code: i32, how: Text, site: u32) {
     with_box(|writer| {
         // SAFETY: the caller vouches for the text.
-        writer.exit(code, unsafe { ptr::bytes(how) }?);
+        writer.exit(code, unsafe { ptr::bytes(how) }?, site);
         Ok(())
     });
 }

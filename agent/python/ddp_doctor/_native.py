@@ -160,7 +160,7 @@ class Library:
         self.exception = function("exception", None, i32, Text, u32)
         self.input_ended = function("input_ended", None, u32)
         self.spent = function("spent", None, i32, ctypes.c_uint64, u32)
-        self.exit = function("exit", None, i32, Text)
+        self.exit = function("exit_at", None, i32, Text, u32)
         self.note = function("note", None, i32, Text)
         self.setting = function("setting", None, Text, Text)
         self.memory = function("memory", None, ctypes.POINTER(MemorySample))

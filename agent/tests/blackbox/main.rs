@@ -118,7 +118,7 @@ fn written_records_are_read_back() {
     writer.spent(Spending::Garbage, 7_000_000, site);
     writer.group_timeout(group, 600_000);
     writer.group_destroyed(group);
-    writer.exit(3, b"os._exit");
+    writer.exit(3, b"os._exit", 0);
 
     let items = poll(&mut reader);
     let read = records(&items);

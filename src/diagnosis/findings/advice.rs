@@ -80,6 +80,12 @@ pub const ROWS: &[Row] = &[
         "Do not cache the result of a function that makes a collective, or cache it on every rank under the same keys.",
     ),
     row(
+        CauseKind::RankConditional,
+        Detail::Exit,
+        "Let all ranks end together: one rank decides to stop and broadcasts that, or all_reduce a flag, before any rank \
+         acts on it.",
+    ),
+    row(
         CauseKind::LocalDecision,
         Detail::Membership,
         "Make a call of a group only on its members, each with the group that it belongs to.",

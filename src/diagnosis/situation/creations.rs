@@ -3,7 +3,9 @@
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{CreationRequest, GroupId, Meeting, MeetingPoint, Model, Request, World};
+use crate::model::{
+    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Process, Request, World,
+};
 use crate::situation::Stalls;
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
@@ -83,11 +85,8 @@ fn collision<'a>(
 /// When a creator failed: it raised, or did not return in time.
 fn trouble(stalls: &Stalls<'_>, rank: u32, asked: &CreationRequest) -> Option<Timestamp> {
     let process = stalls.model.processes.get(&asked.process)?;
-    let raised = process.exceptions.iter().find(|exception| {
-        exception.kind == ExceptionKind::LeftCollective && exception.after_calls == asked.call.id.0
-    });
-    if let Some(exception) = raised {
-        return Some(exception.at);
+    if let Some(at) = failed_at(process, asked) {
+        return Some(at);
     }
     if !process.is_inside(&asked.call) || process.has_ended() {
         return None;
@@ -99,6 +98,14 @@ fn trouble(stalls: &Stalls<'_>, rank: u32, asked: &CreationRequest) -> Option<Ti
     let overdue = missed.map(|stall| stalls.overdue_at(stall));
     let unfinished = asked.call.at.plus(stalls.model.timing.group_creation);
     overdue.chain([unfinished]).min()
+}
+
+/// When an exception left the call with which a process requested a group.
+pub fn failed_at(process: &Process, asked: &CreationRequest) -> Option<Timestamp> {
+    let raised = process.exceptions.iter().find(|exception| {
+        exception.kind == ExceptionKind::LeftCollective && exception.after_calls == asked.call.id.0
+    });
+    raised.map(|exception| exception.at)
 }
 
 /// The earliest request by one of these ranks.

@@ -95,9 +95,7 @@ impl Moment<'_> {
             let activity = || stacks::activity(process, &self.model.timing);
             if listens && self.begins(stall, absent.rank) {
                 absent.why = OriginKind::Idle;
-            } else if absent.why == OriginKind::Stuck
-                && activity().is_some_and(|it| self.ends_in_time(stall, &it))
-            {
+            } else if activity().is_some_and(|it| !it.moves && self.ends_in_time(stall, &it)) {
                 absent.why = OriginKind::LongPhase;
             }
         }

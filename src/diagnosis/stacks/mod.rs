@@ -157,6 +157,13 @@ pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> 
     })
 }
 
+/// The line of the thread that keeps the interpreter's lock, in the latest capture: the user's, or else the innermost.
+pub(crate) fn lock_keeper(process: &Process) -> Option<&Where> {
+    let threads = &process.stacks.last()?.threads;
+    let keeper = threads.iter().find(|thread| thread.holds_gil == Some(true))?;
+    code::Frames::new(keeper).line.or_else(|| keeper.python.first())
+}
+
 /// The user's line in one capture. `trains`: the thread that runs the program, if it is not the main thread.
 pub fn line_of(stacks: &Stacks, trains: Option<u32>) -> Option<&Where> {
     program_thread(stacks, trains).and_then(|thread| code::Frames::new(thread).line)

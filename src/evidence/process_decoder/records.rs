@@ -233,6 +233,7 @@ impl Process {
                 thread,
                 code: record.code,
                 how: text(&record.text),
+                place,
                 at,
             },
             RecordKind::Note => Event::Note {

@@ -124,6 +124,7 @@ pub fn advice_table() -> String {
             Detail::Clock => "the clock of each rank",
             Detail::Cache => "a cached result",
             Detail::Membership => "a group that does not include the rank",
+            Detail::Exit => "a line that ends the process of one rank",
         };
         let codes = if row.codes.is_empty() { "all".to_owned() } else { row.codes.join(", ") };
         table += &format!("| {} | {of} | {codes} | {} |\n", row.kind.as_str(), row.text);

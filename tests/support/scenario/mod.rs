@@ -47,7 +47,7 @@
 //! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `gpu NAME=NUMBER…`, `gpu-fault xid=N\|errors=N\|lost` | a sample of the rank's GPU, `GPU-RANK`: `busy`, `memory-busy` in percent; `power`, `limit` in watts; `clock`, `max-clock`; `free`, `total` in MiB; `width`, `max-width`, `generation`, `max-generation`, `replays`; `celsius`, `links`, `active-links`, `link-errors`, `link-retries`; `slowdown=heat`; `process=PID`. The GPU reports a fault. `sets gpu=GPU-RANK` says that the rank uses it |
 //! | `port NAME up\|down [downs=N] [errors=N] [retries=N] [mib=N]` | a sample of a port of the rank's host: `eth…` is Ethernet, `roce…` RoCE, others InfiniBand; `mib`: what it has carried |
-//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
+//! | `announces CODE HOW [@file:line]`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [ends-in=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; `ends-in`: of a sleep; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS[/ENDS-IN]`: a process below it; `holds=PATH`: a file lock that it holds |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |

@@ -81,7 +81,7 @@ fn announce_the_end() {
     extern "C" fn ends(status: c_int, _: *mut c_void) {
         guarded(|| {
             if let Some(writer) = current() {
-                writer.exit(status & 0xff, b"exit");
+                writer.exit(status & 0xff, b"exit", 0);
             }
         });
     }

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 
-from .. import _box, _words
+from .. import _box, _sites, _words
 from .._native import text
 from . import _exceptions
 
@@ -41,9 +41,14 @@ def _status(value):
     return value & 0xFF if isinstance(value, int) else 1
 
 
-def _record(code, how):
+def _record(code, how, site=0):
     if _box.is_open:
-        _box.lib.exit(code, text(how))
+        _box.lib.exit(code, text(how), site)
+
+
+def _site_of(frame):
+    """Site of the line that ends the process; 0: none, or the capture does not run."""
+    return _sites.site_of(frame) if _box.is_open else 0
 
 
 def _names_system_exit():
@@ -76,7 +81,8 @@ def ends():
         if kind is not None:
             _record(130 if issubclass(kind, KeyboardInterrupt) else 1, "uncaught exception")
         elif _left_by_exit is not None:
-            _record(_status(_left_by_exit[0]), "sys.exit")
+            status, site = _left_by_exit
+            _record(_status(status), "sys.exit", site)
         elif _names_system_exit():
             _record(-1, "interpreter ended")
         else:
@@ -106,7 +112,8 @@ def _hook_interpreter():
         global _left_by_exit
         try:
             if threading.current_thread() is threading.main_thread():
-                _left_by_exit = (status if isinstance(status, (int, type(None))) else 1,)
+                status_known = status if isinstance(status, (int, type(None))) else 1
+                _left_by_exit = (status_known, _site_of(sys._getframe(1)))
             exception = sys.exc_info()[1]
             if exception is not None and _status(status) and not isinstance(exception, SystemExit):
                 # torch.multiprocessing.spawn exits this way after an exception.
@@ -120,7 +127,7 @@ def _hook_interpreter():
 
     def _exit(status):
         try:
-            _record(_status(status), "os._exit")
+            _record(_status(status), "os._exit", _site_of(sys._getframe(1)))
         except Exception:
             pass
         leave_now(status)

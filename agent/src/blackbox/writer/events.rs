@@ -145,11 +145,11 @@ impl Writer {
     }
 
     /// Records that the process is about to exit.
-    pub fn exit(&self, code: i32, how: &[u8]) {
+    pub fn exit(&self, code: i32, how: &[u8], site: u32) {
         #[cfg(feature = "cuda")]
         crate::gpu::end();
         let how = self.string(how);
-        self.append_event(RecordKind::Exit, code, how, 0);
+        self.append_event(RecordKind::Exit, code, how, site);
     }
 
     /// Records a limitation of the capture.

@@ -1,5 +1,6 @@
 //! DD901 evidence-incomplete: a wait beyond the stall limit for which the evidence names no missing rank.
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
@@ -44,7 +45,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// The call in which a process has waited for longer than the stall limit while no stall and no
+/// The call for which a process has waited longer than the stall limit while no stall and no
 /// collective that all have entered explains it, and when it reached the limit.
 fn unexplained<'a>(
     situation: &Situation<'a>,
@@ -74,9 +75,11 @@ fn unexplained<'a>(
             target,
             Some(Target::Join(group, seq)) if seq > 0 && waits_for_peers(group)
         );
+        // A stack that is inside a call may not show of which group.
+        let waits = is_collective || process.is_attached() && call.op != Op::InitProcessGroup;
         let usual = call.place.as_ref().and_then(|place| process.places.longest_wait(place));
         let usual = std::time::Duration::from_nanos(usual.unwrap_or(0));
         let due = since.plus(situation.config.stall_after.max(usual * 3));
-        (is_collective && due <= situation.until).then_some((&**call, due))
+        (waits && due <= situation.until).then_some((&**call, due))
     })
 }

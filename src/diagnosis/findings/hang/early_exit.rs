@@ -79,8 +79,18 @@ pub(crate) fn draft(
     Some(draft)
 }
 
-/// " after its call at train.py:9", if all these ranks made their last call at one line.
+/// " by os._exit() at train.py:9", if all these ranks ended so at one line; else " after its call at train.py:9", if all
+/// made their last call at one line.
 fn after(situation: &Situation<'_>, gone: &[u32]) -> String {
+    let exit = |&rank: &u32| {
+        let announced = situation.model.process_of(rank)?.announced.as_ref()?;
+        Some((&*announced.how, words::source_line(announced.place.as_deref()?)))
+    };
+    let exits: Option<BTreeSet<(&str, String)>> = gone.iter().map(exit).collect();
+    let mut exits = exits.unwrap_or_default().into_iter();
+    if let (Some((how, line)), None) = (exits.next(), exits.next()) {
+        return format!(" by {how}() at {line}");
+    }
     let line = |&rank: &u32| {
         let process = situation.model.process_of(rank)?;
         Some(words::source_line(process.last_call.as_ref()?.place.as_deref()?))

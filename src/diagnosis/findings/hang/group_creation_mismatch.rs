@@ -122,7 +122,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
         ""
     };
     draft.summary = parts + order;
-    draft.why = why_they_differ(mismatch);
+    draft.why = why_they_differ(situation, mismatch);
     advise_one_order(&mut draft);
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
@@ -138,6 +138,10 @@ fn creating_call(
     asked: &CreationRequest,
 ) -> Option<RankCall> {
     let process = situation.model.processes.get(&asked.process)?;
+    // It did not go on if an exception left the call.
+    if let Some(at) = creations::failed_at(process, asked) {
+        return Some(waiting_until(rank, at, &asked.call));
+    }
     if !process.is_inside(&asked.call) {
         return Some(describe(rank, CallState::Returned, None, &asked.call));
     }
@@ -158,16 +162,21 @@ fn requested(request: &Request) -> String {
     )
 }
 
-fn why_they_differ(mismatch: &Mismatch<'_>) -> Vec<String> {
+fn why_they_differ(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Vec<String> {
     let requests = mismatch.requests.iter();
     let asked = requests.flat_map(|request| request.ranks.values());
     let nths: BTreeSet<String> = asked.map(|asked| nth(asked.nth)).collect();
+    // Stacks do not show how many groups a rank has created.
+    let number = if situation.config.provenance.is_attached() {
+        String::new()
+    } else {
+        format!(": the {} group that these ranks create", words::joined(nths, " or "))
+    };
     vec![
         format!(
             "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
-             a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
+             a process takes part in creating. Both are {:?} here{number}.",
             mismatch.at.name,
-            words::joined(nths, " or "),
         ),
         match mismatch.pair {
             Some([(maker, wanted), (absent, _)]) => format!(
@@ -241,6 +250,13 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     let stall = stalls.iter().find(|stall| situation.is_overdue(stall))?;
     let model = situation.model;
     let group = model.group(stall.group);
+    // Two captures may show that such a rank moves: it may be slow.
+    let waits =
+        |process: &Process| process.is_inside_a_call() || idle::standing(model, process).is_some();
+    let mut processes = model.members(stall.group, absent);
+    if situation.config.provenance.is_attached() && !processes.all(|(_, it)| waits(it)) {
+        return None;
+    }
     let mut calls = situation.join(stall.group, stall.seq)?.calls.iter();
     let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
     let mut draft =
@@ -295,12 +311,12 @@ fn add_activity(situation: &Situation<'_>, draft: &mut Draft, rank: u32, process
         draft.show_at(|it| still.line.filter(|_| it == rank));
         return;
     }
-    draft.say(format!(
-        "Rank {rank} is alive; {}; it has created {} {}.",
-        last_call_of(situation.model, process),
-        process.groups_made,
-        if process.groups_made == 1 { "group" } else { "groups" },
-    ));
+    let made = match process.groups_made {
+        _ if process.is_attached() => String::new(),
+        1 => "; it has created 1 group".into(),
+        made => format!("; it has created {made} groups"),
+    };
+    draft.say(format!("Rank {rank} is alive; {}{made}.", last_call_of(situation.model, process)));
 }
 
 /// Advice on an NCCL communicator that some ranks do not create.

@@ -102,6 +102,10 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         draft.next.clear();
         draft.explain(cause::read(situation, place, &[rank], &[wait.rank], situation.now));
     }
+    let is_unknown = draft.cause.is_none_or(|it| it.kind == CauseKind::Unknown);
+    if left_out.is_none() && is_unknown {
+        draft.explain(cause::suspected(CauseKind::SwappedCalls, None));
+    }
     let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
     draft.say(if left_out.is_some() {
         "These calls return at once, and the ranks have run ahead. But a device begins a call only once those \

@@ -220,34 +220,62 @@ fn are_crossed(waits: &[Blocked], others: &[Misdirected<'_>]) -> bool {
 
 /// Advice on the order of the calls.
 fn order(waits: &[Blocked]) -> &'static str {
-    if waits.iter().any(|wait| wait.message.is_none()) {
+    let has_collective = waits.iter().any(|wait| wait.message.is_none());
+    if has_collective && have_exchanged(waits) {
+        "Compare how many messages one side sends with how many the other receives before its collective (micro-batches, \
+         chunks), and what that number comes from: earlier messages were exchanged, and then only one side made one more. \
+         If the numbers are right, make the last message on both sides before the collective, or on both after it."
+    } else if has_collective {
         "Make the calls of the message on both sides before the collective, or on both after it: a rank that \
          waits in one cannot make the other."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and what that number \
          comes from: a count that each rank computes, or one that it received. Either one of these ranks has left out a \
          send, or all receive first: then let one of them send first."
+    } else if have_exchanged(waits) {
+        "Compare how many messages each of these ranks sends with how many its peer receives (micro-batches, chunks), and \
+         what that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \
+         If the numbers are right, check what decides which of these ranks sends first, or issue all sends and receives, and \
+         then wait (batch_isend_irecv)."
     } else {
         "Check what decides which of these ranks sends first and which receives first: let one of them take the other \
          side first, or issue all sends and receives, and then wait (batch_isend_irecv)."
     }
 }
 
-/// How many messages the ranks of a cycle of receives have sent to each other, if any were.
+/// Whether the ranks of every message of a cycle have exchanged others before.
+fn have_exchanged(waits: &[Blocked]) -> bool {
+    let mut messages = waits.iter().filter(|wait| wait.message.is_some());
+    messages.all(|wait| is_later(wait) && !wait.needs_any())
+}
+
+/// How many messages the ranks of a cycle have exchanged, if its waits are receives of which one is not the first, or if no
+/// message is the first.
 fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
     let is_of_receives = waits.iter().all(|wait| is(wait, Side::Receive) && !wait.needs_any());
-    if !is_of_receives || !waits.iter().any(is_later) {
+    if !(is_of_receives && waits.iter().any(is_later)) && !have_exchanged(waits) {
         return None;
     }
-    let sent = waits.iter().map(|wait| {
-        let lone = wait.message.as_ref()?;
+    let messages = waits.iter().filter_map(|wait| Some((wait, wait.message.as_ref()?)));
+    let counts = messages.map(|(wait, lone)| {
         let count = lone.nth.saturating_sub(1);
         let plural = if count == 1 { "" } else { "s" };
-        let peer = lone.peer?;
-        Some(format!("rank {peer} has sent {count} message{plural} to rank {}", wait.rank))
+        let (peer, rank) = (lone.peer?, wait.rank);
+        Some(match lone.side {
+            Side::Receive => format!("rank {peer} has sent {count} message{plural} to rank {rank}"),
+            Side::Send => {
+                format!("rank {peer} has received {count} message{plural} of rank {rank}")
+            }
+        })
     });
-    let sent: Option<Vec<String>> = sent.collect();
-    Some(format!("{}: each waits for one more.", words::begin(words::joined(sent?, ", "))))
+    let counts = counts.collect::<Option<Vec<String>>>()?;
+    let waiting: Vec<u32> =
+        waits.iter().filter(|it| it.message.is_some()).map(|it| it.rank).collect();
+    let wait = match &waiting[..] {
+        [rank] => format!("rank {rank} waits for one more"),
+        _ => "each waits for one more".into(),
+    };
+    Some(format!("{}: {wait}.", words::begin(words::joined(counts, ", "))))
 }
 
 /// A sentence on the ranks from which a receive takes a message, if they have sent different numbers.

@@ -1,5 +1,6 @@
 //! DD116 stuck-inside: a collective that all members have entered does not complete.
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 use ddp_doctor_proto::vocabulary::Direction;
@@ -13,7 +14,7 @@ use crate::findings::view::rank_calls;
 use crate::input::backends::{Backend, Completion};
 use crate::input::event::{Call, WaitsFor};
 use crate::input::provenance::DumpedCollective;
-use crate::model::{Ending, Join, Process};
+use crate::model::{Ending, Join, JoinedCall, Process};
 use crate::situation::{DeviceCycle, Inside, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
@@ -66,7 +67,8 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .stalls_from(&StallOrigin::without_ranks(OriginKind::Inside(inside.group, inside.seq)));
     draft.set_victims(inside.waiting.iter().copied().chain(Stall::victims(&stalls)));
     let has_lost = members.iter().any(|process| process.lost > 0);
-    if !progress.excludes_work || !progress.busy.is_empty() || has_lost {
+    let unnamed = unnamed(join);
+    if !progress.excludes_work || !progress.busy.is_empty() || has_lost || !unnamed.is_empty() {
         draft.confidence = Confidence::Suspected;
         draft.root_confidence = Confidence::Suspected;
     }
@@ -75,6 +77,17 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.summary =
         summary(inside, call, &words::of_group(&group.info), members.len(), &progress.back);
     draft.why = why(situation, inside, join, &progress);
+    if let Some(first) = draft.why.first_mut().filter(|_| !unnamed.is_empty()) {
+        let ranks = Ranks(&unnamed);
+        *first = format!(
+            "No rank is missing. The stacks do not name the operation of {ranks}, so it is unknown whether the calls \
+             agree."
+        );
+        draft.advise(
+            "Compare the lines of the ranks: if these calls are not meant for each other, a rank has left out a call, or \
+             made one more.",
+        );
+    }
     advise(&mut draft, &members, &group.info.backend);
     if Backend::named_in(&group.info.backend).any(Backend::is_on_device) {
         let states = States::of_members(situation, inside.group, inside.since);
@@ -125,6 +138,14 @@ fn say_what_dumps_show(draft: &mut Draft, call: &Call, known: Option<&DumpedColl
     if let Some(known) = known {
         dumped::name_devices(draft, &known.not_started);
     }
+}
+
+/// Ranks whose operation is unknown while that of another rank is known: their calls may not agree.
+fn unnamed(join: &Join) -> Vec<u32> {
+    let is_unnamed = |it: &JoinedCall| it.call.op == Op::Unspecified;
+    let unnamed = join.all().filter(|(_, it)| is_unnamed(it)).map(|(rank, _)| rank);
+    let unnamed: Vec<u32> = unnamed.collect();
+    if join.all().all(|(_, it)| is_unnamed(it)) { Vec::new() } else { unnamed }
 }
 
 /// Whether the process can still complete the call, or ended only after a wait had timed out. Ranks

@@ -11,6 +11,7 @@ use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{LockHolder, OriginKind, Situation, Stall, StallOrigin};
+use crate::source::guards;
 use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
 
@@ -47,16 +48,18 @@ pub(crate) fn draft(
         absent.awaited(&draft),
     );
     draft.say(format!(
-        "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
+        "{} {} alive, not in a collective{}, and {} not move: two dumps of {} stacks, some time \
          apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
+        absent.of_main_threads(situation),
         number(still, "does", "do"),
         number(still, "its", "their"),
     ));
     for (process, outside) in &stuck {
         draft.say(where_it_is(situation.model, process, outside)?);
     }
+    draft.why.extend(condition(situation, &absent));
     if absent.may_end && !absent.is_past {
         draft.say(absent.gives_up(situation));
     }
@@ -66,6 +69,14 @@ pub(crate) fn draft(
         blame_failed_thread(&mut draft, first);
     }
     Some(draft)
+}
+
+/// The test on the rank that leads only these ranks to the lines where they are stuck.
+fn condition(situation: &Situation<'_>, absent: &Absent<'_>) -> Option<String> {
+    let stall = absent.stall;
+    let process = *absent.processes.first()?;
+    let (line, guard) = guards::led_to(situation.model, process, &absent.ranks, &stall.waiting)?;
+    Some(guards::about(&line, guard) + ".")
 }
 
 /// Makes the rank that holds the file lock for which all of these ranks wait the root cause: it holds the lock while it

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{
-    CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
@@ -203,9 +201,9 @@ fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<CauseHyp
     cause::order_of_loop(situation.model.member(first.group, first.rank)?, line)
 }
 
-/// Why each of two ranks waits for the other in a group that both use. If both have come to their lines
-/// equally often, they make the same two calls in another order, or one of them left out a call. If
-/// not, the one with the fewer has left behind the line where the other waits.
+/// Why each of two ranks waits for the other in a group that both use. If one has come to its line less often, it has
+/// left behind the line where the other waits. Otherwise one of them left out a call or repeated one, or they make the
+/// same two calls in different orders: that is only stated where they take them from one loop.
 fn of_two(
     situation: &Situation<'_>,
     one: &Blocked,
@@ -221,9 +219,7 @@ fn of_two(
     let (ahead, behind) = if order.is_le() { (one, other) } else { (other, one) };
     let reading = cause::read(situation, None, &[ahead.rank], &[behind.rank], at);
     if order.is_ne() || reading.cause.confidence == Confidence::Supported {
-        reading
-    } else {
-        let swapped = || cause::suspected(CauseKind::SwappedCalls, None);
-        in_one_loop(situation, &[one, other]).unwrap_or_else(swapped)
+        return reading;
     }
+    in_one_loop(situation, &[one, other]).unwrap_or(reading)
 }

@@ -9,7 +9,7 @@ use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
 use crate::situation::{Absent, OriginKind, Situation, Stall};
-use crate::stacks::{self, Activity, Occupation, What};
+use crate::stacks::{self, Activity, Occupation, What, is_users};
 use crate::words::{self, number};
 
 /// What a rank that is stuck does, and a sentence on it.
@@ -171,7 +171,14 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             ),
             "Give the DataLoader timeout=60, so that it raises instead of waiting without end. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".".into(),
         ],
-        What::Gil => vec!["Let the C function release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.".into()],
+        What::Gil => {
+            let holder = stacks::lock_keeper(process).filter(|it| is_users(&it.file));
+            let at = holder.map(|line| format!(" that {} calls at {}", words::function(line), words::line(line)));
+            vec![format!(
+                "Let the C function{} release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
+                at.unwrap_or_default()
+            )]
+        }
         What::Debugger => vec!["Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.".into()],
         What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
         What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],

@@ -154,8 +154,8 @@ pub(crate) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> St
             format!("{text}{}{by} needs all its ranks.", words::of_group(info))
         }
         Some(lone) if lone.side == Side::Receive => {
-            format!("{text} in {group} needs a message that was never sent.")
+            format!("{text} in {group} needs a message that was not sent.")
         }
-        Some(_) => format!("{text} in {group} needs a receive that was never made."),
+        Some(_) => format!("{text} in {group} needs a receive that was not made."),
     }
 }

@@ -153,8 +153,15 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
-    /// The process announced that it is about to exit.
-    ExitAnnounced { process: ProcessId, thread: ThreadId, code: i32, how: Arc<str>, at: Timestamp },
+    /// The process announced that it is about to exit; `place`: the line that ends it.
+    ExitAnnounced {
+        process: ProcessId,
+        thread: ThreadId,
+        code: i32,
+        how: Arc<str>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
     /// An iterator over the input of the program is exhausted.
     InputEnded { process: ProcessId, place: Option<Arc<Where>>, at: Timestamp },
     /// A thread spent time on something other than its own work, ending at `at`.

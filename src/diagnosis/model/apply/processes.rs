@@ -63,10 +63,10 @@ impl Model {
                 let exception = Exception { kind, text, place, at, after_calls: 0 };
                 self.processes.get_mut(&process)?.raised(exception);
             }
-            Event::ExitAnnounced { process, thread, code, how, at } => {
+            Event::ExitAnnounced { process, thread, code, how, place, at } => {
                 let process = self.processes.get_mut(&process)?;
                 process.count_exit_record(at);
-                process.announced = Some(Announced { code, how, at });
+                process.announced = Some(Announced { code, how, place, at });
                 process.leaving.get_or_insert((at, thread));
             }
             other => return Some(other),

@@ -29,6 +29,8 @@ pub struct Announced {
     pub code: i32,
     /// "main returned", "os._exit", …
     pub how: Arc<str>,
+    /// Line of the user's program that ends the process.
+    pub place: Option<Arc<Where>>,
     /// Time of the announcement.
     pub at: Timestamp,
 }

@@ -80,6 +80,17 @@ impl Mistake {
         }
     }
 
+    /// A test leads only these ranks to the line that ends their processes.
+    pub(super) fn exited(ranks: &[u32], how: &str, line: &Where, guard: &Guard) -> Self {
+        let ends = if let [rank] = ranks {
+            format!("rank {rank} alone calls")
+        } else {
+            format!("only {} call", Ranks(ranks))
+        };
+        let (line, test) = (words::source_line(line), text(guard, "others"));
+        Self::new(ranks, format!("{ends} {how}() at {line} ({test}, line {})", guard.line))
+    }
+
     /// A rank raised an exception.
     pub(crate) fn raised(rank: u32, exception: &Exception) -> Self {
         let text = words::short(&exception.text);

@@ -57,6 +57,8 @@ pub enum Detail {
     Cache,
     /// A rank used a group that does not include it.
     Membership,
+    /// A rank ends its process at a line that the others do not reach.
+    Exit,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
@@ -160,6 +162,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.swallowed_exception())
             .or_else(|| self.skipped_iteration())
             .or_else(|| self.rank_conditional())
+            .or_else(|| self.exit_for_rank())
             .or_else(|| self.ignored_call())
             .or_else(|| self.shorter_loop())
             .or_else(|| self.passed_over())
@@ -293,6 +296,27 @@ impl<'a> Sides<'a> {
         Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
     }
 
+    /// A condition on the rank leads only the odd ranks to the line that ends their processes.
+    fn exit_for_rank(&self) -> Option<CauseHypothesis> {
+        let process = *self.odd.first()?;
+        let exit = process.announced.as_ref()?;
+        let place = exit.place.as_ref()?;
+        let (here, elsewhere) = (numbers(&self.odd), numbers(&self.others));
+        let is_there = |it: &&Process| {
+            let line = it.announced.as_ref().and_then(|it| it.place.as_ref());
+            line.is_some_and(|it| it.is_same_line(place))
+        };
+        let model = self.situation.model;
+        let (line, guard) = guards::parted_at(model, process, place, &here, &elsewhere)?;
+        if !self.odd.iter().all(is_there) {
+            return None;
+        }
+        let mistake = Mistake::exited(&here, &exit.how, place, guard);
+        let because = Some(line_is_guarded(&(line, guard)));
+        let reading = supported(CauseKind::RankConditional, because);
+        Some(reading.with_mistake(mistake).with_detail(Detail::Exit))
+    }
+
     /// Conditions in the source around lines that only one side reached.
     fn tests(&self) -> Option<CauseHypothesis> {
         let all_left = self.all_left();
@@ -420,7 +444,11 @@ impl<'a> Sides<'a> {
         let requested = request.and_then(|it| it.place.clone()).map(Arc::new);
         let join = self.place.and_then(|(group, seq)| self.situation.join(group, seq));
         let call = rank.zip(join).and_then(|(rank, join)| join.calls.get(&rank));
-        requested.or_else(|| call?.call.place.clone()).or_else(|| last_line(process).cloned())
+        let exit = || process.announced.as_ref()?.place.clone();
+        requested
+            .or_else(|| call?.call.place.clone())
+            .or_else(exit)
+            .or_else(|| last_line(process).cloned())
     }
 }
 

@@ -216,6 +216,46 @@ pub fn parted_now(
         })
 }
 
+/// The test on the rank because of which the ranks `here`, of which `process` is one, reached a line, and the ranks
+/// `elsewhere` cannot; with the line that depends on the test.
+pub fn parted_at<'a>(
+    model: &Model,
+    process: &'a Process,
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<(Arc<Where>, &'a Guard)> {
+    around(process, place).find(|(_, guard)| separates(model, guard, here, elsewhere))
+}
+
+/// Whether a test on the rank keeps all of the ranks `elsewhere` away from a line, and none of the ranks `here`.
+fn separates(model: &Model, guard: &Guard, here: &[u32], elsewhere: &[u32]) -> bool {
+    let reaches = |rank: &u32| reaches(guard, *rank, model.world_size());
+    guard.subject == GuardSubject::Rank
+        && !elsewhere.is_empty()
+        && here.iter().all(|rank| reaches(rank) != Some(false))
+        && elsewhere.iter().all(|rank| reaches(rank) == Some(false))
+}
+
+/// The test on the rank in the user's source because of which the main thread of `process`, one of the ranks `here`, is
+/// where its latest stack shows it, and the ranks `elsewhere` are not; with the line that depends on the test.
+pub fn led_to<'a>(
+    model: &Model,
+    process: &'a Process,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<(Arc<Where>, &'a Guard)> {
+    let look = process.stacks.last()?;
+    let mut tests = stacks::users_frames(look, process.training_tid()).flat_map(|frame| {
+        let mut known = process.sites.keys();
+        let line = known.find(|it| it.via.is_empty() && it.is_same_line(frame)).cloned();
+        let line = line.unwrap_or_else(|| Arc::new(frame.clone()));
+        let guards = process.sites.get(&line).and_then(|site| site.guards.as_deref());
+        guards.unwrap_or_default().iter().map(move |guard| (Arc::clone(&line), guard))
+    });
+    tests.find(|(_, guard)| separates(model, guard, here, elsewhere))
+}
+
 /// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
 /// is running it, or the branch calls the same function. Or it has made a counterpart of the call.
 fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) -> bool {

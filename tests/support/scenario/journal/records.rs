@@ -162,14 +162,14 @@ impl Encoder {
                 };
                 self.process(*process).record(record, place.as_ref())
             }
-            Event::ExitAnnounced { process, thread, code, how, at } => {
+            Event::ExitAnnounced { process, thread, code, how, place, at } => {
                 let record = v1::Record {
                     thread: thread.0,
                     code: *code,
                     text: how.as_ref().into(),
                     ..record(RecordKind::Exit, *at)
                 };
-                self.process(*process).record(record, None)
+                self.process(*process).record(record, place.as_ref())
             }
             Event::Spent { process, thread, on, took, place, at } => {
                 let record = v1::Record {

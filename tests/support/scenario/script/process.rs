@@ -63,6 +63,7 @@ impl Writer<'_> {
                 thread: ThreadId(1),
                 code: line.number(0)?,
                 how: args.get(1).map_or("main returned", String::as_str).into(),
+                place: line.place()?,
                 at: line.moment(),
             },
             "exits" => dead(Some(line.number(0)?), None),
