@@ -216,8 +216,10 @@ fn with(work: impl FnOnce(&'static Writer)) {
 fn record_panic(panic: &PanicHookInfo<'_>) {
     let Some(writer) = current() else { return };
     let payload = panic.payload();
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let site =
         panic.location().map_or(0, |place| writer.site(place.file().as_bytes(), b"", place.line()));
     let kind = if sys::thread_id() == std::process::id() {

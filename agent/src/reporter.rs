@@ -115,8 +115,11 @@ fn start_program(path: &Path, place: &Place) -> io::Result<u32> {
         directories.push(canonical.into_os_string());
     }
     let black_box = black_box.ok_or(io::ErrorKind::NotFound)?.into_os_string();
-    let arguments = [NAME.into(), "reporter".into(), black_box].into_iter().chain(directories);
-    let arguments: Vec<CString> = arguments.map(text).collect::<Result<_, _>>()?;
+    let arguments: Vec<CString> = [NAME.into(), "reporter".into(), black_box]
+        .into_iter()
+        .chain(directories)
+        .map(text)
+        .collect::<Result<_, _>>()?;
     let known = KnownDirectories::new(identities).to_string();
     let known = (OsString::from(KnownDirectories::VARIABLE), OsString::from(known));
     let environment = env::vars_os()
@@ -147,10 +150,14 @@ fn find() -> io::Result<PathBuf> {
         });
     }
     // For a program, the loader reports the name it was started with, which may be relative.
-    let own = sys::own_file().filter(|it| it.is_absolute() && it.is_file());
-    let own = own.or_else(|| env::current_exe().ok());
-    let near = own.as_deref().and_then(Path::parent).into_iter();
-    let near = near.flat_map(|folder| PLACES.map(|place| folder.join(place)));
+    let own = sys::own_file()
+        .filter(|it| it.is_absolute() && it.is_file())
+        .or_else(|| env::current_exe().ok());
+    let near = own
+        .as_deref()
+        .and_then(Path::parent)
+        .into_iter()
+        .flat_map(|folder| PLACES.map(|place| folder.join(place)));
     let path = env::var_os("PATH").unwrap_or_default();
     // Relative folders are not trusted: another user may control the working directory.
     let path = env::split_paths(&path).take(MAX_PATHS).filter(|it| it.is_absolute());

@@ -147,8 +147,7 @@ fn machine() -> String {
 
 /// Path of the C library beside this benchmark; `None` if it was not built.
 fn library() -> Option<PathBuf> {
-    let path = std::env::current_exe().ok()?;
-    let path = path.parent()?.parent()?.join("libddp_doctor.so");
+    let path = std::env::current_exe().ok()?.parent()?.parent()?.join("libddp_doctor.so");
     path.exists().then_some(path)
 }
 

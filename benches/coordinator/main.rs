@@ -315,16 +315,18 @@ fn run(layout: Layout, seconds: u64) {
     let job = Job::part(layout, job_seconds(seconds), 0..0);
     let fault = Timestamp(began.0 + job.fault_at().0);
     let lines: Vec<(Timestamp, String)> = coordinator.lines.try_iter().collect();
-    let early = lines.iter().filter(|(at, _)| *at < fault);
-    let early: Vec<&str> = early.map(|(_, line)| line.as_str()).collect();
+    let early: Vec<&str> =
+        lines.iter().filter(|(at, _)| *at < fault).map(|(_, line)| line.as_str()).collect();
     let is_alarm = early.iter().any(|line| line.contains("[DD"));
     assert!(!is_alarm, "a healthy job has findings:\n{}", early.join("\n"));
-    let found = lines.iter().find_map(|(at, line)| {
-        let (_, code) = line.split_once("[DD")?;
-        let (code, _) = code.split_once(']')?;
-        Some(format!("{:.2} s: DD{code}", at.since(fault).as_secs_f64()))
-    });
-    let found = found.unwrap_or_else(|| "none".to_owned());
+    let found = lines
+        .iter()
+        .find_map(|(at, line)| {
+            let (_, code) = line.split_once("[DD")?;
+            let (code, _) = code.split_once(']')?;
+            Some(format!("{:.2} s: DD{code}", at.since(fault).as_secs_f64()))
+        })
+        .unwrap_or_else(|| "none".to_owned());
     let seconds = seconds as f64;
     println!(
         "| {} | {} ms | {:.0} | {:.0} | {:.2} | {} MiB | {:.0} B/s | {:.0} B/s | {} | {} ms | {found} |",

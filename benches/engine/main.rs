@@ -101,8 +101,7 @@ fn run(layout: Layout, seconds: u64) {
     let report = engine.report();
     match reported {
         Some((at, report)) => {
-            let codes = report.findings.iter().map(|it| it.code.as_str());
-            let codes: Vec<&str> = codes.collect();
+            let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
             let after = at.since(job.fault_at()).as_secs_f64();
             println!("{} after {after:.2} s: {}", codes.join(", "), report.findings[0].summary);
         }

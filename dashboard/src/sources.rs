@@ -69,8 +69,8 @@ impl Sources {
     #[must_use]
     pub fn shown(&self, place: &Where, width: usize) -> String {
         let here = Some(&self.here).filter(|here| !here.is_empty());
-        let below = here.and_then(|here| place.file.strip_prefix(here));
-        let below = below.and_then(|it| it.strip_prefix('/'));
+        let below =
+            here.and_then(|here| place.file.strip_prefix(here)).and_then(|it| it.strip_prefix('/'));
         let file = below.or_else(|| in_library(&place.file)).unwrap_or(&place.file);
         let text = words::plain(&match place.line {
             // A frame of machine code, whose file is the library.

@@ -207,8 +207,7 @@ fn host_of<'a>(ranks: &[u32], has_hosts: bool, rank: impl Fn(u32) -> Option<&'a 
 
 /// Whether the ranks are known to be on more than one host.
 pub fn has_several_hosts<'a>(ranks: impl IntoIterator<Item = &'a Rank>) -> bool {
-    let hosts = ranks.into_iter().map(|rank| &rank.host);
-    let mut hosts = hosts.filter(|host| !host.is_empty());
+    let mut hosts = ranks.into_iter().map(|rank| &rank.host).filter(|host| !host.is_empty());
     let first = hosts.next();
     hosts.any(|host| Some(host) != first)
 }
@@ -281,8 +280,9 @@ pub fn call_text(call: &RankCall) -> String {
         return text + &partner + &step.unwrap_or_default();
     }
     let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
-    let size = shape.map(|shape| format!("{shape:?}"));
-    let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
+    let size = shape
+        .map(|shape| format!("{shape:?}"))
+        .or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
     let dtype = call.dtype.as_deref().map(plain).unwrap_or_default();
     let tensor = dtype + &size.unwrap_or_default();
     if !tensor.is_empty() {

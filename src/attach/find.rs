@@ -159,9 +159,13 @@ fn stats() -> HashMap<u32, Stat> {
 
 fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<RankedJob> {
     // Before the search: afterwards, a process may have ended, or its id be another one's.
-    let users = stats.keys().copied().filter(|&pid| may_be_read(pid));
-    let users = users.filter_map(|pid| Some((pid, proc::owner(pid)?)));
-    let users: BTreeMap<u32, u32> = users.filter(|(_, user)| is_user(*user)).collect();
+    let users: BTreeMap<u32, u32> = stats
+        .keys()
+        .copied()
+        .filter(|&pid| may_be_read(pid))
+        .filter_map(|pid| Some((pid, proc::owner(pid)?)))
+        .filter(|(_, user)| is_user(*user))
+        .collect();
     let is_same = |pid: u32| {
         let before = stats.get(&pid).map(|it| it.start_ticks);
         let now = Stat::read(pid).ok().map(|it| it.start_ticks);
@@ -431,8 +435,9 @@ mod tests {
         let own = std::process::id();
         let ended = u32::MAX;
         let found = |process, user| Found { process, user, stated: None };
-        let ranks = [(rank(own, "0"), 0), (rank(2, "1"), 0), (rank(ended, "2"), 64_125)];
-        let ranks = ranks.map(|(process, user)| found(process, user)).into();
+        let ranks = [(rank(own, "0"), 0), (rank(2, "1"), 0), (rank(ended, "2"), 64_125)]
+            .map(|(process, user)| found(process, user))
+            .into();
         let jobs: Vec<(u32, usize)> =
             into_jobs(ranks, &HashMap::new()).iter().map(|it| (it.user, it.ranks.len())).collect();
         assert_eq!(jobs.len(), 2, "{jobs:?}");

@@ -104,8 +104,9 @@ impl Awaited {
         if !proc::is_own(rank.pid) {
             return Err("is not asked: run this as the user of the job".into());
         }
-        let beginning = FILES.iter().find_map(|name| rank.environment.get(name));
-        let beginning = beginning
+        let beginning = FILES
+            .iter()
+            .find_map(|name| rank.environment.get(name))
             .ok_or_else(|| format!("is not asked: start the job with {} as well", FILES[0]))?;
         let pipe = rank.environment.get(PIPE).unwrap_or_default();
         let path = |beginning: &str, end: &str| {

@@ -194,8 +194,9 @@ impl Evidence<'_> {
         }
         let first = self.job.ranks.len() as u64 + 1;
         let zombie = find::zombies(&self.job.ranks);
-        let exit = zombie.filter(|_| absent.iter().all(|(_, earlier)| earlier.is_none()));
-        let exit = exit.filter(|(pids, _)| pids.len() == absent.len());
+        let exit = zombie
+            .filter(|_| absent.iter().all(|(_, earlier)| earlier.is_none()))
+            .filter(|(pids, _)| pids.len() == absent.len());
         let messages = absent.into_iter().zip(first..).flat_map(|((rank, earlier), process)| {
             let zombie = exit
                 .as_ref()

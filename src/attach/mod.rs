@@ -146,8 +146,8 @@ impl Attached {
             let at = words::at(first.place.as_ref());
             lines.push(format!("{} {verb} again{at}", Ranks(&ranks)));
         }
-        let gone = self.ended.iter().filter(|rank| !earlier.ended.contains(rank));
-        let gone: Vec<u32> = gone.copied().collect();
+        let gone: Vec<u32> =
+            self.ended.iter().filter(|rank| !earlier.ended.contains(rank)).copied().collect();
         if !gone.is_empty() {
             lines.push(format!("{} {} ended", Ranks(&gone), words::number(&gone, "has", "have")));
         }
@@ -258,11 +258,13 @@ pub fn describe(
     coordinator: Option<&str>,
 ) -> anyhow::Result<()> {
     let events = attached.reports.iter().flat_map(|it| &it.events);
-    let hello = events.into_iter().find_map(|event| match &event.kind {
-        Some(v1::event::Kind::Hello(hello)) => Some(hello),
-        _ => None,
-    });
-    let hello = hello.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    let hello = events
+        .into_iter()
+        .find_map(|event| match &event.kind {
+            Some(v1::event::Kind::Hello(hello)) => Some(hello),
+            _ => None,
+        })
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     names::describe(directory, hello, coordinator, &attached.source_folders())
         .context("run.json cannot be written")
 }

@@ -132,11 +132,13 @@ impl Rounds {
             time_scale: scale,
         };
         let whereabouts = evidence.whereabouts();
-        let waits = whereabouts.iter().filter_map(|it| match &it.position {
-            Position::Inside(call) => Some(call.asleep),
-            _ => None,
-        });
-        let waits: Vec<Option<Duration>> = waits.collect();
+        let waits: Vec<Option<Duration>> = whereabouts
+            .iter()
+            .filter_map(|it| match &it.position {
+                Position::Inside(call) => Some(call.asleep),
+                _ => None,
+            })
+            .collect();
         let is_unmeasured = !waits.is_empty() && waits.iter().all(Option::is_none);
         // Threads that poll have no measured wait: two captures that show the same are then enough.
         let limit = if is_unmeasured { Duration::ZERO } else { scale.scale(MIN_WAIT) };

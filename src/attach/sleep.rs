@@ -64,8 +64,8 @@ mod tests {
             return;
         }
         let (done, wait) = channel::<()>();
-        let thread = std::thread::Builder::new().name("asleep".into());
-        let thread = thread.spawn(move || wait.recv()).unwrap();
+        let thread =
+            std::thread::Builder::new().name("asleep".into()).spawn(move || wait.recv()).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         let pid = std::process::id();
         let tasks = crate::node::stack_reader::tasks::list(pid).unwrap().0;

@@ -249,8 +249,7 @@ impl Facts {
             list.truncate(MAX_ENTRIES);
             list.iter_mut().for_each(|it| *it = text(it));
         }
-        let names = self.names.into_iter().take(MAX_ENTRIES);
-        let names = names.map(|(name, mut resolved)| {
+        let names = self.names.into_iter().take(MAX_ENTRIES).map(|(name, mut resolved)| {
             resolved.addresses.truncate(MAX_ENTRIES);
             resolved.error = resolved.error.as_deref().map(text);
             (text(&name), resolved)

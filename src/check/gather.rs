@@ -62,8 +62,10 @@ const REDIRECTS: u8 = 0x04 | 0x08;
 pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendezvous>) -> Facts {
     let host = sys::host_name();
     let master = meeting.map(|it| it.host.clone());
-    let resolved = [Some(host.clone()), master].into_iter().flatten();
-    let resolved = resolved.map(|name| (name.clone(), resolve(&name)));
+    let resolved = [Some(host.clone()), master]
+        .into_iter()
+        .flatten()
+        .map(|name| (name.clone(), resolve(&name)));
     let shared_memory = Path::new(private::SHARED_MEMORY);
     let packages = packages::versions(command);
     Facts {
@@ -141,8 +143,10 @@ fn limit(resource: Resource) -> Limit {
 
 /// Whether `/proc/PID/status` lists a capability as effective.
 fn has_capability(status: &str, number: u32) -> bool {
-    let mask = status.lines().find_map(|it| it.strip_prefix("CapEff:"));
-    let mask = mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
+    let mask = status
+        .lines()
+        .find_map(|it| it.strip_prefix("CapEff:"))
+        .and_then(|it| u64::from_str_radix(it.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> number & 1 == 1)
 }
 
@@ -220,8 +224,7 @@ fn container() -> Option<Container> {
 fn interfaces() -> Vec<Interface> {
     let mut found: Vec<Interface> = Vec::new();
     for it in sys::interfaces().unwrap_or_default() {
-        let index = found.iter().position(|known| known.name == it.name);
-        let index = index.unwrap_or_else(|| {
+        let index = found.iter().position(|known| known.name == it.name).unwrap_or_else(|| {
             found.push(Interface {
                 name: it.name,
                 is_up: it.flags & (UP | RUNNING) == UP | RUNNING,

@@ -60,8 +60,10 @@ pub(super) async fn attempt(
     {
         return Err(Outcome::Unresolved(error));
     }
-    let stream = keys.connect(&launch.host, port).await;
-    let mut stream = stream.map_err(|error| Outcome::from_error(&error).bounded())?;
+    let mut stream = keys
+        .connect(&launch.host, port)
+        .await
+        .map_err(|error| Outcome::from_error(&error).bounded())?;
     let conversed = converse(&mut stream, facts, launch).await;
     // It knows the token, but is over, full, or no check.
     conversed.map_err(|error| Outcome::Failed(format!("it sent no result: {error}")).bounded())

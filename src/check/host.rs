@@ -264,8 +264,7 @@ fn nodes(own: Facts, guests: &[Guest]) -> (Vec<Node>, Vec<usize>) {
     }];
     let mut of_guests = Vec::new();
     for guest in guests {
-        let known = places.get(&guest.facts.machine);
-        let known = known.filter(|_| !guest.facts.machine.is_empty());
+        let known = places.get(&guest.facts.machine).filter(|_| !guest.facts.machine.is_empty());
         if let Some(&node) = known {
             nodes[node].ranks.extend(guest.facts.node_rank);
             nodes[node].commands += 1;
@@ -349,9 +348,12 @@ async fn connect_all(
 fn add(survey: &mut Survey, node: usize, probed: Probed) {
     let count = survey.nodes.len();
     survey.nodes[node].is_unprobed = probed.is_partial;
-    let failures = probed.failures.into_iter().take(probe::MAX_FAILURES);
-    let failures = failures.filter(|it| it.to < count && it.to != node);
-    let failures = failures.filter(|it| !survey.ports_in_use.contains(&it.port));
+    let failures = probed
+        .failures
+        .into_iter()
+        .take(probe::MAX_FAILURES)
+        .filter(|it| it.to < count && it.to != node)
+        .filter(|it| !survey.ports_in_use.contains(&it.port));
     let failures: Vec<Failure> = failures
         .map(|it| Failure {
             from: node,
@@ -362,8 +364,8 @@ fn add(survey: &mut Survey, node: usize, probed: Probed) {
         })
         .collect();
     survey.failures.extend(failures);
-    let unresolved = probed.unresolved.into_iter().take(count);
-    let unresolved = unresolved.filter(|&it| it < count).map(|it| (node, it));
+    let unresolved =
+        probed.unresolved.into_iter().take(count).filter(|&it| it < count).map(|it| (node, it));
     survey.unresolved.extend(unresolved);
 }
 

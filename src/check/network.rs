@@ -62,8 +62,7 @@ pub struct Choice {
 #[must_use]
 pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
     let variable = backend.variable()?;
-    let value = facts.variables.get(variable.name).map(|it| it.trim());
-    let value = value.filter(|it| !it.is_empty());
+    let value = facts.variables.get(variable.name).map(|it| it.trim()).filter(|it| !it.is_empty());
     let usable: Vec<&Interface> = facts.interfaces.iter().filter(|it| it.is_up).collect();
     let family = match (backend, facts.variables.get("NCCL_SOCKET_FAMILY")) {
         (Backend::Nccl, Some(family)) => family.as_str(),
@@ -274,8 +273,8 @@ mod tests {
             (Gloo, Some((gloo, "eth0")), "127.0.1.1", Some("eth0 10.0.0.1")),
             (Gloo, Some((gloo, "eth")), "10.0.0.1", None),
         ] {
-            let chosen = choice(&facts(variable, resolved), backend);
-            let chosen = chosen.map(|it| format!("{} {}", it.interface, it.address));
+            let chosen = choice(&facts(variable, resolved), backend)
+                .map(|it| format!("{} {}", it.interface, it.address));
             assert_eq!(chosen.as_deref(), expected, "{backend:?} {variable:?} {resolved}");
         }
     }

@@ -100,11 +100,13 @@ fn names(line: &Line, checked: &Checked) -> Option<String> {
 /// One line with the number of lines of each level.
 fn summary(checked: &Checked) -> String {
     let levels = [Level::Critical, Level::Unknown, Level::Warning, Level::Info, Level::Pass];
-    let counts = levels.iter().filter_map(|&level| {
-        let count = checked.lines.iter().filter(|it| it.level == level).count();
-        (count > 0).then(|| format!("{count} {}", level.name()))
-    });
-    let counts: Vec<String> = counts.collect();
+    let counts: Vec<String> = levels
+        .iter()
+        .filter_map(|&level| {
+            let count = checked.lines.iter().filter(|it| it.level == level).count();
+            (count > 0).then(|| format!("{count} {}", level.name()))
+        })
+        .collect();
     let nodes = match checked.nodes.len() {
         1 => checked.nodes.concat(),
         count => format!("{count} nodes"),

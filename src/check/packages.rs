@@ -84,8 +84,10 @@ pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>,
     }
     let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
-    let pairs = lines.lines().filter_map(|line| line.split_once('\t'));
-    let pairs = pairs.filter(|(name, _)| known.contains(name));
+    let pairs = lines
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .filter(|(name, _)| known.contains(name));
     Ok(pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect())
 }
 
@@ -302,8 +304,8 @@ mod tests {
         let answer = "#!/bin/sh\nprintf 'torch\\t2.9.0\\nnoise\\nother\\t1\\nnccl\\t2.27.3\\n'\n";
         let python = script(dir.path(), "python", answer);
         let found = versions(&[python]).unwrap();
-        let expected = [("nccl", "2.27.3"), ("torch", "2.9.0")];
-        let expected = expected.map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let expected =
+            [("nccl", "2.27.3"), ("torch", "2.9.0")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         assert_eq!(found, BTreeMap::from(expected));
         assert_eq!(versions(&["/nowhere/python".into()]), Ok(BTreeMap::new()));
     }

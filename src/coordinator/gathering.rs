@@ -240,8 +240,9 @@ mod tests {
         let hello = v1::Hello { boot_id: "boot".into(), ..v1::Hello::default() };
         let joined =
             v1::ProcessJoined { pid, start_ticks: 7, rank: Some(rank), ..Default::default() };
-        let events = [Kind::Hello(hello), Kind::ProcessJoined(joined)];
-        let events = events.map(|kind| v1::Event { kind: Some(kind) }).into();
+        let events = [Kind::Hello(hello), Kind::ProcessJoined(joined)]
+            .map(|kind| v1::Event { kind: Some(kind) })
+            .into();
         vec![v1::Report { events, ..v1::Report::default() }]
     }
 

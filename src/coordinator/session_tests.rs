@@ -132,8 +132,7 @@ impl Attached {
     }
 
     fn report(&mut self, kinds: Vec<Kind>) {
-        let events = kinds.into_iter();
-        let events = events.map(|kind| v1::Event { kind: Some(kind) });
+        let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
         let room = Arc::new(Semaphore::new(2));
         let permit = || Arc::clone(&room).try_acquire_owned().unwrap();
         self.session.handle(Input::Report {
@@ -205,8 +204,8 @@ fn recordings() -> Vec<PathBuf> {
         files.map(|it| it.unwrap().path())
     });
     // Some programs are kept beside their recordings.
-    let files = files.filter(|it| it.extension().is_some_and(|it| it == "gz"));
-    let mut files: Vec<PathBuf> = files.collect();
+    let mut files: Vec<PathBuf> =
+        files.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();
     files.sort();
     files
 }
@@ -273,8 +272,8 @@ fn short_pulls_give_the_findings_of_records() {
 #[test]
 fn records_that_are_left_out_accuse_nobody() {
     for name in ["message", "thread", "wait"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let path = path.join(format!("tests/executions/{name}.gz"));
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/executions/{name}.gz"));
         let scratch = tempfile::tempdir().unwrap();
         let journal = scratch.path().join("journal");
         let mut file = File::create(&journal).unwrap();
@@ -342,8 +341,8 @@ fn engine_pauses_after_an_evaluation() {
         READINGS.set(READINGS.get() + 1);
         *STARTED + Duration::from_millis(20) * READINGS.get()
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = path.join("tests/recordings/process/killed.faulty.gz");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/process/killed.faulty.gz");
     let Evidence { reports, .. } = recorded(&path);
     let mut reports = reports.into_iter();
     let (at, first) = reports.next().unwrap();

@@ -162,8 +162,8 @@ impl Random {
 impl Job {
     /// The groups of its calls.
     fn groups(&self) -> Vec<&'static [u32]> {
-        let groups = self.round.iter().flat_map(|call| call.groups);
-        let groups: BTreeSet<&[u32]> = groups.copied().collect();
+        let groups: BTreeSet<&[u32]> =
+            self.round.iter().flat_map(|call| call.groups).copied().collect();
         groups.into_iter().collect()
     }
 

@@ -123,8 +123,10 @@ impl Episode {
     fn sentence(&self, draft: &Draft, began: Timestamp, length: Duration) -> String {
         let shown = |time: Duration| duration(time.as_millis() as u64);
         let after = |at: Timestamp| shown(at.since(began));
-        let listed = self.periods.iter().take(MAX_LISTED);
-        let listed: Vec<String> = listed
+        let listed: Vec<String> = self
+            .periods
+            .iter()
+            .take(MAX_LISTED)
             .map(|period| format!("from {} to {}", after(period.from), after(period.to)))
             .collect();
         let more = self.periods.len() - listed.len();

@@ -108,8 +108,8 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Draft>) {
 /// A finding without an effect takes that of a finding that follows from it: settings that differ
 /// are harmless until ranks cannot join or connect.
 fn pass_on_effects(found: &mut [Draft]) {
-    let effects = found.iter();
-    let effects = effects.filter(|draft| draft.effect != Effect::None && draft.follows.is_some());
+    let effects =
+        found.iter().filter(|draft| draft.effect != Effect::None && draft.follows.is_some());
     let effects: Vec<Draft> = effects.cloned().collect();
     for effect in effects {
         let cause = found.iter_mut().find(|it| Some(&it.key) == effect.follows.as_ref());

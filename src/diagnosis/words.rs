@@ -174,8 +174,7 @@ pub fn at(place: Option<&Where>) -> String {
 /// "train.py:9": without the folders, because findings list the full path separately. With frames of
 /// installed packages: "train.py:9 › Trainer.save".
 pub fn line(place: &Where) -> String {
-    let feature = place.features().pop();
-    let feature = feature.map(|frame| format!(" › {}", frame.function));
+    let feature = place.features().pop().map(|frame| format!(" › {}", frame.function));
     source_line(place) + &feature.unwrap_or_default()
 }
 

@@ -18,8 +18,8 @@ use ddp_doctor_host::input_files;
 ///
 /// As [`input_files::open`] and [`Reader::of_file`].
 pub fn open(path: &Path) -> Result<Reader, OpenError> {
-    let opened = input_files::open(path);
-    let opened = opened.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    let opened = input_files::open(path)
+        .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     Reader::of_file(opened.into_inner(), path)
 }
 

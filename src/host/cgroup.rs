@@ -68,8 +68,9 @@ impl MemoryGroup {
         let is_plain = path.components().all(|it| matches!(it, Component::Normal(_)));
         // In a container the path may be the host's, while the mount starts at the container's
         // group.
-        let own = Some(root.join(path)).filter(|own| is_plain && own.is_dir());
-        let own = own.unwrap_or_else(|| root.clone());
+        let own = Some(root.join(path))
+            .filter(|own| is_plain && own.is_dir())
+            .unwrap_or_else(|| root.clone());
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root));
         let group = Self { dirs: dirs.take(MAX_GROUPS).map(Path::to_owned).collect(), version };
         group.used(group.dirs.first()?).map(|_| group.clone())
@@ -107,8 +108,9 @@ impl MemoryGroup {
             Version::Two => {
                 let local = fs::read_to_string(dir.join("memory.events.local"));
                 // Before Linux 5.2 there is only the count that includes groups within.
-                let text = local.or_else(|_| fs::read_to_string(dir.join("memory.events")));
-                let text = text.unwrap_or_default();
+                let text = local
+                    .or_else(|_| fs::read_to_string(dir.join("memory.events")))
+                    .unwrap_or_default();
                 (value(&text, "max"), value(&text, "high"))
             }
         }
@@ -155,8 +157,9 @@ fn processors_below(mount: &Path, lines: &str) -> Option<f64> {
         let root = mount.join(controllers);
         let path = Path::new(path.trim_start_matches('/'));
         let is_plain = path.components().all(|it| matches!(it, Component::Normal(_)));
-        let own = Some(root.join(path)).filter(|own| is_plain && own.is_dir());
-        let own = own.unwrap_or_else(|| root.clone());
+        let own = Some(root.join(path))
+            .filter(|own| is_plain && own.is_dir())
+            .unwrap_or_else(|| root.clone());
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root)).take(MAX_GROUPS);
         let quota = |dir: &Path| {
             let (quota, period) = if is_first_version {

@@ -46,8 +46,7 @@ pub fn job_of(command: &[OsString]) -> String {
     let name = if script.is_some() { path.file_stem() } else { path.file_name() };
     let name = name.unwrap_or_default().to_string_lossy();
     // Of a module, the last part of its name.
-    let name = name.rsplit('.').next().unwrap_or_default();
-    let name: String = name.chars().take(MAX_NAME).collect();
+    let name: String = name.rsplit('.').next().unwrap_or_default().chars().take(MAX_NAME).collect();
     match name.trim_matches(|c: char| !c.is_ascii_alphanumeric()) {
         "" => new_job(),
         name => file_name(&format!("{name}-{}", new_job())),
@@ -71,8 +70,8 @@ pub fn file_name(name: &str) -> String {
 #[must_use]
 pub fn run_dir(job: &str, started: Timestamp) -> String {
     // 2026-01-31T12:00:00.000Z → 20260131T120000
-    let time = started.to_string();
-    let time: String = time.chars().filter(|c| !"-:".contains(*c)).take(15).collect();
+    let time: String =
+        started.to_string().chars().filter(|c| !"-:".contains(*c)).take(15).collect();
     format!("{job}-{time}")
 }
 

@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn folders_of_a_command_are_those_of_its_sources() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path().canonicalize().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().canonicalize().unwrap();
         fs::create_dir_all(dir.join("program")).unwrap();
         fs::write(dir.join("program/train.py"), "").unwrap();
         let command = ["torchrun", "--nproc-per-node", "2", "program/train.py", "--lr", "none.py"];
@@ -363,13 +363,14 @@ mod tests {
         };
         let root = ProcessRoot::open(child.id());
         let words = ["sleep", "/opt/other/absent.py"];
-        let folders = root.map(|it| SourceFolders::in_root(it, &words, "/opt/app".as_ref()));
-        let folders = folders.unwrap_or_default();
+        let folders = root
+            .map(|it| SourceFolders::in_root(it, &words, "/opt/app".as_ref()))
+            .unwrap_or_default();
         let names = ["app/main.py", "app/inside.py", "app/outside.py", "other/other.py"];
         let names =
             [&names[..], &["app/text.py", "app/magic.py", "app/../../opt/app/main.py"]].concat();
-        let read = names.iter().map(|name| folders.read(&format!("/opt/{name}")));
-        let read: Vec<Option<String>> = read.collect();
+        let read: Vec<Option<String>> =
+            names.iter().map(|name| folders.read(&format!("/opt/{name}"))).collect();
         let here = SourceFolders::of_program(&["/opt/app".into()]).read("/opt/app/main.py");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -154,8 +154,7 @@ pub fn within_unless_busy<T: Send + 'static>(
         drop(sender.send(work()));
     };
     let begun = Instant::now();
-    let thread = thread::Builder::new().name("ddp-files".into());
-    let thread = thread.spawn(work).ok()?;
+    let thread = thread::Builder::new().name("ddp-files".into()).spawn(work).ok()?;
     let mut result = receiver.recv_timeout(limit);
     let mut path = None;
     while result.is_err() && begun.elapsed() < busy {

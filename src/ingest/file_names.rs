@@ -32,8 +32,10 @@ pub(super) fn ranks(name: &str) -> FileRanks {
 /// The last number of a file name that is not the rank of something else than a process of the job.
 pub(super) fn last_number(name: &str) -> Option<u32> {
     let mut name = name.to_ascii_lowercase();
-    let others = statements(&name).filter(|(kind, ..)| *kind != Kind::Global);
-    let others: Vec<Range<usize>> = others.map(|(.., range)| range).collect();
+    let others: Vec<Range<usize>> = statements(&name)
+        .filter(|(kind, ..)| *kind != Kind::Global)
+        .map(|(.., range)| range)
+        .collect();
     for range in others.into_iter().rev() {
         name.replace_range(range, "");
     }

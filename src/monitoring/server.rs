@@ -77,8 +77,10 @@ impl Source {
         let Some(token) = &self.token else {
             return true;
         };
-        let given = request.headers().get(AUTHORIZATION);
-        let given = given.and_then(|it| it.as_bytes().split_at_checked(SCHEME.len()));
+        let given = request
+            .headers()
+            .get(AUTHORIZATION)
+            .and_then(|it| it.as_bytes().split_at_checked(SCHEME.len()));
         given.is_some_and(|(scheme, it)| {
             scheme.eq_ignore_ascii_case(SCHEME) && token.is(it.trim_ascii())
         })

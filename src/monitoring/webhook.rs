@@ -75,8 +75,7 @@ impl std::str::FromStr for Url {
         if authority.as_str().contains('@') {
             return Err(UrlError::Credentials);
         }
-        let host = authority.host();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let port = match authority.port() {
             Some(port) => port.as_u16(),
             None if is_encrypted => 443,

@@ -93,8 +93,12 @@ pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<
     // Without `/proc`, the directory can have been exchanged.
     let by_descriptor = fs::read_dir(format!("/proc/self/fd/{}", reached.as_raw_fd()));
     let listing = by_descriptor.or_else(|_| fs::read_dir(dir))?;
-    let paths = listing.flatten().map(|entry| dir.join(entry.file_name()));
-    let mut paths: Vec<PathBuf> = paths.filter(|path| is(path)).take(MAX_FILES).collect();
+    let mut paths: Vec<PathBuf> = listing
+        .flatten()
+        .map(|entry| dir.join(entry.file_name()))
+        .filter(|path| is(path))
+        .take(MAX_FILES)
+        .collect();
     paths.sort_unstable();
     Ok(paths)
 }

@@ -146,10 +146,10 @@ impl Collected {
     /// Files that cannot be read and whose names are those of the dump of a rank are dumps. Others are
     /// reported if opening them fails.
     fn report_closed(&mut self) {
-        let series = self.dumps.iter().filter_map(|path| flight_recorder::series(path));
-        let series: HashSet<String> = series.collect();
-        let folders = self.dumps.iter().filter_map(|path| path.parent());
-        let folders: HashSet<PathBuf> = folders.map(Path::to_owned).collect();
+        let series: HashSet<String> =
+            self.dumps.iter().filter_map(|path| flight_recorder::series(path)).collect();
+        let folders: HashSet<PathBuf> =
+            self.dumps.iter().filter_map(|path| path.parent()).map(Path::to_owned).collect();
         for (path, error) in std::mem::take(&mut self.closed) {
             let is_beside = path.parent().is_some_and(|it| folders.contains(it));
             let is_alike = flight_recorder::series(&path).is_some_and(|it| series.contains(&it));
@@ -534,9 +534,8 @@ fn first_event(path: &Path) -> Result<Option<(u32, v1::Hello)>, JournalError> {
 /// Message about a directory without evidence; `runs`: run directories below it.
 fn nothing_in(dir: &Path, runs: Vec<PathBuf>) -> String {
     let modified = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
-    let runs = runs.into_iter();
-    let runs = runs.map(|path| (modified(&path), path.display().to_string()));
-    let mut runs: Vec<(Option<std::time::SystemTime>, String)> = runs.collect();
+    let mut runs: Vec<(Option<std::time::SystemTime>, String)> =
+        runs.into_iter().map(|path| (modified(&path), path.display().to_string())).collect();
     runs.sort();
     let names: Vec<&str> = runs.iter().rev().map(|(_, name)| name.as_str()).collect();
     match names.as_slice() {

@@ -395,8 +395,7 @@ impl Part {
     /// Latest time known for this node. Times in a black box are unverified: those in the future
     /// are limited to the current time.
     fn latest(&self, wall: Timestamp) -> Timestamp {
-        let records = self.decoder.processes().map(|process| process.latest);
-        let records = records.map(|at| at.min(wall));
+        let records = self.decoder.processes().map(|process| process.latest).map(|at| at.min(wall));
         records.chain(self.watched).max().unwrap_or_default()
     }
 
@@ -475,8 +474,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
     let fates: Vec<Vec<(KnownProcess<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
     let lives = fates.iter().flatten().any(|(_, fate)| matches!(fate, Fate::Lives(_)));
     let goes_on = parts.iter().any(Part::goes_on);
-    let latest = parts.iter().map(|part| part.latest(stage.wall)).max();
-    let latest = latest.unwrap_or_default();
+    let latest = parts.iter().map(|part| part.latest(stage.wall)).max().unwrap_or_default();
     // The time advances as far as it was observed: to the present if ranks are still alive.
     let now = if lives || goes_on { stage.wall } else { latest };
     for (part, fates) in parts.iter().zip(&fates) {

@@ -110,9 +110,11 @@ fn of_job(dumps: &mut [flight_recorder::DumpedJob], mut logs: Vec<Log>) -> Refus
         logs.iter_mut().for_each(|log| log.set_year(job.begins()));
     }
     let statements = Statements::new(&logs);
-    let offsets = dumps.iter().enumerate();
-    let offsets = offsets.filter_map(|(at, job)| Some((at, job.offset_of(&statements)?)));
-    let offsets: Vec<(usize, i64)> = offsets.collect();
+    let offsets: Vec<(usize, i64)> = dumps
+        .iter()
+        .enumerate()
+        .filter_map(|(at, job)| Some((at, job.offset_of(&statements)?)))
+        .collect();
     if let [(at, offset)] = offsets[..] {
         dumps[at].add_logs(logs, offset);
         return Refused::default();

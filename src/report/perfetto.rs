@@ -435,8 +435,12 @@ mod tests {
             (7_400_000.0, 1_600_000.0),
         ];
         assert_eq!(nested(&timeline), expected);
-        let states = timeline.tracks[0].calls.iter().map(TimedCall::state);
-        let states: Vec<String> = states.map(|it| it.to_string()).collect();
+        let states: Vec<String> = timeline.tracks[0]
+            .calls
+            .iter()
+            .map(TimedCall::state)
+            .map(|it| it.to_string())
+            .collect();
         assert_eq!(states, ["completed", "completed", "issued", "issued"]);
     }
 

@@ -109,8 +109,8 @@ fn memory_words(memory: &RankMemory) -> Option<String> {
         (memory.device_free_bytes, "GPU free"),
     ];
     let words = words.into_iter();
-    let known = words.filter_map(|(it, name)| Some(format!("{name} {}", bytes(it?))));
-    let known: Vec<String> = known.collect();
+    let known: Vec<String> =
+        words.filter_map(|(it, name)| Some(format!("{name} {}", bytes(it?)))).collect();
     (!known.is_empty()).then(|| known.join(", "))
 }
 

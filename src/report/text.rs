@@ -110,8 +110,7 @@ pub fn findings(
     let ranks = RankTable::new(&report.ranks);
     let mut sources = SourceLines::below(folders);
     let is_brief = |it: &&Finding| !all && (it.severity == Severity::Note || follows(it));
-    let long = report.findings.iter().filter(|it| !is_brief(it));
-    let mut long = long.peekable();
+    let mut long = report.findings.iter().filter(|it| !is_brief(it)).peekable();
     while let Some(it) = long.next() {
         writeln!(out)?;
         let used = calls(out, it, &ranks, style, &mut sources)?;

@@ -40,13 +40,16 @@ impl Detail {
         let mut missing = BTreeMap::new();
         let lateness = recent_lateness(model);
         let growers = growth::growers(model);
-        let ranks = model.ranks.keys().filter_map(|&rank| {
-            let process = model.process_of(rank)?;
-            let mut detail = rank_detail(model, now, rank, process, &growers, &mut missing);
-            detail.late_us = lateness.get(&rank).map(|&(_, late_us)| late_us);
-            Some((rank, detail))
-        });
-        let ranks = ranks.collect();
+        let ranks = model
+            .ranks
+            .keys()
+            .filter_map(|&rank| {
+                let process = model.process_of(rank)?;
+                let mut detail = rank_detail(model, now, rank, process, &growers, &mut missing);
+                detail.late_us = lateness.get(&rank).map(|&(_, late_us)| late_us);
+                Some((rank, detail))
+            })
+            .collect();
         let mut room = MAX_ALL_CALLS;
         let groups =
             model.groups().map(|group| (group.id.0, group_status(group, &mut room))).collect();
@@ -166,8 +169,8 @@ fn shown_frames(thread: &ThreadStack) -> Vec<Where> {
 }
 
 fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<viewer::Gauge> {
-    let growers = growers.iter().filter(|it| it.process.id == process.id);
-    let growers: Vec<&Grower<'_>> = growers.collect();
+    let growers: Vec<&Grower<'_>> =
+        growers.iter().filter(|it| it.process.id == process.id).collect();
     let own = |device: Option<u32>| {
         let grower = growers.iter().find(|it| it.device == device)?;
         Some((grower.growth, grower.ends_in_sight()))

@@ -38,13 +38,14 @@ impl PublicTls {
     /// If there is no such file, or no certificate in it.
     pub fn new() -> io::Result<Self> {
         let named = std::env::var_os(VARIABLE).map(PathBuf::from);
-        let file = named.or_else(|| ROOTS.iter().map(PathBuf::from).find(|it| it.exists()));
-        let file = file.ok_or_else(|| {
-            let why = format!(
-                "no certificates of authorities (install ca-certificates, or set {VARIABLE})"
-            );
-            io::Error::new(io::ErrorKind::NotFound, why)
-        })?;
+        let file = named
+            .or_else(|| ROOTS.iter().map(PathBuf::from).find(|it| it.exists()))
+            .ok_or_else(|| {
+                let why = format!(
+                    "no certificates of authorities (install ca-certificates, or set {VARIABLE})"
+                );
+                io::Error::new(io::ErrorKind::NotFound, why)
+            })?;
         let mut roots = RootCertStore::empty();
         let certificates = CertificateDer::pem_file_iter(&file);
         for certificate in certificates.into_iter().flatten().flatten() {

@@ -186,8 +186,8 @@ impl Pair {
         let secret = Salt::new(HKDF_SHA256, SALT).extract(token.as_bytes());
         let expanded = secret.expand(&[side], Seed).and_then(|it| it.fill(&mut seed));
         expanded.map_err(failed)?;
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed);
-        let pair = pair.map_err(|error| Error::General(error.to_string()))?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed)
+            .map_err(|error| Error::General(error.to_string()))?;
         let public = [&PUBLIC_KEY[..], pair.public_key().as_ref()].concat();
         let private = [&PKCS8[..], &seed].concat();
         let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(private));

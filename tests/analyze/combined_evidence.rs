@@ -84,8 +84,7 @@ fn found(analysis: &Analysis) -> Vec<(String, Vec<u32>)> {
     let [report] = &analysis.reports[..] else {
         panic!("{} reports, {:?}", analysis.reports.len(), analysis.remarks);
     };
-    let found = findings(report).into_iter();
-    let found = found.filter(|(code, ..)| !code.starts_with("DD9"));
+    let found = findings(report).into_iter().filter(|(code, ..)| !code.starts_with("DD9"));
     found.map(|(code, _, root)| (code, root)).collect()
 }
 
@@ -149,8 +148,8 @@ fn log_beside_dumps_is_read_and_its_rank_awaited_where_it_is_missing() {
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
     assert_eq!(found(&analysis), [("DD202".into(), vec![2])]);
     let finding = &analysis.reports[0].findings[0];
-    let waiting = finding.per_rank.iter().filter(|it| it.rank != 2);
-    let waiting: Vec<_> = waiting.map(|it| (it.state, it.seq)).collect();
+    let waiting: Vec<_> =
+        finding.per_rank.iter().filter(|it| it.rank != 2).map(|it| (it.state, it.seq)).collect();
     assert_eq!(waiting, [(CallState::Waiting, Some(42)); 3]);
 }
 

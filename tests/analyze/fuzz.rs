@@ -308,8 +308,8 @@ fn earlier_inputs_neither_panic_nor_hang() {
 
 #[test]
 fn mutated_file_names_never_panic() {
-    let seeds = ["é_rank_1", "训练rank1.log", "x·rank_1.gz", "训练12é.json", "host1_local_rank_2"];
-    let seeds = seeds.map(|it| it.as_bytes().to_vec());
+    let seeds = ["é_rank_1", "训练rank1.log", "x·rank_1.gz", "训练12é.json", "host1_local_rank_2"]
+        .map(|it| it.as_bytes().to_vec());
     let text = dump(&[], &[Entry::new("nccl:all_reduce", "0", 1)]).to_string();
     let dir = tempfile::tempdir().unwrap();
     for number in 0..INPUTS {

@@ -181,8 +181,11 @@ fn job_killed_together_with_run_is_diagnosed() {
 #[test]
 fn running_job_is_analyzed_without_interference() {
     let mut job = Watched::hanging("op-mismatch");
-    let one = fs::read_dir(job.boxes()).unwrap().map(|it| it.unwrap().path());
-    let one = one.into_iter().find(|it| it.extension().is_some_and(|it| it == "box"));
+    let one = fs::read_dir(job.boxes())
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .into_iter()
+        .find(|it| it.extension().is_some_and(|it| it == "box"));
     let one = BoxReader::open(&one.unwrap()).unwrap();
     let reader = one.claimed_by();
     assert_eq!(reader.map(|(pid, _)| pid), Some(job.run.id()));

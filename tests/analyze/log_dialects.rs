@@ -25,8 +25,10 @@ fn stems(folder: &str, suffix: &str) -> Vec<String> {
 
 /// The rows of the table of a page: lines, and what they lead to.
 fn rows(page: &str) -> Vec<(String, String)> {
-    let rows = page.lines().filter_map(|row| row.strip_prefix("| `")?.strip_suffix(" |"));
-    let rows = rows.filter_map(|row| row.split_once("` | "));
+    let rows = page
+        .lines()
+        .filter_map(|row| row.strip_prefix("| `")?.strip_suffix(" |"))
+        .filter_map(|row| row.split_once("` | "));
     rows.map(|(lines, reported)| {
         (lines.replace("\\|", "|").replace(NEXT_LINE, "\n"), reported.to_owned())
     })

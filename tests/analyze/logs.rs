@@ -150,8 +150,8 @@ pub(super) fn check(report: &Report, truth: &Truth) -> Result<(), String> {
         same("nodes", report.job.nodes.to_string(), nodes.to_string())?;
     }
     if let Some(waited) = truth.waited_ms {
-        let longest = leading.per_rank.iter().filter_map(|it| it.waited_ms).max();
-        let longest = longest.unwrap_or_default();
+        let longest =
+            leading.per_rank.iter().filter_map(|it| it.waited_ms).max().unwrap_or_default();
         same("wait", longest.to_string(), waited.to_string())?;
     }
     if let Some(members) = &truth.members {
@@ -272,8 +272,7 @@ fn playback_of_a_log_proves_nothing() {
     let path = folder().join("killed_rank_of_torchrun.log");
     let updates =
         postmortem::record(&[path], &mut Vec::new(), &Progress::default()).unwrap().updates;
-    let findings = updates.into_iter().filter_map(|it| it.findings);
-    let findings: Vec<_> = findings.flatten().collect();
+    let findings: Vec<_> = updates.into_iter().filter_map(|it| it.findings).flatten().collect();
     assert!(findings.iter().any(|it| it.code == "DD201"));
     for finding in findings.iter().filter(|it| !it.code.starts_with("DD9")) {
         assert_ne!(finding.confidence, Confidence::Proved);
@@ -429,8 +428,8 @@ fn logs_of_ranks_in_one_folder_are_one_job() {
     for rank in 0..4 {
         let label = format!("[rank{rank}]:");
         let init = format!(" rank {rank} nranks ");
-        let own = text.lines().filter(|line| line.starts_with(&label) || line.contains(&init));
-        let own: Vec<&str> = own.collect();
+        let own: Vec<&str> =
+            text.lines().filter(|line| line.starts_with(&label) || line.contains(&init)).collect();
         fs::write(dir.path().join(format!("rank{rank}.err")), own.join("\n")).unwrap();
     }
     let report = report_of(dir.path()).unwrap();

@@ -50,8 +50,10 @@ fn start(hosts: &Hosts, venv: &std::path::Path) -> [Process; 2] {
 }
 
 fn run_dir(hosts: &Hosts, host: u32) -> PathBuf {
-    let runs = fs::read_dir(hosts.dir(host).join("ddp-doctor-runs")).unwrap();
-    let mut runs: Vec<PathBuf> = runs.map(|it| it.unwrap().path()).collect();
+    let mut runs: Vec<PathBuf> = fs::read_dir(hosts.dir(host).join("ddp-doctor-runs"))
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .collect();
     assert_eq!(runs.len(), 1, "{runs:?}");
     runs.remove(0)
 }

@@ -130,8 +130,8 @@ fn check(program: &Program) {
     loop {
         thread::sleep(Duration::from_secs(2));
         let run_dir = job.directory.path().join(format!("run-{}", started.elapsed().as_millis()));
-        let report = job.attach(&run_dir);
-        let report = report.filter(|it| it.ranks.len() == program.truth.nproc as usize);
+        let report =
+            job.attach(&run_dir).filter(|it| it.ranks.len() == program.truth.nproc as usize);
         if begun.is_none() && report.as_ref().is_some_and(|it| !it.job.backends.is_empty()) {
             begun = Some(Instant::now());
         }

@@ -105,8 +105,7 @@ fn jobs_of_one_name_are_diagnosed_separately() {
     for report in healthy.reports() {
         is_healthy(&report, 2);
     }
-    let verdicts = coordinator.reports("same");
-    let verdicts: Vec<Verdict> = verdicts.iter().map(|it| it.verdict).collect();
+    let verdicts: Vec<Verdict> = coordinator.reports("same").iter().map(|it| it.verdict).collect();
     assert_eq!(verdicts, [Verdict::Healthy, Verdict::Hang]);
 }
 

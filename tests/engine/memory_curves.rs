@@ -84,8 +84,10 @@ fn record(venv: &Path, kind: &str) -> (String, u64) {
         .env("OMP_NUM_THREADS", "1");
     let finished = run_to_end(command);
     let run = scratch.path().join("run");
-    let journals = fs::read_dir(&run).unwrap().map(|it| it.unwrap().path());
-    let mut journals = journals.filter(|path| path.extension().is_some_and(|it| it == "ddpj"));
+    let mut journals = fs::read_dir(&run)
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|it| it == "ddpj"));
     let journal = journals.next().unwrap_or_else(|| panic!("{finished}"));
     let mut reader = journal::Reader::open(&journal).unwrap();
     let mut decoder = Decoder::new(0);

@@ -211,8 +211,12 @@ fn rank_that_is_behind_did_not_go_on() {
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
     let finding = &report(&analysis).findings[0];
     assert_eq!(finding.code, "DD901");
-    let states = finding.per_rank.iter().map(|it| (it.rank, it.state));
-    let states: Vec<_> = states.filter(|(rank, _)| *rank == 1).collect();
+    let states: Vec<_> = finding
+        .per_rank
+        .iter()
+        .map(|it| (it.rank, it.state))
+        .filter(|(rank, _)| *rank == 1)
+        .collect();
     assert_eq!(states, [(1, CallState::NotIssued)]);
 }
 
@@ -330,8 +334,12 @@ fn unknown_durations_are_not_stated() {
     assert_eq!(report.findings[0].confidence, Confidence::Suspected);
     let times = report.findings[0].per_rank.iter().map(|it| it.waited_ms);
     assert!(times.flatten().next().is_none(), "{report:#?}");
-    let waiting = report.ranks.iter().filter_map(|it| it.waiting_in.as_ref());
-    let waiting: Vec<_> = waiting.map(|it| (it.seq, it.waited_ms)).collect();
+    let waiting: Vec<_> = report
+        .ranks
+        .iter()
+        .filter_map(|it| it.waiting_in.as_ref())
+        .map(|it| (it.seq, it.waited_ms))
+        .collect();
     assert_eq!(waiting, [(Some(2), None); 2]);
 }
 
@@ -392,8 +400,12 @@ fn rank_waits_in_one_call() {
     let analysis = analyze(&[waits(), behind(), waits()]);
     let report = report(&analysis);
     assert_eq!(report.findings[0].seq, Some(2));
-    let waiting = report.ranks.iter().filter_map(|it| it.waiting_in.as_ref());
-    let waiting: Vec<_> = waiting.map(|it| (it.seq, it.waited_ms)).collect();
+    let waiting: Vec<_> = report
+        .ranks
+        .iter()
+        .filter_map(|it| it.waiting_in.as_ref())
+        .map(|it| (it.seq, it.waited_ms))
+        .collect();
     assert_eq!(waiting, [(Some(2), Some(600_000)); 2]);
 }
 
@@ -404,8 +416,8 @@ fn timeout_of_other_dumps_holds_for_those_without_one() {
         entry.as_object_mut().unwrap().remove("timeout_ms");
     }
     let analysis = analyze(&[old, behind(), waits()]);
-    let times = report(&analysis).findings[0].per_rank.iter();
-    let times: Vec<_> = times.filter_map(|it| it.waited_ms).collect();
+    let times: Vec<_> =
+        report(&analysis).findings[0].per_rank.iter().filter_map(|it| it.waited_ms).collect();
     assert_eq!(times, [600_000, 600_000]);
 }
 
@@ -421,8 +433,11 @@ fn calls_end_when_their_completion_was_found() {
     assert_eq!(times(1), (None, None, true));
     assert_eq!(times(2), (None, None, true));
     let trace = perfetto(&analysis);
-    let slices = trace["traceEvents"].as_array().unwrap().iter();
-    let slices = slices.filter(|it| it["ph"] == "X" && it["args"]["seq"] == json!(2));
+    let slices = trace["traceEvents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|it| it["ph"] == "X" && it["args"]["seq"] == json!(2));
     let mut waits = slices.map(|it| it["dur"].as_f64().unwrap());
     // In microseconds, although the next call follows after a millisecond.
     assert!(waits.all(|it| it > 599e6), "{trace:#}");
@@ -431,8 +446,7 @@ fn calls_end_when_their_completion_was_found() {
 /// The analysis as a trace for Perfetto.
 fn perfetto(analysis: &Analysis) -> Value {
     let mut out = Vec::new();
-    let jobs = analysis.reports.iter().zip(&analysis.timelines);
-    let jobs: Vec<_> = jobs.collect();
+    let jobs: Vec<_> = analysis.reports.iter().zip(&analysis.timelines).collect();
     ddp_doctor::report::perfetto::trace(&mut out, &jobs).unwrap();
     serde_json::from_slice(&out).unwrap()
 }

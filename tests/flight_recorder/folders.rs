@@ -46,11 +46,14 @@ fn attempts_of_several_hosts_are_two_jobs() {
         ("attempt_1/node0/trace_rank_1", &later[0]),
         ("attempt_1/node1/trace_rank_2", &later[1]),
     ]);
-    let shown = analysis.reports.iter().map(|it| {
-        let roots = it.findings.iter().map(|it| it.ranks.root.clone());
-        (it.job.id.as_str(), roots.collect::<Vec<_>>())
-    });
-    let shown: Vec<_> = shown.collect();
+    let shown: Vec<_> = analysis
+        .reports
+        .iter()
+        .map(|it| {
+            let roots = it.findings.iter().map(|it| it.ranks.root.clone());
+            (it.job.id.as_str(), roots.collect::<Vec<_>>())
+        })
+        .collect();
     assert_eq!(shown, [("attempt_0", vec![vec![1]]), ("attempt_1", vec![vec![2]])]);
     assert_eq!(analysis.remarks, []);
 }
@@ -106,8 +109,7 @@ fn copies_of_dumps_are_one_job() {
     let calls = &report(&analysis).findings[0].per_rank;
     let lines = calls.iter().filter_map(|it| Some(it.place.as_ref()?.line));
     assert_eq!(lines.collect::<Vec<_>>(), [7]);
-    let texts = analysis.remarks.iter().map(|it| it.text.as_str());
-    let texts: Vec<&str> = texts.collect();
+    let texts: Vec<&str> = analysis.remarks.iter().map(|it| it.text.as_str()).collect();
     assert_eq!(texts.len(), 1, "{texts:?}");
     assert!(texts[0].contains("several dumps of 3 ranks with the same calls"));
 }
@@ -122,8 +124,7 @@ fn empty_and_packed_files_beside_dumps_are_reported() {
     fs::write(dir.path().join("lock"), "").unwrap();
     fs::write(dir.path().join("weights.bin"), [0xff; 64]).unwrap();
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
-    let remarks = analysis.remarks.iter().map(ToString::to_string);
-    let remarks: Vec<String> = remarks.collect();
+    let remarks: Vec<String> = analysis.remarks.iter().map(ToString::to_string).collect();
     assert_eq!(remarks.len(), 2, "{remarks:?}");
     let has =
         |texts: [&str; 2]| remarks.iter().any(|it| texts.iter().all(|text| it.contains(text)));

@@ -321,8 +321,7 @@ fn two_jobs_give_two_reports() {
     let mut paths = Vec::new();
     for (job, began) in [("first", 1_700_000_000), ("second", 1_700_000_060)] {
         let at = began * 1_000_000_000_u64;
-        let calls = [all_reduce(1), all_reduce(2).open()];
-        let calls = calls.map(|it| it.with("time_created_ns", at));
+        let calls = [all_reduce(1), all_reduce(2).open()].map(|it| it.with("time_created_ns", at));
         fs::create_dir(dir.path().join(job)).unwrap();
         for rank in 0..3 {
             let path = dir.path().join(job).join(format!("trace_rank_{rank}"));

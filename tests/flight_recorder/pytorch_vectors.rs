@@ -25,8 +25,8 @@ fn verdict(vector: &Vector) -> String {
     let dumps: Vec<Value> = ranks.map(|(entries, groups)| dump(groups, entries)).collect();
     let analysis = analyze(&dumps);
     let report = report(&analysis);
-    let found = findings(report).into_iter();
-    let found: Vec<String> = found.map(|(code, _, root)| format!("{code} {root:?}")).collect();
+    let found: Vec<String> =
+        findings(report).into_iter().map(|(code, _, root)| format!("{code} {root:?}")).collect();
     match (&found[..], report.verdict) {
         ([], Verdict::Healthy) if !analysis.remarks.is_empty() => "remark".into(),
         ([], Verdict::Healthy) => "healthy".into(),
@@ -170,8 +170,8 @@ fn b_every_operation_agrees_with_itself() {
         calls(&format!("B {op}"), &entry, &entry, false, "healthy")
     });
     check(vectors.into());
-    let unknown = ["split", "new_window", "of_a_later_version"];
-    let unknown = unknown.map(|op| calls(op, &call(op), &call(op), false, "remark"));
+    let unknown = ["split", "new_window", "of_a_later_version"]
+        .map(|op| calls(op, &call(op), &call(op), false, "remark"));
     check(unknown.into());
 }
 

@@ -129,8 +129,12 @@ fn missing_dump_of_another_rank_keeps_the_culprit() {
     for missing in [0, 8] {
         let files = nccl_files(|rank| (rank != missing).then(|| format!("_dump_{rank}")));
         let analysis = analyze_contents(&files);
-        let blamed = report(&analysis).findings.iter().filter(|it| it.code != "DD901");
-        let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
+        let blamed: Vec<u32> = report(&analysis)
+            .findings
+            .iter()
+            .filter(|it| it.code != "DD901")
+            .flat_map(|it| it.ranks.root.clone())
+            .collect();
         assert!(blamed.iter().all(|rank| [9, 14].contains(rank)), "{blamed:?}");
         assert!(blamed.contains(&14), "{blamed:?}");
     }
@@ -147,8 +151,12 @@ fn truncated_dump_yields_a_remark_and_no_other_culprit() {
         let name = format!("_dump_{victim}");
         assert!(cut.is_some_and(|it| it.path.ends_with(&name)), "{:?}", analysis.remarks);
         let report = report(&analysis);
-        let blamed = report.findings.iter().filter(|it| !it.code.starts_with("DD9"));
-        let blamed: Vec<u32> = blamed.flat_map(|it| it.ranks.root.clone()).collect();
+        let blamed: Vec<u32> = report
+            .findings
+            .iter()
+            .filter(|it| !it.code.starts_with("DD9"))
+            .flat_map(|it| it.ranks.root.clone())
+            .collect();
         assert!(!blamed.is_empty() && blamed.iter().all(|it| [9, 14].contains(it)), "{blamed:?}");
     }
 }
@@ -187,8 +195,8 @@ fn gloo_dumps_name_the_missing_rank_and_its_line() {
         // Dumps of Gloo are written on request: ranks differ by one call in a healthy job, too.
         assert_eq!(finding.confidence, Confidence::Suspected);
         assert_eq!(finding.ranks.victims, [0, 2]);
-        let lines = finding.per_rank.iter().map(|it| it.place.as_ref().map(|it| it.line));
-        let lines: Vec<Option<u32>> = lines.collect();
+        let lines: Vec<Option<u32>> =
+            finding.per_rank.iter().map(|it| it.place.as_ref().map(|it| it.line)).collect();
         let expected = if has_lines { vec![Some(9), Some(7), Some(9)] } else { vec![None; 3] };
         assert_eq!(lines, expected, "the user's lines");
     }

@@ -207,8 +207,7 @@ fn sizes_of_an_all_to_all_are_compared_in_total() {
 
 /// An `all_to_all` of these many elements at a line of the program.
 fn exchange(line: u64, seq: u64, dtype: &str, [sent, expected]: [u64; 2]) -> Entry {
-    let entry = Entry::new("nccl:all_to_all", "0", seq);
-    let entry = entry.sizes(json!([[sent]]), json!([[expected]]));
+    let entry = Entry::new("nccl:all_to_all", "0", seq).sizes(json!([[sent]]), json!([[expected]]));
     let dtypes = json!([dtype]);
     at(line, entry.with("input_dtypes", dtypes.clone()).with("output_dtypes", dtypes))
 }

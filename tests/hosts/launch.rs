@@ -168,8 +168,8 @@ fn restarts_on_two_hosts_are_attempts_of_one_job() {
         assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));
         assert_eq!(finding.ranks.victims, [0]);
         let is_earlier = |it: &&Finding| it.code == "DD202" && it.attempt == 0;
-        let earlier = report.findings.iter().find(is_earlier);
-        let earlier = earlier.unwrap_or_else(|| panic!("{report:#?}"));
+        let earlier =
+            report.findings.iter().find(is_earlier).unwrap_or_else(|| panic!("{report:#?}"));
         assert_eq!(earlier.ranks.root, [1], "{report:#?}");
     }
 }

@@ -91,8 +91,10 @@ fn concurrent_jobs_are_diagnosed_separately() {
 #[test]
 fn two_launches_under_one_run_are_separate_worlds() {
     let Some(venv) = venv() else { return };
-    let words = launch(2, &jobs().join("support/late.py"));
-    let words: Vec<String> = words.iter().map(|it| it.display().to_string()).collect();
+    let words: Vec<String> = launch(2, &jobs().join("support/late.py"))
+        .iter()
+        .map(|it| it.display().to_string())
+        .collect();
     let launch = |arguments: &str| format!("{} {arguments}", words.join(" "));
     let script = format!("{} & {} & wait", launch("all_reduce 1"), launch("broadcast 0"));
     let (finished, report, _) = Job::new(venv, &[], &["sh", "-c", &script]).run();

@@ -57,8 +57,8 @@ fn run(command: &[&str]) -> Report {
     let options = ["--on-hang", "kill", "--kill-after", "1"];
     run.args(["run", "--report", "report.json"]).args(options).arg("--").args(command);
     let finished = run_to_end(run);
-    let report = fs::read(scratch.path().join("report.json"));
-    let report = report.unwrap_or_else(|e| panic!("{e}\n{finished}"));
+    let report =
+        fs::read(scratch.path().join("report.json")).unwrap_or_else(|e| panic!("{e}\n{finished}"));
     serde_json::from_slice(&report).unwrap()
 }
 

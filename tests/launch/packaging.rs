@@ -92,8 +92,8 @@ impl Installed {
 }
 
 fn torchrun(program: &str) -> Vec<String> {
-    let words = "-m torch.distributed.run --standalone --nproc-per-node 2";
-    let words = words.split(' ').map(str::to_owned);
+    let words =
+        "-m torch.distributed.run --standalone --nproc-per-node 2".split(' ').map(str::to_owned);
     words.chain([variant(program).display().to_string()]).collect()
 }
 
@@ -111,8 +111,7 @@ fn program_in_a_fresh_environment_is_captured() {
 
     // The package is importable, inactive without a coordinator, and silent.
     let said = "import sys; print('ddp_doctor' in sys.modules); import ddp_doctor; print(ddp_doctor.__file__)";
-    let done = installed.command("python").args(["-c", said]).output();
-    let done = done.unwrap();
+    let done = installed.command("python").args(["-c", said]).output().unwrap();
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(text.starts_with("False\n"), "{text}");
     assert!(text.contains("/fresh/lib/"), "{text}");

@@ -48,8 +48,9 @@ fn path(venv: &Path) -> String {
 
 /// Copies a script of the documentation for Slurm, with this program, and a folder for what users would find in their home.
 fn install(name: &str, dir: &Path, program: &str) -> PathBuf {
-    let text = fs::read_to_string(operations().join("slurm").join(name)).unwrap();
-    let text = text.replace("/usr/local/bin/ddp-doctor", program);
+    let text = fs::read_to_string(operations().join("slurm").join(name))
+        .unwrap()
+        .replace("/usr/local/bin/ddp-doctor", program);
     let home = dir.join("home");
     let script = dir.join(name);
     fs::write(&script, text.replace("$HOME", home.to_str().unwrap())).unwrap();
@@ -134,12 +135,13 @@ impl Slurm {
         let mut job = self.hosts.start(0, "sbatch", sbatch);
         job.end();
         let output = fs::read_to_string(self.dir.join("job.out")).unwrap_or_default();
-        let runs = fs::read_dir(self.dir.join("ddp-doctor-runs"));
-        let runs = runs.unwrap_or_else(|error| panic!("{error}: {}\n{output}", job.stderr()));
-        let mut runs: Vec<PathBuf> = runs.map(|it| it.unwrap().path()).collect();
+        let mut runs: Vec<PathBuf> = fs::read_dir(self.dir.join("ddp-doctor-runs"))
+            .unwrap_or_else(|error| panic!("{error}: {}\n{output}", job.stderr()))
+            .map(|it| it.unwrap().path())
+            .collect();
         runs.sort();
-        let reports = runs.iter().map(|it| report_in(&it.join("report.json")).unwrap());
-        let reports: Vec<Report> = reports.collect();
+        let reports: Vec<Report> =
+            runs.iter().map(|it| report_in(&it.join("report.json")).unwrap()).collect();
         reports.try_into().unwrap_or_else(|_| panic!("{output}"))
     }
 }
@@ -238,15 +240,14 @@ fn systemd_unit_is_valid() {
     }
     let dir = tempfile::tempdir().unwrap();
     let unit = operations().join("systemd/ddp-doctor-coordinator@.service");
-    let text = fs::read_to_string(unit).unwrap();
-    let text = text.replace("/usr/local/bin/ddp-doctor", PROGRAM);
+    let text = fs::read_to_string(unit).unwrap().replace("/usr/local/bin/ddp-doctor", PROGRAM);
     let command = text.lines().find_map(|it| it.strip_prefix("ExecStart=")).unwrap();
     let help = Command::new("sh").args(["-c", &format!("{command} --help")]).output().unwrap();
     assert!(help.status.success(), "{help:?}");
     let unit = dir.path().join("ddp-doctor-coordinator@root.service");
     fs::write(&unit, text).unwrap();
-    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).output();
-    let verified = verified.unwrap();
+    let verified =
+        Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).output().unwrap();
     assert!(verified.status.success() && verified.stderr.is_empty(), "{verified:?}");
 }
 

@@ -127,15 +127,21 @@ fn written(version: &[u32]) -> String {
 #[test]
 fn every_nccl_function_is_hooked_or_exempted() {
     let table = table();
-    let hooked = table.iter().filter(|(_, (_, hooked))| *hooked);
-    let hooked: BTreeSet<String> = hooked.map(|(name, _)| (*name).to_owned()).collect();
+    let hooked: BTreeSet<String> = table
+        .iter()
+        .filter(|(_, (_, hooked))| *hooked)
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
     assert_eq!(exports(&library()), hooked);
     for nccl in libraries() {
         let Some(version) = version_of(&nccl) else {
             return;
         };
-        let expected = table.iter().filter(|(_, (since, _))| *since <= version);
-        let expected: BTreeSet<String> = expected.map(|(name, _)| (*name).to_owned()).collect();
+        let expected: BTreeSet<String> = table
+            .iter()
+            .filter(|(_, (since, _))| *since <= version)
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
         let found = exports(&nccl);
         let unknown: Vec<_> = found.difference(&expected).collect();
         let missing: Vec<_> = expected.difference(&found).collect();
@@ -292,8 +298,12 @@ fn several_nccl_libraries_are_distinguished() {
         let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
         let settings = texts(&records, RecordKind::Setting);
         assert!(settings.contains(&"nccl=2.29.7"), "{settings:?}");
-        let both = settings.iter().find_map(|it| it.strip_prefix("nccl libraries="));
-        let both: Vec<&str> = both.unwrap().split(", ").collect();
+        let both: Vec<&str> = settings
+            .iter()
+            .find_map(|it| it.strip_prefix("nccl libraries="))
+            .unwrap()
+            .split(", ")
+            .collect();
         assert_eq!(both.len(), 2, "{settings:?}");
         assert!(both[0].starts_with("2.29.7 /"), "{both:?}");
         assert_eq!(both[1], format!("{} {}", written(&version), nccl.display()));

@@ -81,8 +81,11 @@ fn faults_are_reported_with_the_lines_of_the_calls() {
         assert_eq!(initiating(&report), (code, &[1][..]), "{fault}: {finished}");
         assert_eq!(report.findings[0].confidence, confidence, "{fault}");
         let calls = &report.findings[0].per_rank;
-        let lines = calls.iter().filter_map(|call| call.place.as_ref());
-        let lines: Vec<_> = lines.map(|it| (&*it.file, it.line as usize)).collect();
+        let lines: Vec<_> = calls
+            .iter()
+            .filter_map(|call| call.place.as_ref())
+            .map(|it| (&*it.file, it.line as usize))
+            .collect();
         let line = ("agent/examples/nccl.rs", here(line));
         assert!(lines.contains(&line), "{fault}: {line:?} in {lines:?}");
         assert_eq!(finished.status, Some(75), "{fault}: {finished}");

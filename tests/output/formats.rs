@@ -67,8 +67,8 @@ fn timelines_are_exported_whatever_the_findings() {
     let output = export(&["node-0.ddpj", "--format", "jsonl"]);
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    let lines = text.lines().map(serde_json::from_str);
-    let lines: Vec<Value> = lines.collect::<Result<_, _>>().unwrap();
+    let lines: Vec<Value> =
+        text.lines().map(serde_json::from_str).collect::<Result<_, _>>().unwrap();
     assert_eq!(lines[0]["schema"], "ddp-doctor/timeline");
     let finding = lines.iter().find(|it| it["kind"] == "finding");
     assert_eq!(finding.unwrap()["finding"]["code"], "DD103");

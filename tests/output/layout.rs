@@ -45,8 +45,13 @@ fn measured(page: &str, name: &str, width: u32) -> Layout {
     let (dom, console) = opened(&browser, &framed, &format!("{name}-{width}"));
     assert_eq!(console, Vec::<String>::new(), "{name}");
     let (_, result) = dom.split_once("<pre id=\"result\">").unwrap();
-    let result = result.split_once("</pre>").unwrap().0;
-    let result = result.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    let result = result
+        .split_once("</pre>")
+        .unwrap()
+        .0
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&");
     serde_json::from_str(&result).unwrap_or_else(|error| panic!("{name}: {error}: {result}"))
 }
 

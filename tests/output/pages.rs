@@ -125,10 +125,16 @@ fn page_of_a_recorded_hang_has_its_calls_and_waits() {
         assert!(times[2] >= 0 && times[3] == -1, "{last}");
     }
     let waits = job["waits"].as_array().unwrap();
-    let needed = waits.iter().flat_map(|it| it["needs"].as_array().unwrap());
-    let needed: BTreeSet<u64> = needed.map(|it| it.as_u64().unwrap()).collect();
-    let blocked = waits.iter().flat_map(|it| it["ranks"].as_array().unwrap());
-    let blocked: BTreeSet<u64> = blocked.map(|it| it.as_u64().unwrap()).collect();
+    let needed: BTreeSet<u64> = waits
+        .iter()
+        .flat_map(|it| it["needs"].as_array().unwrap())
+        .map(|it| it.as_u64().unwrap())
+        .collect();
+    let blocked: BTreeSet<u64> = waits
+        .iter()
+        .flat_map(|it| it["ranks"].as_array().unwrap())
+        .map(|it| it.as_u64().unwrap())
+        .collect();
     assert_eq!(needed, blocked, "a cycle: {waits:?}");
     assert!(!page.contains("http://") || page.matches("http://").count() == 1, "SVG's name alone");
     assert!(!page.contains("https://"));
@@ -194,8 +200,12 @@ fn waits_of_a_page_are_those_of_the_report() {
             assert_eq!((waits.len(), ranks("needs").len()), (0, 0), "{world}: {waits:?}");
             continue;
         }
-        let victims = finding["ranks"]["victims"].as_array().unwrap();
-        let victims: BTreeSet<u64> = victims.iter().map(|it| it.as_u64().unwrap()).collect();
+        let victims: BTreeSet<u64> = finding["ranks"]["victims"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_u64().unwrap())
+            .collect();
         assert_eq!((ranks("ranks"), waits.len()), (victims, 1), "{world}");
         assert_eq!(ranks("needs"), BTreeSet::from([5]), "{world}");
     }

@@ -21,8 +21,9 @@ fn all_kinds() -> Vec<(String, TempDir)> {
         if !family.file_type().unwrap().is_dir() {
             continue;
         }
-        let names = fs::read_dir(family.path()).unwrap();
-        let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
+        let names = fs::read_dir(family.path())
+            .unwrap()
+            .map(|it| it.unwrap().file_name().into_string().unwrap());
         if let Some(name) = names.filter(|it| it.ends_with(".faulty.gz")).min() {
             let name = format!("{}/{name}", family.file_name().display());
             kinds.push((name.clone(), recording(&name)));

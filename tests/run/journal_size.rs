@@ -19,8 +19,11 @@ const CALLS: &str = "20000";
 
 /// The segments of the journal of a run directory, in order.
 fn segments(run: &Path) -> Vec<PathBuf> {
-    let later = fs::read_dir(run.join("journal")).into_iter().flatten();
-    let mut later: Vec<PathBuf> = later.map(|entry| entry.unwrap().path()).collect();
+    let mut later: Vec<PathBuf> = fs::read_dir(run.join("journal"))
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     later.sort();
     later.insert(0, run.join("journal.ddpj"));
     later
@@ -132,8 +135,7 @@ fn journal_leaves_room_on_a_small_disk() {
     let job = [rotate(), CALLS, "ends"];
     assert_same_result(&job, output.status.code(), &output.stdout);
     assert_eq!(stderr(&output).matches("the journal ends here").count(), 1, "{output:?}");
-    let size = fs::read_to_string(dir.path().join("size")).unwrap();
-    let size: u64 = size.trim().parse().unwrap();
+    let size: u64 = fs::read_to_string(dir.path().join("size")).unwrap().trim().parse().unwrap();
     assert!((1 << 19..(2 << 20) * 19 / 20).contains(&size), "{size}");
 }
 

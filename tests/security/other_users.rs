@@ -440,8 +440,8 @@ fn journal(dir: &Path, events: Vec<Kind>) -> PathBuf {
         started_unix_ns: 1_000_000_000,
         ..v1::Hello::default()
     });
-    let events = std::iter::once(hello).chain(events);
-    let events: Vec<v1::Event> = events.map(|kind| v1::Event { kind: Some(kind) }).collect();
+    let events: Vec<v1::Event> =
+        std::iter::once(hello).chain(events).map(|kind| v1::Event { kind: Some(kind) }).collect();
     let path = dir.join("journal.ddpj");
     let mut writer = Journal::create(&path).unwrap();
     for events in events.chunks(1000) {

@@ -60,8 +60,8 @@ fn dashboard_and_proto_depend_on_no_higher_crate() {
 
 #[test]
 fn engine_depends_on_proto_alone() {
-    let manifest = fs::read_to_string(root().join("src/diagnosis/Cargo.toml")).unwrap();
-    let manifest: toml::Table = manifest.parse().unwrap();
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("src/diagnosis/Cargo.toml")).unwrap().parse().unwrap();
     let dependencies: Vec<&String> = manifest["dependencies"].as_table().unwrap().keys().collect();
     assert_eq!(dependencies, ["ddp-doctor-proto", "thiserror"]);
     for kind in ["build-dependencies", "target"] {

@@ -33,8 +33,10 @@ fn every_scenario_is_about_something_else() {
     for file in files_below("tests/scenarios", "toml") {
         let scenario: toml::Table = fs::read_to_string(&file).unwrap().parse().unwrap();
         let about = scenario["about"].as_str().unwrap().to_owned();
-        let words = about.split(|c: char| !c.is_ascii_alphanumeric());
-        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> = about
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .filter(|word| !word.is_empty())
+            .collect();
         let stem = file.file_stem().unwrap().to_str().unwrap();
         let repeats = words.join("_").eq_ignore_ascii_case(stem);
         assert!(!repeats, "{}: repeats its name", file.display());

@@ -74,12 +74,14 @@ pub(crate) fn analyze(dumps: &[Value]) -> Analysis {
 /// Analyzes dumps of these ranks, in files named after them.
 pub(crate) fn analyze_ranks(dumps: &[(u32, Value)]) -> Analysis {
     let dir = tempfile::tempdir().unwrap();
-    let paths = dumps.iter().map(|(rank, dump)| {
-        let path = dir.path().join(format!("trace_rank_{rank}.json"));
-        fs::write(&path, dump.to_string()).unwrap();
-        path
-    });
-    let paths: Vec<PathBuf> = paths.collect();
+    let paths: Vec<PathBuf> = dumps
+        .iter()
+        .map(|(rank, dump)| {
+            let path = dir.path().join(format!("trace_rank_{rank}.json"));
+            fs::write(&path, dump.to_string()).unwrap();
+            path
+        })
+        .collect();
     postmortem::analyze(&paths)
 }
 

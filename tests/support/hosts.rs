@@ -148,8 +148,11 @@ impl Drop for Hosts {
 }
 
 fn kill_all(namespace: &str) {
-    let pids = Command::new("ip").args(["netns", "pids", namespace]).output();
-    let pids = pids.map(|it| it.stdout).unwrap_or_default();
+    let pids = Command::new("ip")
+        .args(["netns", "pids", namespace])
+        .output()
+        .map(|it| it.stdout)
+        .unwrap_or_default();
     let pids = String::from_utf8_lossy(&pids).into_owned();
     if !pids.trim().is_empty() {
         let mut kill = Command::new("kill");
@@ -159,8 +162,10 @@ fn kill_all(namespace: &str) {
 }
 
 fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).output();
-    let output = output.map_err(|error| format!("ip: {error}"))?;
+    let output = Command::new("ip")
+        .args(arguments.split(' '))
+        .output()
+        .map_err(|error| format!("ip: {error}"))?;
     if output.status.success() {
         return Ok(());
     }

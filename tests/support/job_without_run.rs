@@ -30,8 +30,7 @@ impl Bare {
         use std::os::unix::process::CommandExt;
         let scratch = tempfile::tempdir().unwrap();
         let bare = program(scratch.path());
-        let clean = bare.get_envs().map(|(name, _)| name.to_owned());
-        let clean: Vec<_> = clean.collect();
+        let clean: Vec<_> = bare.get_envs().map(|(name, _)| name.to_owned()).collect();
         let mut bare = Command::new(command[0]);
         for name in clean {
             bare.env_remove(name);

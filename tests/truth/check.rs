@@ -99,8 +99,11 @@ fn is_found(case: &Case, outcome: &Outcome) {
         );
     }
     if let Some(code) = &truth.earlier {
-        let earlier = report.findings.iter().skip_while(|it| it.attempt == finding.attempt);
-        let mut earlier = earlier.filter(|it| it.role == Role::Initiating);
+        let mut earlier = report
+            .findings
+            .iter()
+            .skip_while(|it| it.attempt == finding.attempt)
+            .filter(|it| it.role == Role::Initiating);
         assert!(earlier.next().is_some_and(|it| it.code == *code), "{}", show());
         assert!(earlier.next().is_none(), "{}", show());
     }
@@ -128,8 +131,9 @@ fn is_found(case: &Case, outcome: &Outcome) {
     let file = case.program.path.file_name().unwrap().to_str().unwrap();
     for (rank, lines) in case.expected_lines() {
         let call = finding.per_rank.iter().find(|call| call.rank == rank);
-        let place = call.and_then(|call| call.place.as_ref());
-        let place = place.unwrap_or_else(|| panic!("no line of rank {rank}\n{}", show()));
+        let place = call
+            .and_then(|call| call.place.as_ref())
+            .unwrap_or_else(|| panic!("no line of rank {rank}\n{}", show()));
         assert!(place.file.ends_with(file), "rank {rank}\n{}", show());
         let line = place.line;
         assert!(

@@ -164,8 +164,10 @@ fn run_live(case: &Case, then: impl FnOnce(&live::Run)) -> Result<Completion, Fa
 /// Runs a test and returns a panic as a failure.
 fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(test)).map_err(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned()));
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned()));
         text.unwrap_or_else(|| "it panicked".into()).into()
     })
 }

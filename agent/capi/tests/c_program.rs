@@ -248,8 +248,7 @@ fn header_constants_match_the_vocabulary() {
     };
     macro_rules! same {
         ($prefix:literal, $words:ident) => {
-            let known = $words::ALL.iter();
-            let mut known = known.map(|it| (it.name().unwrap(), it.number()));
+            let mut known = $words::ALL.iter().map(|it| (it.name().unwrap(), it.number()));
             assert_eq!(numbers($prefix), words(&mut known));
         };
     }
@@ -262,8 +261,12 @@ fn header_constants_match_the_vocabulary() {
     let kinds = numbers("DDP_DOCTOR_EXCEPTION_");
     assert_eq!(kinds.len(), ExceptionKind::ALL.len());
     for kind in ExceptionKind::ALL {
-        let name = kind.name().unwrap().to_uppercase();
-        let name = name.replace(" A COLLECTIVE", " COLLECTIVE").replace(" A ", " ");
+        let name = kind
+            .name()
+            .unwrap()
+            .to_uppercase()
+            .replace(" A COLLECTIVE", " COLLECTIVE")
+            .replace(" A ", " ");
         assert_eq!(kinds.get(&name.replace(' ', "_")), Some(&kind.number()), "{name}");
     }
     for (name, flag) in [

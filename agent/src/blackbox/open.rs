@@ -196,8 +196,7 @@ fn ring(word: impl Fn(usize) -> u64, words: usize) -> Option<RingTable> {
     let number = |at: usize| usize::try_from(word(at)).ok();
     let (at, capacity) = (number(header::RING_AT)?, number(header::RING_CAPACITY)?);
     // Layout 1 has no step.
-    let step = Some(number(header::RING_STEP)?).filter(|&it| it != 0);
-    let step = step.unwrap_or(capacity);
+    let step = Some(number(header::RING_STEP)?).filter(|&it| it != 0).unwrap_or(capacity);
     let end = capacity.checked_mul(RECORD_WORDS)?.checked_add(at)?;
     // Only the last table can end later than the file.
     let fits = end == words || step == capacity && end <= words;

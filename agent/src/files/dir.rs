@@ -104,11 +104,13 @@ impl Dir {
         }
         let path = self.path.join(name);
         let flags = AS_IT_IS | libc::O_DIRECTORY;
-        let fd = calls::open(Some(self.as_fd()), &component, flags, 0);
-        let fd = fd.map_err(|error| match error.kind() {
-            io::ErrorKind::NotADirectory => refused(&path, "is not a directory"),
-            _ => error,
-        })?;
+        let fd =
+            calls::open(Some(self.as_fd()), &component, flags, 0).map_err(|error| {
+                match error.kind() {
+                    io::ErrorKind::NotADirectory => refused(&path, "is not a directory"),
+                    _ => error,
+                }
+            })?;
         if is_served_by_other(&self.fd, &fd) {
             return Err(refused(&path, OF_ANOTHER));
         }

@@ -126,8 +126,9 @@ impl Comm {
         recvbuff: &mut R,
         root: i32,
     ) -> Result<(), NcclError> {
-        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
-        let call = call.with(root).in_place();
+        let call = NcclCall::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
+            .with(root)
+            .in_place();
         self.call(call, |comm| comm.broadcast_in_place(recvbuff, root))
     }
 
@@ -161,8 +162,9 @@ impl Comm {
         buff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
-        let call = call.reducing(reduce_op).in_place();
+        let call = NcclCall::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
+            .reducing(reduce_op)
+            .in_place();
         self.call(call, |comm| comm.all_reduce_in_place(buff, reduce_op))
     }
 
@@ -175,8 +177,9 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
-        let call = call.reducing(reduce_op).with(root);
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
+            .reducing(reduce_op)
+            .with(root);
         self.call(call, |comm| comm.reduce(sendbuff, recvbuff, reduce_op, root))
     }
 
@@ -188,8 +191,10 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
-        let call = call.reducing(reduce_op).with(root).in_place();
+        let call = NcclCall::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
+            .reducing(reduce_op)
+            .with(root)
+            .in_place();
         self.call(call, |comm| comm.reduce_in_place(recvbuff, reduce_op, root))
     }
 

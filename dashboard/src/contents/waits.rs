@@ -185,8 +185,7 @@ fn does(state: &State, sources: &Sources, rank: u32) -> String {
         None if !view.detail.waits_for.is_empty() => "waits since just now".into(),
         None => view.state.word().to_owned(),
     };
-    let place = view.status.place.as_ref();
-    let place = place.map(|it| format!(", {}", sources.shown(it, 40)));
+    let place = view.status.place.as_ref().map(|it| format!(", {}", sources.shown(it, 40)));
     let phase = match view.detail.phase.as_str() {
         "" => String::new(),
         phase => format!(", in {}", plain(phase)),

@@ -45,8 +45,11 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         used <= width
     });
     let columns = shown.count().max(1);
-    let titles = COLUMNS[..columns].iter().map(|(title, width)| format!("{title:>width$}  "));
-    let titles: String = titles.chain(["links".to_owned()]).collect();
+    let titles: String = COLUMNS[..columns]
+        .iter()
+        .map(|(title, width)| format!("{title:>width$}  "))
+        .chain(["links".to_owned()])
+        .collect();
     let line = Line::styled(titles, theme.style(Tone::Label));
     buffer.put(area.x + 1, area.y, area.width - 1, line);
     let rows = devices.iter().skip(app.scroll);
@@ -60,8 +63,8 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             Some(device) if device.is_slowed() => Tone::Warn,
             _ => Tone::Plain,
         };
-        let links = view.status.ports.iter().map(|port| plain(&port.to_string()));
-        let links: Vec<String> = links.collect();
+        let links: Vec<String> =
+            view.status.ports.iter().map(|port| plain(&port.to_string())).collect();
         let line = Line::from(vec![
             Span::styled(text, theme.style(tone)),
             Span::styled(links.join("; "), theme.style(Tone::Bad)),

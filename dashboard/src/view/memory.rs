@@ -245,11 +245,13 @@ fn axis(app: &App, title: &str, gauge: &Gauge, forecast: usize, width: usize) ->
     let (from, to) = (clock(first), clock(app.state.at));
     let growth = gauge.growth.as_ref();
     let steps = growth.and_then(|growth| Some((growth.to_step, growth.end.as_ref()?)));
-    let until = steps.map(|(step, end)| {
-        let last = end.most.unwrap_or(end.steps);
-        format!("step {}", step.saturating_add(last))
-    });
-    let until = until.filter(|it| it.len() < forecast).unwrap_or_default();
+    let until = steps
+        .map(|(step, end)| {
+            let last = end.most.unwrap_or(end.steps);
+            format!("step {}", step.saturating_add(last))
+        })
+        .filter(|it| it.len() < forecast)
+        .unwrap_or_default();
     let used = 11 + from.len() + to.len() + title.chars().count() + 1 + forecast;
     let gap = width.saturating_sub(used) / 2;
     let text = format!("{:11}{from}{:gap$}{title}{:gap$}{to}{until:>forecast$}", "", "", "");

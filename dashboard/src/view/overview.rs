@@ -103,8 +103,9 @@ fn leading_lines(
     room: usize,
 ) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let summary = words::wrapped(&plain(finding.title()), width);
-    let summary = summary.into_iter().map(|line| Line::styled(line, theme.style(Tone::Strong)));
+    let summary = words::wrapped(&plain(finding.title()), width)
+        .into_iter()
+        .map(|line| Line::styled(line, theme.style(Tone::Strong)));
     let past = app.state.ended;
     let context = Line::styled(words::context(finding, past), theme.style(Tone::Dim));
     let mut parts = [

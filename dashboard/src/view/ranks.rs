@@ -72,8 +72,7 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width).saturating_sub(LABEL + 2).max(8) / 8 * 8;
     let hosts = app.state.ranks.hosts();
     let lines = |host: &std::ops::Range<usize>| host.len().div_ceil(width);
-    let selected = app.ranks.nth(app.ranks.position, &app.state);
-    let selected = selected.map(RankView::rank);
+    let selected = app.ranks.nth(app.ranks.position, &app.state).map(RankView::rank);
     // Host ranges give the line of the selected rank without a loop over all ranks.
     let at = selected.and_then(|rank| app.state.ranks.place(rank));
     let mut before = 0;

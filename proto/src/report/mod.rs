@@ -174,8 +174,9 @@ impl Finding {
     #[must_use]
     pub fn reasons(&self) -> Vec<String> {
         let mistake = |text: &'_ str| text.split(';').next().unwrap_or_default().to_owned();
-        let summary = Some(&self.summary).filter(|it| mistake(it) != mistake(self.title()));
-        let summary = summary.map(|it| crate::words::sentence(it));
+        let summary = Some(&self.summary)
+            .filter(|it| mistake(it) != mistake(self.title()))
+            .map(|it| crate::words::sentence(it));
         summary.into_iter().chain(self.why.iter().cloned()).collect()
     }
 }

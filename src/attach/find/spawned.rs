@@ -286,11 +286,13 @@ mod tests {
 
     /// Pids of the ranks among processes, each with its number in its environment; `None`: it has none.
     fn found(candidates: Vec<Candidate>, stated: &[(u32, Stated)]) -> Vec<(u32, Option<u32>)> {
-        let stats = candidates.iter().map(|it| {
-            let stat = Stat { letter: b'S', parent: it.parent, start_ticks: 1, exit_code: 0 };
-            (it.pid, stat)
-        });
-        let stats = stats.collect();
+        let stats = candidates
+            .iter()
+            .map(|it| {
+                let stat = Stat { letter: b'S', parent: it.parent, start_ticks: 1, exit_code: 0 };
+                (it.pid, stat)
+            })
+            .collect();
         let found = ranks(candidates, &stated.iter().copied().collect(), &stats);
         let number = |it: &Found| it.stated.is_none().then_some(it.process.rank);
         found.iter().map(|it| (it.process.pid, number(it))).collect()
@@ -342,10 +344,12 @@ mod tests {
             candidate(12, 10, None, false),
         ];
         all[1].environment = ["MASTER_ADDR=localhost", "MASTER_PORT=12355"].into_iter().collect();
-        let stats = all.iter().map(|it| {
-            (it.pid, Stat { letter: b'S', parent: it.parent, start_ticks: 1, exit_code: 0 })
-        });
-        let stats = stats.collect();
+        let stats = all
+            .iter()
+            .map(|it| {
+                (it.pid, Stat { letter: b'S', parent: it.parent, start_ticks: 1, exit_code: 0 })
+            })
+            .collect();
         let found = ranks(all, &HashMap::new(), &stats);
         let ports = found.iter().map(|it| it.process.environment.get("MASTER_PORT"));
         assert_eq!(ports.collect::<Vec<_>>(), [Some("12355"); 2]);

@@ -49,10 +49,10 @@ fn versions(survey: &Survey) -> Vec<Line> {
     }
     if lines.is_empty() {
         let known = survey.nodes.first().map(|it| &it.facts.versions);
-        let known = COMPARED
+        let known: Vec<String> = COMPARED
             .iter()
-            .filter_map(|(name, label)| Some(format!("{label} {}", known?.get(*name)?)));
-        let known: Vec<String> = known.collect();
+            .filter_map(|(name, label)| Some(format!("{label} {}", known?.get(*name)?)))
+            .collect();
         lines.push(Line::pass(VERSIONS, format!("{}.", list(&known))));
     }
     if !survey.nodes.iter().any(|it| it.facts.versions.contains_key("torch")) {
@@ -64,8 +64,12 @@ fn versions(survey: &Survey) -> Vec<Line> {
 }
 
 fn settings(survey: &Survey) -> Vec<Line> {
-    let names = survey.nodes.iter().flat_map(|it| it.facts.variables.keys());
-    let names: BTreeSet<&String> = names.filter(|it| must_agree(it)).collect();
+    let names: BTreeSet<&String> = survey
+        .nodes
+        .iter()
+        .flat_map(|it| it.facts.variables.keys())
+        .filter(|it| must_agree(it))
+        .collect();
     let differing = names.iter().filter_map(|name| {
         let value = |it: &Facts| it.variables.get(*name).map(|it| it.trim().to_owned());
         // Values with the same effect do not differ.
@@ -116,8 +120,8 @@ fn risks(survey: &Survey) -> Vec<Line> {
         for (name, why) in risks {
             let value = node.facts.variables.get(name);
             if value.is_some_and(|it| !matches!(it.trim(), "" | "0")) {
-                let line = Line::warning(SETTINGS, format!("{name} is set: {why}."));
-                let line = line.fix(format!("Leave {name} unset, except to look for an error."));
+                let line = Line::warning(SETTINGS, format!("{name} is set: {why}."))
+                    .fix(format!("Leave {name} unset, except to look for an error."));
                 lines.push(line.at(survey.name(index)));
             }
         }

@@ -38,11 +38,12 @@ fn gpus(facts: &Facts, holds: impl Fn(&GpuState) -> bool) -> Option<String> {
 /// Processes use GPUs already.
 fn in_use(facts: &Facts) -> Option<Line> {
     let used = facts.gpu_states.iter().filter(|it| !it.pids.is_empty());
-    let shown = used.map(|it| {
-        let pids: Vec<String> = it.pids.iter().map(u32::to_string).collect();
-        format!("GPU {} ({} by pid {})", it.index, bytes(it.used), list(&pids))
-    });
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> = used
+        .map(|it| {
+            let pids: Vec<String> = it.pids.iter().map(u32::to_string).collect();
+            format!("GPU {} ({} by pid {})", it.index, bytes(it.used), list(&pids))
+        })
+        .collect();
     (!shown.is_empty()).then(|| {
         Line::warning(CHECK, format!("Processes use GPUs already: {}.", list(&shown)))
             .fix("End them, or leave these GPUs out (CUDA_VISIBLE_DEVICES).")
@@ -61,8 +62,8 @@ fn resets(facts: &Facts) -> Option<Line> {
 /// GPUs had memory errors that ended what used the memory.
 fn errors(facts: &Facts) -> Option<Line> {
     let faulty = facts.gpu_states.iter().filter(|it| it.memory_errors > 0);
-    let shown = faulty.map(|it| format!("GPU {} ({})", it.index, it.memory_errors));
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> =
+        faulty.map(|it| format!("GPU {} ({})", it.index, it.memory_errors)).collect();
     (!shown.is_empty()).then(|| {
         let reason = format!(
             "GPUs had memory errors that they could not correct, since the driver was loaded: {}.",
@@ -114,8 +115,8 @@ fn lanes(facts: &Facts) -> Option<Line> {
         WIDTHS.contains(&it.width) && WIDTHS.contains(&it.max_width) && it.width < it.max_width
     };
     let narrow = facts.gpu_links.iter().filter(is_narrow);
-    let shown = narrow.map(|it| format!("{} ({} of {})", it.address, it.width, it.max_width));
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> =
+        narrow.map(|it| format!("{} ({} of {})", it.address, it.width, it.max_width)).collect();
     (!shown.is_empty()).then(|| {
         let reason = format!("GPUs use fewer PCIe lanes than they have: {}.", list(&shown));
         Line::warning(CHECK, reason)

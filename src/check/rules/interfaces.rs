@@ -26,8 +26,7 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
 fn line(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
     let has_gpus = facts.has_unified_memory.is_some();
     let variable = backend.variable()?;
-    let value = facts.variables.get(variable.name);
-    let value = value.map(|it| it.trim()).filter(|it| !it.is_empty());
+    let value = facts.variables.get(variable.name).map(|it| it.trim()).filter(|it| !it.is_empty());
     if let Some(value) = value
         && let Some(why) = unusable(variable, value, &seen(facts), several)
     {

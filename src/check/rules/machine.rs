@@ -282,8 +282,11 @@ fn gpus(facts: &Facts, ranks: u64) -> Line {
 
 /// The GPUs of `CUDA_VISIBLE_DEVICES`, up to the first that is not a number; `None`: they are named.
 fn numbers(value: &str) -> Option<Vec<usize>> {
-    let words = value.split(',').map(str::trim);
-    let words: Vec<&str> = words.take_while(|it| !it.is_empty() && !it.starts_with("-1")).collect();
+    let words: Vec<&str> = value
+        .split(',')
+        .map(str::trim)
+        .take_while(|it| !it.is_empty() && !it.starts_with("-1"))
+        .collect();
     let is_named = words.first().is_some_and(|it| !it.starts_with(|c: char| c.is_ascii_digit()));
     let numbers = words.iter().map_while(|it| it.parse().ok());
     (!is_named).then(|| numbers.collect())

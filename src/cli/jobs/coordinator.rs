@@ -64,8 +64,8 @@ pub(in super::super) struct Coordinator {
 /// Follows the ranks that outlive the `run` with this run directory.
 fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
     let shown = run_dir.display();
-    let followed = orphans::follow(Path::new(private::SHARED_MEMORY), run_dir, address);
-    let followed = followed.with_context(|| format!("cannot follow the ranks of {shown}"))?;
+    let followed = orphans::follow(Path::new(private::SHARED_MEMORY), run_dir, address)
+        .with_context(|| format!("cannot follow the ranks of {shown}"))?;
     followed.with_context(|| {
         format!("no rank of {shown} is alive; ddp-doctor analyze {shown} shows its diagnosis")
     })

@@ -72,8 +72,8 @@ impl JobOutput {
         let file = created.as_ref().map(|(dir, name)| dir.path().join(name));
         let out = Box::new(Labeled(name));
         let files = created.iter().map(|(dir, name)| ReportFile::published_in(dir.clone(), name));
-        let live = Live::new(out, self.style, self.verbosity, about, files.collect());
-        let mut live = live.with_sources(self.sources.clone());
+        let mut live = Live::new(out, self.style, self.verbosity, about, files.collect())
+            .with_sources(self.sources.clone());
         if let Some(notifier) = &self.notifier {
             live.notify(notifier.clone());
         }

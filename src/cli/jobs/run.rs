@@ -140,8 +140,10 @@ impl Run {
             return job::become_command(&command, &mut io::stderr());
         }
         if environment::is_monitored_already() {
-            let given = std::env::args_os().skip_while(|it| it != "run").skip(1);
-            let mut given = given.take_while(|it| it != "--" && Some(it) != command.first());
+            let mut given = std::env::args_os()
+                .skip_while(|it| it != "run")
+                .skip(1)
+                .take_while(|it| it != "--" && Some(it) != command.first());
             if given.any(|it| it.as_encoded_bytes().starts_with(b"--")) {
                 say("the options of this run are ignored: an outer run monitors the job");
             }

@@ -138,8 +138,10 @@ impl Attach {
             let lines: Vec<String> = read.iter().map(|(it, _)| owner(&it.job)).collect();
             print_lines(&lines, global);
         }
-        let sources = read.iter().map(|(it, _)| it.sources());
-        let sources = sources.fold(SourceFolders::default(), SourceFolders::and);
+        let sources = read
+            .iter()
+            .map(|(it, _)| it.sources())
+            .fold(SourceFolders::default(), SourceFolders::and);
         let mut analysis = Analysis::default();
         for (_, found) in read {
             analysis.reports.extend(found.reports);

@@ -30,8 +30,8 @@ pub(super) async fn next(
     live: &Live,
 ) -> anyhow::Result<Option<Update>> {
     let document = updates.message().await.map_err(|it| refused(live, &it))?;
-    let update = document.map(|it| document::decode(&it)).transpose();
-    let update: Option<Update> = update.map_err(|it| refused(live, &it))?;
+    let update: Option<Update> =
+        document.map(|it| document::decode(&it)).transpose().map_err(|it| refused(live, &it))?;
     Ok(update.map(|it| with_plain_codes(with_ranks_below(MAX_WORLD, it))))
 }
 

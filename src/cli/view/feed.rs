@@ -129,8 +129,11 @@ async fn follow(
     while let Some(update) = next(&mut updates, live).await? {
         if std::mem::take(&mut is_first) {
             *pause = BACKOFF.0;
-            let past = dir.map(|dir| history(dir, update.at)).unwrap_or_default();
-            let past = past.into_iter().map(|it| Input::Update(Box::new(it)));
+            let past = dir
+                .map(|dir| history(dir, update.at))
+                .unwrap_or_default()
+                .into_iter()
+                .map(|it| Input::Update(Box::new(it)));
             if !std::iter::once(Input::Link(Link::Live)).chain(past).all(send) {
                 return Ok(Followed::Finished);
             }

@@ -159,8 +159,11 @@ impl Hub {
                 }
             }
         };
-        let first = tokio::time::timeout(FIRST_REPORT, first).await;
-        let first = first.ok().flatten().ok_or(AttachError::NoHello)?;
+        let first = tokio::time::timeout(FIRST_REPORT, first)
+            .await
+            .ok()
+            .flatten()
+            .ok_or(AttachError::NoHello)?;
         let Some(Kind::Hello(hello)) = first.events.first().and_then(|event| event.kind.clone())
         else {
             return Err(AttachError::NoHello);
@@ -262,8 +265,8 @@ impl Hub {
         let (inputs, _counted) = {
             let jobs = self.jobs();
             let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
-            let counted = Counted::new(&self.dumps, MAX_DUMPS);
-            let counted = counted.ok_or(AttachError::TooManyViewers)?;
+            let counted =
+                Counted::new(&self.dumps, MAX_DUMPS).ok_or(AttachError::TooManyViewers)?;
             let inputs = job.inputs.clone().ok_or(AttachError::Ended)?;
             (inputs, counted)
         };

@@ -54,13 +54,16 @@ impl History {
             self.halve();
         }
         let model = engine.model();
-        let ranks = report.ranks.iter().map(|it| RankMoment {
-            rank: it.rank,
-            state: it.state,
-            step: it.step,
-            gauges: model.process_of(it.rank).map(|it| self.gauges(it)).unwrap_or_default(),
-        });
-        let ranks = ranks.collect();
+        let ranks = report
+            .ranks
+            .iter()
+            .map(|it| RankMoment {
+                rank: it.rank,
+                state: it.state,
+                step: it.step,
+                gauges: model.process_of(it.rank).map(|it| self.gauges(it)).unwrap_or_default(),
+            })
+            .collect();
         self.samples.push(Arc::new(Moment {
             at,
             ranks,

@@ -106,8 +106,9 @@ async fn node_is_silent_until_it_reports_again() {
     });
     let mut updates = hub.watch("j", true).unwrap();
     let silent = |update: &Update| finds(update, "DD904");
-    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
-    let update = update.await.unwrap();
+    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent))
+        .await
+        .unwrap();
     let finding = found(&update, "DD904").next().unwrap();
     assert_eq!(finding.ranks.root, [1]);
     b.send(report(Vec::new())).await.unwrap();
@@ -115,8 +116,9 @@ async fn node_is_silent_until_it_reports_again() {
 
     // A broken connection that is never restored counts as silence, too.
     drop(b);
-    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent));
-    let update = update.await.unwrap();
+    let update = tokio::time::timeout(Duration::from_secs(60), until_anytime(&mut updates, silent))
+        .await
+        .unwrap();
     let states = update.ranks.iter().map(|rank| (rank.rank, rank.state));
     assert!(
         states.clone().any(|it| it == (1, RankState::Unknown)),

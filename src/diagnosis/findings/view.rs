@@ -17,8 +17,8 @@ pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) ->
     let of = situation.model.group(group);
     let join = of.open_or_entered(seq);
     let outside = situation.model.not_made_by(of);
-    let outside = situation.model.members(group, &outside);
-    let outside = outside.map(|(rank, process)| last_call(rank, process));
+    let outside =
+        situation.model.members(group, &outside).map(|(rank, process)| last_call(rank, process));
     let mut calls: Vec<RankCall> = of
         .members
         .iter()
@@ -111,13 +111,13 @@ pub(crate) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> 
 pub(crate) fn where_lines_are_from(situation: &Situation<'_>, draft: &Draft) -> Option<String> {
     let (group, seq) = draft.place.filter(|&(_, seq)| seq > 0)?;
     let join = situation.model.group(group).open_or_entered(seq)?;
-    let by_stacks = draft.per_rank.iter().filter(|it| it.state == CallState::Waiting);
-    let by_stacks = by_stacks.filter(|it| {
-        let process = situation.model.member(group, it.rank);
-        let known = process.zip(join.calls.get(&it.rank));
-        let standing = known.and_then(|(process, joined)| standing_at(process, joined));
-        standing.is_some() && it.place.as_ref() == standing
-    });
+    let by_stacks =
+        draft.per_rank.iter().filter(|it| it.state == CallState::Waiting).filter(|it| {
+            let process = situation.model.member(group, it.rank);
+            let known = process.zip(join.calls.get(&it.rank));
+            let standing = known.and_then(|(process, joined)| standing_at(process, joined));
+            standing.is_some() && it.place.as_ref() == standing
+        });
     let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
     (!ranks.is_empty()).then(|| {
         format!(
@@ -241,8 +241,9 @@ pub(crate) fn last_call_beside(model: &Model, process: &Process, about: Option<G
         return unknown.to_owned();
     };
     let group = process.target(call.id).map(Target::group);
-    let elsewhere = group.filter(|group| about.is_some_and(|about| about != *group));
-    let elsewhere = elsewhere.map(|group| words::of_group(&model.group(group).info));
+    let elsewhere = group
+        .filter(|group| about.is_some_and(|about| about != *group))
+        .map(|group| words::of_group(&model.group(group).info));
     format!(
         "its last call was {}{}{}",
         words::call(call),

@@ -40,8 +40,7 @@ pub(crate) const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "Ei
 
 /// Parses the text of an exception, "Type: message"; `None`: it is not a failed allocation.
 pub fn failed(text: &str) -> Option<Failed> {
-    let kind = text.split(':').next().unwrap_or_default();
-    let kind = kind.rsplit('.').next().unwrap_or_default();
+    let kind = text.split(':').next().unwrap_or_default().rsplit('.').next().unwrap_or_default();
     let says = SAYINGS.iter().any(|saying| text.contains(saying));
     if !says && !TYPES.contains(&kind) {
         return None;

@@ -181,8 +181,8 @@ impl Dumps {
             let mut incomplete = dump.incomplete.iter();
             incomplete.any(|(info, at)| info.key == *group && *at == seq)
         };
-        let callers = self.ranks.iter().filter(|(_, dump)| waits(dump)).map(|(&rank, _)| rank);
-        let callers: Vec<u32> = callers.collect();
+        let callers: Vec<u32> =
+            self.ranks.iter().filter(|(_, dump)| waits(dump)).map(|(&rank, _)| rank).collect();
         (!callers.is_empty() && callers.len() < missing.len()).then_some(callers)
     }
 }

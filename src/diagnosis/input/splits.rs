@@ -68,8 +68,11 @@ pub fn odd_ones(
     if involved.is_empty() {
         return None;
     }
-    let pairs = misfits.iter().map(|it| (it.sender.min(it.receiver), it.sender.max(it.receiver)));
-    let pairs: BTreeSet<(u32, u32)> = pairs.filter(|(a, b)| a != b).collect();
+    let pairs: BTreeSet<(u32, u32)> = misfits
+        .iter()
+        .map(|it| (it.sender.min(it.receiver), it.sender.max(it.receiver)))
+        .filter(|(a, b)| a != b)
+        .collect();
     let mut peers: BTreeMap<u32, usize> = BTreeMap::new();
     for rank in pairs.into_iter().flat_map(|(a, b)| [a, b]) {
         *peers.entry(rank).or_default() += 1;

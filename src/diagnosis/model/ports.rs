@@ -120,10 +120,12 @@ impl Port {
         let state = |it: &PortSample| (it.is_up, it.downs);
         let all: Vec<(Timestamp, &PortSample)> =
             self.samples.iter().map(|(at, it)| (*at, it)).collect();
-        let plain = all
+        let plain: Vec<Timestamp> = all
             .windows(3)
-            .filter(|it| state(it[0].1) == state(it[1].1) && state(it[1].1) == state(it[2].1));
-        let plain: Vec<Timestamp> = plain.map(|it| it[1].0).step_by(2).collect();
+            .filter(|it| state(it[0].1) == state(it[1].1) && state(it[1].1) == state(it[2].1))
+            .map(|it| it[1].0)
+            .step_by(2)
+            .collect();
         let dropped = if plain.is_empty() { vec![all[1].0] } else { plain };
         for at in dropped {
             self.samples.remove(&at);

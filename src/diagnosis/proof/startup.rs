@@ -89,12 +89,14 @@ fn is_one_backend(a: &str, b: &str) -> bool {
 /// prefixes are enough.
 pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
     let Some(variable) = InterfaceVariable::by_name(variable) else { return false };
-    let usable = seen.iter().filter_map(|interface| {
-        let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
-        let has = |fact: &str| facts.split(',').any(|known| known == fact);
-        (has("up") && (has("ipv4") || has("ipv6"))).then_some(name)
-    });
-    let usable: Vec<&str> = usable.collect();
+    let usable: Vec<&str> = seen
+        .iter()
+        .filter_map(|interface| {
+            let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
+            let has = |fact: &str| facts.split(',').any(|known| known == fact);
+            (has("up") && (has("ipv4") || has("ipv6"))).then_some(name)
+        })
+        .collect();
     if seen.is_empty() || value.trim().is_empty() {
         return false;
     }

@@ -186,8 +186,10 @@ impl OpenCalls<'_> {
     /// Whether all threads of a process are blocked and, if there are several, no free rank can
     /// release them. Threads that have been silent for `idle_thread` do not count.
     pub(super) fn is_held(&self, process: &Process) -> bool {
-        let blocked = process.rank.and_then(|rank| self.waits.blocked.get(&rank));
-        let blocked = blocked.map_or(&[][..], Vec::as_slice);
+        let blocked = process
+            .rank
+            .and_then(|rank| self.waits.blocked.get(&rank))
+            .map_or(&[][..], Vec::as_slice);
         let is_stuck = process.threads.len() == 1
             || process.rank.is_some_and(|rank| self.waits.stuck.contains(&rank));
         self.stands_still(process, |thread| {

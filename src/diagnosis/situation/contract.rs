@@ -263,12 +263,15 @@ impl<'a> Copies<'a> {
             stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
         };
         [Kind::ReadyTwice, Kind::GraphChanged].into_iter().find_map(|kind| {
-            let those = self.all.iter().filter_map(|copy| {
-                let report = kind.report(copy.replica)?;
-                let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
-                matters.then_some((copy, report))
-            });
-            let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
+            let those: Vec<(&Copy<'_>, &ReducerReport)> = self
+                .all
+                .iter()
+                .filter_map(|copy| {
+                    let report = kind.report(copy.replica)?;
+                    let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
+                    matters.then_some((copy, report))
+                })
+                .collect();
             self.reported(kind, &those)
         })
     }
@@ -305,8 +308,8 @@ impl<'a> Copies<'a> {
         let lack: Vec<(&Copy<'_>, &ReducerReport)> = lack.collect();
         let (_, first) = lack.first()?;
         let breach = self.reported(Kind::UnusedDiffer, &lack)?;
-        let others = self.group.members.keys().copied();
-        let others: Vec<u32> = others.filter(|it| !breach.root.contains(it)).collect();
+        let others: Vec<u32> =
+            self.group.members.keys().copied().filter(|it| !breach.root.contains(it)).collect();
         let same = lack
             .iter()
             .all(|(_, report)| (report.total, &report.lines) == (first.total, &first.lines));

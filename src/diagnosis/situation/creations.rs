@@ -27,12 +27,16 @@ pub struct Mismatch<'a> {
 
 /// The first mismatch of each initialization of each world; later ones follow from it.
 pub fn mismatches<'a>(stalls: &Stalls<'a>) -> Vec<Mismatch<'a>> {
-    let found = stalls.model.creations.meetings().filter_map(|(at, meeting)| {
-        let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
-        let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
-        Some((nth, mismatch(stalls, at, meeting)?))
-    });
-    let mut found: Vec<(u64, Mismatch<'a>)> = found.collect();
+    let mut found: Vec<(u64, Mismatch<'a>)> = stalls
+        .model
+        .creations
+        .meetings()
+        .filter_map(|(at, meeting)| {
+            let asked = meeting.requests.iter().flat_map(|it| it.ranks.values());
+            let nth = asked.map(|asked| asked.nth).min().unwrap_or(0);
+            Some((nth, mismatch(stalls, at, meeting)?))
+        })
+        .collect();
     let place = |it: &Mismatch<'a>| (&it.at.world, it.at.epoch);
     found.sort_by_key(|(nth, it)| (place(it), *nth, it.since));
     found.dedup_by_key(|(_, it)| place(it));

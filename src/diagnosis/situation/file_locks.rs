@@ -32,20 +32,20 @@ impl Moment<'_> {
             return None;
         }
         let line = activity.line?;
-        let holders = self.model.members(stall.group, &stall.waiting);
-        let mut holders = holders.filter_map(|(_, process)| {
-            let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
-            // Of several locks, each may be the one.
-            let locks = look.held_locks.iter().map(ToString::to_string);
-            let locks = words::joined(locks, " or ");
-            if locks.is_empty() {
-                return None;
-            }
-            let is_same = stacks::lines_of(look).iter().any(|it| {
-                it.file == line.file && it.function == line.function && it.line > line.line
+        let mut holders =
+            self.model.members(stall.group, &stall.waiting).filter_map(|(_, process)| {
+                let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
+                // Of several locks, each may be the one.
+                let locks = look.held_locks.iter().map(ToString::to_string);
+                let locks = words::joined(locks, " or ");
+                if locks.is_empty() {
+                    return None;
+                }
+                let is_same = stacks::lines_of(look).iter().any(|it| {
+                    it.file == line.file && it.function == line.function && it.line > line.line
+                });
+                Some(LockHolder { process, lock: format!("lock of {locks}"), is_same })
             });
-            Some(LockHolder { process, lock: format!("lock of {locks}"), is_same })
-        });
         let first = holders.next()?;
         if first.is_same { Some(first) } else { holders.find(|it| it.is_same).or(Some(first)) }
     }

@@ -39,8 +39,12 @@ impl Moment<'_> {
 
     /// Whether no other rank can release what a rank waits for: each has ended, or waits for others.
     fn all_others_wait(&self, process: &Process) -> bool {
-        let others = self.model.ranks.keys().filter(|rank| process.rank != Some(**rank));
-        let mut others = others.filter_map(|&rank| self.model.process_of(rank));
+        let mut others = self
+            .model
+            .ranks
+            .keys()
+            .filter(|rank| process.rank != Some(**rank))
+            .filter_map(|&rank| self.model.process_of(rank));
         others.all(|it| {
             let waits = it.rank.is_some_and(|rank| self.waits.blocked.contains_key(&rank));
             it.has_ended() || waits
@@ -87,8 +91,8 @@ impl Moment<'_> {
         let mut missing = std::mem::take(&mut stall.missing);
         for absent in &mut missing {
             let is_open = matches!(absent.why, OriginKind::Elsewhere | OriginKind::Stuck);
-            let process = self.model.member(stall.group, absent.rank);
-            let process = process.filter(|it| is_open && !it.has_ended());
+            let process =
+                self.model.member(stall.group, absent.rank).filter(|it| is_open && !it.has_ended());
             let Some(process) = process else { continue };
             let listens =
                 self.occupation(stall, absent.rank, process) == Some(Occupation::Listening);

@@ -200,8 +200,7 @@ impl OpenCalls<'_> {
         let timed_out =
             waiters.iter().filter_map(|it| self.timed_out_at(group, it.rank, it.joined)).min();
         let lists = waiters.chunk_by(|a, b| Rc::ptr_eq(&a.open, &b.open));
-        let needed = lists.flat_map(|same| same[0].open.iter().copied());
-        let needed: BTreeSet<u32> = needed.collect();
+        let needed: BTreeSet<u32> = lists.flat_map(|same| same[0].open.iter().copied()).collect();
         let missing: Vec<Absent> = needed
             .into_iter()
             .map(|rank| Absent { rank, why: self.absence(group, rank, false, timed_out) })
@@ -287,8 +286,10 @@ impl OpenCalls<'_> {
                 && self.model.member(group.id, *rank).is_some_and(|it| self.is_held(it))
         };
         let open: Rc<[u32]> = needs.iter().copied().filter(|it| !waits(it)).collect();
-        let by = found.iter().position(|it| it.explains(needs, &open, must_wait));
-        let by = by.map(|at| (at, found[at].holds(&open)));
+        let by = found
+            .iter()
+            .position(|it| it.explains(needs, &open, must_wait))
+            .map(|at| (at, found[at].holds(&open)));
         Explanation { open, by }
     }
 

@@ -83,8 +83,12 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
     /// A launcher, by its host and process id.
     type Launcher<'a> = (&'a str, u32);
     let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
-    let joining = model.processes.values().filter(|process| process.is_joining());
-    let joining: Vec<Joiner<'_>> = joining.filter_map(Joiner::new).collect();
+    let joining: Vec<Joiner<'_>> = model
+        .processes
+        .values()
+        .filter(|process| process.is_joining())
+        .filter_map(Joiner::new)
+        .collect();
     // Several launchers on one host may start different worlds.
     let mut launchers: BTreeMap<&str, BTreeSet<Option<u32>>> = BTreeMap::new();
     for joiner in &joining {
@@ -93,8 +97,8 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
     }
     let several = launchers.values().any(|known| known.len() > 1);
     for joiner in joining {
-        let launcher = joiner.init.launcher.filter(|_| several);
-        let launcher = launcher.map(|pid| (&*joiner.process.host, pid));
+        let launcher =
+            joiner.init.launcher.filter(|_| several).map(|pid| (&*joiner.process.host, pid));
         let launch = launches.entry((joiner.init.nth, launcher)).or_default();
         launch.push(joiner);
     }

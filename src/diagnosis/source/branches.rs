@@ -77,8 +77,7 @@ impl Use<'_> {
             (names, more) => format!("{} and {more} more", names.join(", ")),
         };
         let are = if self.total == 1 { "is" } else { "are" };
-        let depends = self.guard.map(guards::sentence);
-        let depends = depends.map(|it| format!(", which {it}"));
+        let depends = self.guard.map(guards::sentence).map(|it| format!(", which {it}"));
         format!(
             "{names} {are} used at {}{}.",
             words::line(&self.place),

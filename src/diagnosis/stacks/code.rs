@@ -89,8 +89,9 @@ fn is_console_script(frames: &[Where], at: usize) -> bool {
     let file = &frames[at].file;
     let script = file.rsplit_once("/bin/").map(|(root, _)| root);
     let called = at.checked_sub(1).and_then(|at| frames.get(at));
-    let package = called.filter(|frame| package(&frame.file).is_some());
-    let package = package.and_then(|frame| Some(frame.file.split_once("/lib/")?.0));
+    let package = called
+        .filter(|frame| package(&frame.file).is_some())
+        .and_then(|frame| Some(frame.file.split_once("/lib/")?.0));
     let has_no_extension = !file.ends_with(".py");
     has_no_extension && frames[at].function == "<module>" && script.is_some() && script == package
 }

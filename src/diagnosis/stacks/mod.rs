@@ -83,8 +83,7 @@ pub fn of_looks<'a>(
         thread_in(stacks, thread.tid).is_some_and(|it| it.state != Some('R')) && is_there(stacks)
     };
     let stays = is_there(first);
-    let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks));
-    let earliest = earliest.map(|it| &**it);
+    let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks)).map(|it| &**it);
     Some(Activity {
         thread,
         what,

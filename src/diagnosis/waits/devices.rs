@@ -58,8 +58,7 @@ impl ProcessAt<'_> {
                     .then(|| for_others(model, group.id, seq, rank, now, &mut Missing::new()))?
             });
             found.extend(collective.map(|it| (it.call.id, it)));
-            let lones = group.traffic.open().filter(|lone| lone.rank == rank);
-            let lones = lones.filter(|lone| {
+            let lones = group.traffic.open().filter(|lone| lone.rank == rank).filter(|lone| {
                 let call = &lone.joined.call;
                 let is_complete = call.on_stream.is_some() && lone.joined.is_done();
                 !group.holds_threads(call.op)

@@ -189,8 +189,11 @@ fn order(
             continue;
         }
         // On a device, a wait is over as soon as it is enqueued.
-        let waited = came.waits.or(came.until).filter(|_| came.is_async || came.hidden);
-        let waited = waited.or((!came.is_async && !came.hidden).then_some(came.at));
+        let waited = came
+            .waits
+            .or(came.until)
+            .filter(|_| came.is_async || came.hidden)
+            .or((!came.is_async && !came.hidden).then_some(came.at));
         in_front.extend(waited.map(|waited| InFront { at, issued: came.at, waited }));
     }
 }

@@ -420,8 +420,8 @@ pub(super) fn partners(model: &Model, group: GroupId, lone: &UnmatchedMessage) -
     match lone.peer {
         Some(peer) => (peer != lone.rank && group.members.contains_key(&peer)).then(|| vec![peer]),
         None => {
-            let others = group.members.keys().copied().filter(|&m| m != lone.rank);
-            let others: Vec<u32> = others.collect();
+            let others: Vec<u32> =
+                group.members.keys().copied().filter(|&m| m != lone.rank).collect();
             (group.is_fully_seen() && !others.is_empty()).then_some(others)
         }
     }

@@ -119,8 +119,7 @@ fn made(group: &Group, seq: u64, rank: u32) -> Option<u64> {
 /// of a loop. Without its line, or without the earlier calls, that is assumed.
 fn recurs(group: &Group, seq: u64, rank: u32, call: &Call) -> bool {
     let earlier = group.history.recent().filter(|meeting| meeting.seq < seq);
-    let lines = earlier.map(|meeting| meeting.place_of(rank));
-    let lines: Vec<Option<&Arc<Where>>> = lines.collect();
+    let lines: Vec<Option<&Arc<Where>>> = earlier.map(|meeting| meeting.place_of(rank)).collect();
     let is_complete = lines.len() as u64 >= (seq - 1).min(WINDOW as u64);
     let is_such = |line: &Option<&Arc<Where>>| match (line, &call.place) {
         (Some(line), Some(own)) => line.is_same_line(own),

@@ -153,12 +153,14 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
             }
         }
         let Some(from) = path.iter().position(|&it| it == at) else { continue };
-        let cycle = path[from..].iter().filter_map(|&at| {
-            let (call, place, next) = needed(at)?;
-            let blocked = Blocked::new(batches[at].rank, place, call, [batches[next].rank]);
-            Some(Blocked { thread: call.thread, recorded: true, ..blocked })
-        });
-        let cycle: Vec<Blocked> = cycle.collect();
+        let cycle: Vec<Blocked> = path[from..]
+            .iter()
+            .filter_map(|&at| {
+                let (call, place, next) = needed(at)?;
+                let blocked = Blocked::new(batches[at].rank, place, call, [batches[next].rank]);
+                Some(Blocked { thread: call.thread, recorded: true, ..blocked })
+            })
+            .collect();
         let ranks: BTreeSet<u32> = cycle.iter().map(|it| it.rank).collect();
         let groups: BTreeSet<GroupId> = cycle.iter().map(|it| it.group).collect();
         if ranks.len() == cycle.len() && ranks.len() > 1 && groups.len() > 1 {

@@ -237,8 +237,9 @@ impl<'nvml> Gpu<'nvml> {
         sample.remapped_rows = remapped;
         sample.remapping_pending = pending.map(|it| it > 0);
         sample.remapping_failed = failed.map(|it| it > 0);
-        let links = (0..MAX_LINKS).map_while(|link| device.link_wrapper_for(link).is_active().ok());
-        let links: Vec<bool> = links.collect();
+        let links: Vec<bool> = (0..MAX_LINKS)
+            .map_while(|link| device.link_wrapper_for(link).is_active().ok())
+            .collect();
         if !links.is_empty() {
             sample.links = Some(links.len() as u32);
             sample.active_links = Some(links.iter().filter(|active| **active).count() as u32);
@@ -282,13 +283,18 @@ impl<'nvml> Gpu<'nvml> {
 
     /// Values of fields.
     fn fields<const N: usize>(&self, fields: [u32; N]) -> [Option<u64>; N] {
-        let values = self.device.field_values_for(&fields.map(FieldId)).unwrap_or_default();
-        let mut values = values.into_iter().take(N).map(|value| match value.ok()?.value.ok()? {
-            SampleValue::U32(it) => Some(it.into()),
-            SampleValue::U64(it) => Some(it),
-            SampleValue::I64(it) => u64::try_from(it).ok(),
-            SampleValue::F64(_) => None,
-        });
+        let mut values = self
+            .device
+            .field_values_for(&fields.map(FieldId))
+            .unwrap_or_default()
+            .into_iter()
+            .take(N)
+            .map(|value| match value.ok()?.value.ok()? {
+                SampleValue::U32(it) => Some(it.into()),
+                SampleValue::U64(it) => Some(it),
+                SampleValue::I64(it) => u64::try_from(it).ok(),
+                SampleValue::F64(_) => None,
+            });
         fields.map(|_| values.next().flatten())
     }
 }

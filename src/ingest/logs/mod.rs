@@ -106,11 +106,12 @@ pub fn is_text(head: &[u8]) -> bool {
 ///
 /// Fails if the file cannot be opened or its first line cannot be read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Log> {
-    let written = fs::metadata(path)?.modified();
-    let written = written.ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let written =
+        fs::metadata(path)?.modified().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     // Some file systems keep no times.
-    let written = written.filter(|it| !it.is_zero());
-    let written = written.map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
+    let written = written
+        .filter(|it| !it.is_zero())
+        .map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
     read_lines(path, written, || Lines::open(path, limit.min(MAX_BYTES)))
 }
 

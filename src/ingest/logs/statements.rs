@@ -119,9 +119,10 @@ impl Statements {
             }
         }
         let ends = self.job.ends;
-        let notes = std::mem::take(&mut self.job.notes).into_iter();
-        let notes = notes.filter(|(topic, _)| !matches!(topic, Topic::Waits | Topic::Startup));
-        let notes = notes.map(|(_, text)| (ends, events::note(text, ends)));
+        let notes = std::mem::take(&mut self.job.notes)
+            .into_iter()
+            .filter(|(topic, _)| !matches!(topic, Topic::Waits | Topic::Startup))
+            .map(|(_, text)| (ends, events::note(text, ends)));
         self.job.events.extend(notes);
         self.job.events.sort_by_key(|(at, _)| *at);
         let events = self.job.events.into_iter();

@@ -39,8 +39,7 @@ impl Directory {
     /// Boxes, and files of processes without one, that are not settled, if the directory has changed
     /// since the last call. In order of start, so that a rank comes before its helpers.
     pub(super) fn unseen(&mut self) -> Vec<OsString> {
-        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified());
-        let modified = modified.ok();
+        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
         if modified.is_some() && self.modified == modified {
             return Vec::new();
         }

@@ -68,8 +68,8 @@ impl Rank {
             let path = path.to_owned();
             return Err(OpenError::NotABox { path });
         }
-        let watched = Watched::new(identity.pid, identity.start_ticks);
-        let watched = watched.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+        let watched = Watched::new(identity.pid, identity.start_ticks)
+            .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         let us = std::process::id();
         let start_ticks = proc::Stat::read(us).map_or(0, |stat| stat.start_ticks);
         if !reader.claim(us, start_ticks) {
@@ -272,8 +272,7 @@ impl Rank {
         let leaves_out = from > sent;
         let before = from - overwritten.len() as u64;
         if before > sent {
-            let inside = self.reported.summary.inside();
-            let inside = inside.filter(|&(_, ticket)| ticket < sent);
+            let inside = self.reported.summary.inside().filter(|&(_, ticket)| ticket < sent);
             out.push_live(Kind::RecordsLeftOut(v1::RecordsLeftOut {
                 process: self.process,
                 before,

@@ -38,8 +38,8 @@ impl Follower {
         for rank in &mut self.ranks {
             rank.catch_up(pull.records, &mut self.out);
         }
-        let living = self.ranks.iter().filter(|rank| !rank.has_ended());
-        let living: Vec<u64> = living.map(Rank::process).collect();
+        let living: Vec<u64> =
+            self.ranks.iter().filter(|rank| !rank.has_ended()).map(Rank::process).collect();
         self.scheduling.repeat(|process| living.contains(&process), &mut self.out);
         self.gpus.repeat(&mut self.out);
         self.ports.repeat(&mut self.out);

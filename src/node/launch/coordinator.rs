@@ -73,8 +73,8 @@ impl Chosen {
                 Ok(here)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let shared = Address::parse(&address.to_string(), &Credentials::default());
-                let shared = shared.map_err(|error| error.to_string())?;
+                let shared = Address::parse(&address.to_string(), &Credentials::default())
+                    .map_err(|error| error.to_string())?;
                 Ok(Self::there(shared, Some(rendezvous)))
             }
             Err(error) => Err(format!("cannot listen at {address}: {error}")),

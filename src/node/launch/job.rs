@@ -135,8 +135,8 @@ pub fn run(options: Options) -> Outcome {
     let here = std::env::current_dir().unwrap_or_default();
     let source_folders = SourceFolders::of_command(&options.command, &here);
     let sources = SourceFolders::of_program(&source_folders).and_given(&options.sources);
-    let live = Live::new(options.out, options.style, options.verbosity, about, files);
-    let mut live = live.with_sources(sources.clone());
+    let mut live = Live::new(options.out, options.style, options.verbosity, about, files)
+        .with_sources(sources.clone());
     if options.kill.is_none() {
         live = live.with_remedy(REMEDY);
     }
@@ -164,11 +164,13 @@ pub fn run(options: Options) -> Outcome {
         live.print_line(&adopt_orphans(&error));
     }
     let address = chosen.address;
-    let nccl = boxes.as_ref().map(|_| {
-        let name = names::run_dir(&job, started);
-        Loaded::new(options.nccl, run_dir.as_ref(), &name, &mut |why| live.print_line(why))
-    });
-    let nccl = nccl.unwrap_or_default();
+    let nccl = boxes
+        .as_ref()
+        .map(|_| {
+            let name = names::run_dir(&job, started);
+            Loaded::new(options.nccl, run_dir.as_ref(), &name, &mut |why| live.print_line(why))
+        })
+        .unwrap_or_default();
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
@@ -182,8 +184,7 @@ pub fn run(options: Options) -> Outcome {
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
         live.print_line(&missing);
     }
-    let connect = chosen.remote_address.as_deref().or(address.as_deref());
-    let connect = connect.unwrap_or("nowhere");
+    let connect = chosen.remote_address.as_deref().or(address.as_deref()).unwrap_or("nowhere");
     let kept = run_dir
         .as_ref()
         .map_or_else(|| "no evidence is kept".into(), |dir| dir.path().display().to_string());

@@ -105,11 +105,13 @@ impl Monitor {
         let runtime = runtime
             .map_err(|error| log.print(&format!("no diagnosis: cannot start a runtime: {error}")))
             .ok();
-        let monitoring = runtime.as_ref().map(|runtime| {
-            let _entered = runtime.enter();
-            monitor(parts.monitoring, &parts.coordinator, &log)
-        });
-        let monitoring = monitoring.unwrap_or_default();
+        let monitoring = runtime
+            .as_ref()
+            .map(|runtime| {
+                let _entered = runtime.enter();
+                monitor(parts.monitoring, &parts.coordinator, &log)
+            })
+            .unwrap_or_default();
         let mut live = parts.live;
         if let Some(notifier) = monitoring.notifier() {
             live.notify(notifier);

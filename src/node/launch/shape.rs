@@ -89,8 +89,10 @@ fn of_environment(variable: Variable<'_>) -> Shape {
     let is_task = variable("SLURM_JOB_ID").is_some() && number("SLURM_PROCID").is_some();
     let tasks = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"));
     let tasks = tasks.filter(|&tasks| is_task && tasks > 1);
-    let size = tasks.or_else(|| number("WORLD_SIZE").filter(|_| number("RANK").is_some()));
-    let size = size.unwrap_or(1).max(1);
+    let size = tasks
+        .or_else(|| number("WORLD_SIZE").filter(|_| number("RANK").is_some()))
+        .unwrap_or(1)
+        .max(1);
     Shape {
         commands: (size, size),
         ranks: (size > 1).then_some(1),

@@ -50,8 +50,8 @@ impl GpuSampler {
 
     /// Reports noticeable changes since the last call. Returns the faults, which the caller reports.
     pub fn poll(&mut self, now: Instant, out: &mut Outbox) -> Vec<v1::GpuFault> {
-        let observed = self.observed.iter().flat_map(Receiver::try_iter);
-        let observed: Vec<Observation> = observed.collect();
+        let observed: Vec<Observation> =
+            self.observed.iter().flat_map(Receiver::try_iter).collect();
         let mut faults = Vec::new();
         for observation in observed {
             match observation {

@@ -119,8 +119,8 @@ impl Scheduling {
     /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, is_meant: impl Fn(u64) -> bool, out: &mut Outbox) {
         let meant = self.known.iter().filter(|(process, _)| is_meant(**process));
-        let reported = meant.filter_map(|(_, it)| it.reported.as_ref());
-        let mut reported: Vec<_> = reported.map(|(_, sample)| sample).collect();
+        let mut reported: Vec<_> =
+            meant.filter_map(|(_, it)| it.reported.as_ref()).map(|(_, sample)| sample).collect();
         reported.sort_by_key(|sample| sample.process);
         for sample in reported {
             out.push_live(Kind::SchedulingSample(sample.clone()));
@@ -252,8 +252,8 @@ fn threads_queued(pid: u32) -> Option<u64> {
 fn stolen(text: &str) -> Option<(u64, u64)> {
     const STOLEN: usize = 7;
     let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let times = line.split_ascii_whitespace().map(str::parse);
-    let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
+    let times: Vec<u64> =
+        line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     // The columns after it, guest time, are already included in user time.
     Some((*times.get(STOLEN)?, times.iter().take(STOLEN + 1).sum()))
 }
@@ -376,8 +376,7 @@ mod tests {
             std::hint::black_box((0..1000_u64).sum::<u64>());
         }
         let mut shared = Shared::default();
-        let sample = scheduling.measure(1, pid, Instant::now(), &mut shared);
-        let sample = sample.unwrap();
+        let sample = scheduling.measure(1, pid, Instant::now(), &mut shared).unwrap();
         // The main thread of a test program mostly waits for its tests, so that only the range is
         // checked.
         assert!(sample.ran_permille.is_some_and(|it| it <= 1000), "{sample:?}");

@@ -138,8 +138,12 @@ impl Capture {
         let mut left = MAX_BLOCKED;
         let started = Instant::now();
         let on = |(index, task): (usize, &Task)| {
-            let python = self.python.iter().find(|(tid, _)| *tid == Some(task.inner_tid));
-            let python = python.map(|(_, thread)| &thread.frames[..]).unwrap_or_default();
+            let python = self
+                .python
+                .iter()
+                .find(|(tid, _)| *tid == Some(task.inner_tid))
+                .map(|(_, thread)| &thread.frames[..])
+                .unwrap_or_default();
             // The connections and descriptors of all users are searched.
             let is_late = started.elapsed() > MAX_SEARCH;
             if left == 0 || is_late || task.state == 'R' || index > 0 && python.is_empty() {
@@ -213,8 +217,10 @@ impl Capture {
         let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
         let blocked = blocked.drain(..).chain(std::iter::repeat(None));
         for ((task, native), blocked_on) in tasks.drain(..).zip(native).zip(blocked) {
-            let known = python.iter().position(|(tid, _)| *tid == Some(task.inner_tid));
-            let known = known.map(|index| python.swap_remove(index).1);
+            let known = python
+                .iter()
+                .position(|(tid, _)| *tid == Some(task.inner_tid))
+                .map(|index| python.swap_remove(index).1);
             match known.as_ref().and_then(|thread| thread.gap) {
                 Some(Gap::Moving) => moving += 1,
                 Some(Gap::Deeper) => trouble.push(format!(
@@ -276,8 +282,9 @@ fn python(
     memory: &ProcessMemory,
     images: &[Loaded],
 ) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
-    let threads = interpreter(pid, memory, images)?.threads(memory);
-    let threads = threads.map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
+    let threads = interpreter(pid, memory, images)?
+        .threads(memory)
+        .map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
     if threads.is_empty() {
         return Err("its Python interpreter has ended, or has not begun".into());
     }

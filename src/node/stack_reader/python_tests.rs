@@ -173,14 +173,16 @@ fn frames_equal_those_that_python_reports() {
         assert_eq!(program.said.len(), 6);
         for said in &program.said {
             let (tid, expected) = said.split_once(' ').unwrap();
-            let thread = stacks.threads.iter().find(|it| it.tid.to_string() == tid);
-            let thread = thread.unwrap();
+            let thread = stacks.threads.iter().find(|it| it.tid.to_string() == tid).unwrap();
             assert_eq!(words(thread), expected, "{}", python.display());
             assert_eq!((thread.state.as_str(), thread.holds_gil), ("S", Some(false)));
             assert!(thread.cpu_ns > Some(0), "{thread:?}");
         }
-        let unicode = stacks.threads.iter().flat_map(|it| &it.python);
-        let unicode = unicode.filter(|frame| frame.file == "/tmp/dätei.py");
+        let unicode = stacks
+            .threads
+            .iter()
+            .flat_map(|it| &it.python)
+            .filter(|frame| frame.file == "/tmp/dätei.py");
         assert_eq!(unicode.count(), 2);
         // Two captures of a blocked process agree.
         let again = program.capture();
@@ -401,8 +403,8 @@ for thread in threads: thread.join()
 right = total == 41 * (n + 1) and set(done) <= {41 * 51}
 sys.exit(0 if right else 1)
 "#;
-    let looks = std::env::var("DDP_DOCTOR_TEST_LOOKS").ok();
-    let looks = looks.and_then(|it| it.parse().ok()).unwrap_or(LOOKS);
+    let looks =
+        std::env::var("DDP_DOCTOR_TEST_LOOKS").ok().and_then(|it| it.parse().ok()).unwrap_or(LOOKS);
     for python in interpreters() {
         let mut program = Program::start(&python, text);
         let mut whole = 0;

@@ -101,8 +101,9 @@ impl Registers {
             return Ok(None);
         }
         let mut context = UnwindContext::new();
-        let row = function.unwind_info_for_address(&section, &bases, &mut context, place);
-        let row = row.map_err(invalid)?;
+        let row = function
+            .unwind_info_for_address(&section, &bases, &mut context, place)
+            .map_err(invalid)?;
         let frame =
             Frame { registers: self, section: &section, encoding: function.cie().encoding() };
         let base = match row.cfa() {

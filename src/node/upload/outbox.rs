@@ -130,14 +130,13 @@ impl Outbox {
         self.bytes = 0;
         let batch = std::mem::take(&mut self.batch);
         if self.journal.is_some() {
-            let events = batch.iter().filter(|it| it.to_journal);
-            let events: Vec<_> = events.map(|it| it.event.clone()).collect();
+            let events: Vec<_> =
+                batch.iter().filter(|it| it.to_journal).map(|it| it.event.clone()).collect();
             if !events.is_empty() {
                 self.write_journal(events, now);
             }
         }
-        let events = batch.into_iter().filter(|it| it.to_live);
-        let events: Vec<_> = events.map(|it| it.event).collect();
+        let events: Vec<_> = batch.into_iter().filter(|it| it.to_live).map(|it| it.event).collect();
         if self.live.is_some() && !events.is_empty() {
             self.send_live(events, None);
         }

@@ -210,12 +210,15 @@ fn follow(
     let timing = Timing::default().scaled(options.time_scale);
     let mut launch = Launch::new(identity, over, &timing, options.includes_dead);
     let shared_memory = Path::new(private::SHARED_MEMORY);
-    let run_dir = options.run_dir.clone().and_then(|requested| {
-        let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
-        let made = RunDir::make(shared_memory, Some(requested), &identity.job, started, is_own);
-        made.map_err(|error| log.print(&format!("no evidence is kept: {error}"))).ok()
-    });
-    let run_dir = run_dir.map(|it| it.dir);
+    let run_dir = options
+        .run_dir
+        .clone()
+        .and_then(|requested| {
+            let is_own = |file: &Path| Reader::open_own(file).is_ok_and(|it| launch.takes(&it));
+            let made = RunDir::make(shared_memory, Some(requested), &identity.job, started, is_own);
+            made.map_err(|error| log.print(&format!("no evidence is kept: {error}"))).ok()
+        })
+        .map(|it| it.dir);
     BoxDir::sweep(shared_memory);
     let hello = hello(options, identity, started);
     let sources = source_reader::folders_of(identity.pid);
@@ -234,8 +237,8 @@ fn follow(
     let (follower, commands) = Commander::new();
     let out = Outbox::new(journal);
     let stacks = StackSampler::new(options.stacks);
-    let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
-    let it = it.with_sources(SourceFolders::of_program(&sources).and_given(&options.sources));
+    let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks)
+        .with_sources(SourceFolders::of_program(&sources).and_given(&options.sources));
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,

@@ -69,8 +69,7 @@ impl Span {
 
     /// Time of the span that is spent on one of these, or also in waits.
     fn covered(&self, track: &Track, on: &[Spending], and_waits: bool) -> Duration {
-        let spent = track.spent.iter().filter(|it| on.contains(&it.on));
-        let spent = spent.map(|it| (it.from, it.to));
+        let spent = track.spent.iter().filter(|it| on.contains(&it.on)).map(|it| (it.from, it.to));
         let waits = track.calls.iter().filter(|_| and_waits).filter_map(|call| wait(call, self.to));
         let clipped = spent.chain(waits).map(|(from, to)| (max(from, self.from), min(to, self.to)));
         let mut intervals: Vec<_> = clipped.filter(|(from, to)| from < to).collect();

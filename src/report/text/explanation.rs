@@ -34,8 +34,8 @@ pub(super) fn explanation(
         Some(format!("{} ({})", cause::sentence(cause)?, certainty(cause.confidence)))
     });
     // A newer coordinator may report codes that this version does not know.
-    let more = findings::detects(&finding.code);
-    let more = more.then(|| format!("ddp-doctor explain {}", finding.code));
+    let more =
+        findings::detects(&finding.code).then(|| format!("ddp-doctor explain {}", finding.code));
     let advice = finding.next.iter().map(|it| lines(it).len()).sum::<usize>();
     let rest = [&cause, &more].into_iter().flatten().map(|it| lines(it).len()).sum::<usize>();
     let mut left = left.saturating_sub(1 + advice + rest);

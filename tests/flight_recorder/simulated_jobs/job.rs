@@ -131,8 +131,8 @@ impl Job {
         let seq = last.map_or(1, |it| it.seq + 1);
         let at = program.calls.len();
         // Collectives of one communicator run in order.
-        let previous = program.calls.iter().rposition(|it| it.group == group);
-        let previous = previous.filter(|_| !is_message);
+        let previous =
+            program.calls.iter().rposition(|it| it.group == group).filter(|_| !is_message);
         program.calls.push(Call {
             group,
             what,

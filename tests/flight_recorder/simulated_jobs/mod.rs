@@ -187,8 +187,7 @@ fn is_about_the_device(report: &Report) -> bool {
 
 /// Ranks that the report blames, apart from notes on missing evidence.
 fn blamed(report: &Report) -> Vec<u32> {
-    let findings = report.findings.iter();
-    let findings = findings.filter(|it| !catalogue::is_gap(&it.code));
+    let findings = report.findings.iter().filter(|it| !catalogue::is_gap(&it.code));
     let mut ranks: Vec<u32> = findings.flat_map(|it| it.ranks.root.clone()).collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -228,8 +227,10 @@ fn only_the_faulty_rank_of_a_simulated_job_is_named() {
         let is_about_the_device = || analysis.reports.iter().any(is_about_the_device);
         let is_false = is_of_host && is_shown && is_about_the_device();
         if is_false || blamed.iter().any(|it| *it != rank) {
-            let codes = analysis.reports.iter().flat_map(|it| &it.findings);
-            let codes: Vec<String> = codes
+            let codes: Vec<String> = analysis
+                .reports
+                .iter()
+                .flat_map(|it| &it.findings)
                 .map(|it| {
                     format!("{} {:?} {:?} {}", it.code, it.confidence, it.ranks.root, it.summary)
                 })

@@ -56,14 +56,16 @@ fn number(text: &str) -> Result<u64, String> {
     let mut sum = 0_i64;
     for plus in text.split('+') {
         for (i, term) in plus.split('-').enumerate() {
-            let product = term.split('*').try_fold(1_i64, |product, factor| {
-                let value = match factor.split_once('%') {
-                    Some((value, by)) => bytes(value)?.checked_rem(bytes(by)?)?,
-                    None => bytes(factor)?,
-                };
-                product.checked_mul(value)
-            });
-            let product = product.ok_or_else(wrong)?;
+            let product = term
+                .split('*')
+                .try_fold(1_i64, |product, factor| {
+                    let value = match factor.split_once('%') {
+                        Some((value, by)) => bytes(value)?.checked_rem(bytes(by)?)?,
+                        None => bytes(factor)?,
+                    };
+                    product.checked_mul(value)
+                })
+                .ok_or_else(wrong)?;
             sum += if i == 0 { product } else { -product };
         }
     }

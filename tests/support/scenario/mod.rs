@@ -332,8 +332,11 @@ impl Scenario {
 
 /// Text output of the first finding with this code.
 fn shown(report: &Report, code: &str) -> Result<String, String> {
-    let finding = report.findings.iter().find(|found| found.code == code);
-    let finding = finding.ok_or(format!("no {code} was found"))?;
+    let finding = report
+        .findings
+        .iter()
+        .find(|found| found.code == code)
+        .ok_or(format!("no {code} was found"))?;
     let mut shown = Vec::new();
     text::finding(&mut shown, finding, &report.ranks, text::Style::default(), &Default::default())
         .map_err(|error| error.to_string())?;
@@ -394,8 +397,9 @@ impl Expect {
         word("caused-by", &self.caused_by, caused_by.unwrap_or_default());
         for (rank, want) in &self.lines {
             let call = finding.per_rank.iter().find(|call| call.rank.to_string() == *rank);
-            let is = call.and_then(|call| call.place.as_ref());
-            let is = is.map(|place| format!("{}:{}", place.file, place.line));
+            let is = call
+                .and_then(|call| call.place.as_ref())
+                .map(|place| format!("{}:{}", place.file, place.line));
             word(&format!("line of rank {rank}"), &Some(want.clone()), is.unwrap_or_default());
         }
         for (rank, want) in &self.states {

@@ -119,8 +119,8 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
 
 /// Parses `@FILE:LINE @FILE:LINE`; other words are ignored.
 pub(super) fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
-    let places = args.iter().filter_map(|arg| arg.strip_prefix('@')).map(place);
-    let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
+    let places: Vec<Arc<Where>> =
+        args.iter().filter_map(|arg| arg.strip_prefix('@')).map(place).collect::<Result<_, _>>()?;
     places.try_into().ok().ok_or("not two lines".into())
 }
 

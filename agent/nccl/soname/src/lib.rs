@@ -40,8 +40,9 @@ fn find(name: &'static CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
         known.store(found, Ordering::Release);
         return found;
     }
-    let says = [c"ncclGetErrorString", c"ncclGetLastError"];
-    let says = says.iter().any(|it| name.to_bytes().ends_with(it.to_bytes()));
+    let says = [c"ncclGetErrorString", c"ncclGetLastError"]
+        .iter()
+        .any(|it| name.to_bytes().ends_with(it.to_bytes()));
     if says {
         say as extern "C" fn() -> *const c_char as *mut c_void
     } else {

@@ -115,8 +115,9 @@ pub(super) fn release(
             call_records::with_box(communicators::remove(comm))
         });
         // The framework records the destruction of its groups itself.
-        let own = known.filter(|(_, it)| !it.is_of_framework());
-        let own = own.and_then(|(black_box, it)| Some((black_box, it.registered()?)));
+        let own = known
+            .filter(|(_, it)| !it.is_of_framework())
+            .and_then(|(black_box, it)| Some((black_box, it.registered()?)));
         let Some((black_box, group)) = own else {
             let status = real();
             guarded(|| known.inspect(|(black_box, it)| memory::after_release(*black_box, it)));

@@ -68,8 +68,7 @@ fn find(name: &'static CStr) -> *mut c_void {
         LIBRARY.store(library, Ordering::Release);
     }
     // NCCL before 2.16 may have no `pnccl` aliases.
-    let names = [Some(name), public_name(name)];
-    let mut names = names.into_iter().flatten();
+    let mut names = [Some(name), public_name(name)].into_iter().flatten();
     names
         .find_map(|name| {
             let handle = if library.is_null() { libc::RTLD_NEXT } else { library };
@@ -98,8 +97,8 @@ fn library_of_the_program() -> Option<*mut c_void> {
         .iter()
         .find_map(|path| open(path, libc::RTLD_NOLOAD))
         .or_else(|| {
-            let would_be = stands_in_its_place().then(loader_search::candidates);
-            let would_be = would_be.unwrap_or_default();
+            let would_be =
+                stands_in_its_place().then(loader_search::candidates).unwrap_or_default();
             would_be.iter().find_map(|path| open(path, libc::RTLD_LOCAL))
         })
         .or_else(|| {
@@ -134,8 +133,10 @@ fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
     if handle.is_null() {
         return None;
     }
-    let has = [Some(ANY), public_name(ANY)];
-    let has = has.into_iter().flatten().any(|name| function(handle, name).is_some());
+    let has = [Some(ANY), public_name(ANY)]
+        .into_iter()
+        .flatten()
+        .any(|name| function(handle, name).is_some());
     if !has {
         // SAFETY: releases the reference that `dlopen` took.
         unsafe { libc::dlclose(handle) };

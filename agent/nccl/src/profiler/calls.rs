@@ -67,8 +67,7 @@ pub(super) fn begin(
         kind::PROXY_STEP => network_transfers::step_begins(event, descriptor.step()),
         kind::P2P => {
             let made = descriptor.p2p();
-            let asked = events::find(descriptor.parent());
-            let asked = asked.filter(|it| it.kind() == kind::P2P_API);
+            let asked = events::find(descriptor.parent()).filter(|it| it.kind() == kind::P2P_API);
             // Messages that implement a collective are not messages of the program.
             if !is_old && asked.is_none() {
                 return;

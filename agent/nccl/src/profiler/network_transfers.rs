@@ -203,8 +203,8 @@ fn standing(number: usize, event: &Event, stood: Duration) -> Option<TransferPro
     let call = [event.call(), asked().unwrap_or(0)].into_iter().find(|&it| it != 0)?;
     let progress = &event.progress;
     let is_send = progress.is_send.load(Ordering::Relaxed);
-    let steps = events::under_way(kind::PROXY_STEP);
-    let steps = steps.filter(|(_, step)| step.parent.load(Ordering::Relaxed) == number);
+    let steps = events::under_way(kind::PROXY_STEP)
+        .filter(|(_, step)| step.parent.load(Ordering::Relaxed) == number);
     // Later steps wait for the earliest incomplete one.
     let first = steps.min_by_key(|(_, step)| step.progress.steps.load(Ordering::Relaxed));
     let state = first.map_or(0, |(_, step)| step.progress.state.load(Ordering::Relaxed));

@@ -57,8 +57,8 @@ impl Reader {
             let (description, backend) = halves(&words[group::DESCRIPTION_AND_BACKEND]);
             let (member_list, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
             let (ordinal, size) = halves(&words[group::ORDINAL_AND_SIZE]);
-            let seat = words[group::SEAT_PLUS_1].load(Ordering::Relaxed);
-            let seat = seat
+            let seat = words[group::SEAT_PLUS_1]
+                .load(Ordering::Relaxed)
                 .checked_sub(1)
                 .map(|rank| Seat { rank: u32::try_from(rank).unwrap_or(u32::MAX), size });
             let members = match seat {

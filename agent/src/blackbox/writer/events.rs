@@ -269,8 +269,10 @@ impl Phases {
             names.unwrap_or_default().iter().rposition(|it| it.load(Ordering::Relaxed) == name);
         let depth = found.unwrap_or_else(|| names.map_or(0, <[_]>::len));
         self.depth.store(depth, Ordering::Relaxed);
-        let outer = depth.checked_sub(1).and_then(|i| self.names.get(i));
-        let outer = outer.map_or(0, |it| it.load(Ordering::Relaxed));
+        let outer = depth
+            .checked_sub(1)
+            .and_then(|i| self.names.get(i))
+            .map_or(0, |it| it.load(Ordering::Relaxed));
         innermost.store(u64::from(outer), Ordering::Relaxed);
     }
 }

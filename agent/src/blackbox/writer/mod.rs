@@ -156,8 +156,9 @@ impl Writer {
         let header = self.header();
         let ticket = header[header::RING_HEAD].fetch_add(1, Ordering::Relaxed);
         // Bounded, since another process sets it.
-        let size = header[header::RING_SIZE].load(Ordering::Relaxed);
-        let size = size.clamp(1, self.capacities.max_records as u64);
+        let size = header[header::RING_SIZE]
+            .load(Ordering::Relaxed)
+            .clamp(1, self.capacities.max_records as u64);
         let at = (ticket % size) as usize;
         let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, at) else {
             return;

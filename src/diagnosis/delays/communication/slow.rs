@@ -104,8 +104,8 @@ pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
         }
     }
     found.sort_by(|a, b| a.slow.share.total_cmp(&b.slow.share));
-    let worst = found.into_iter().rev().take(MAX_KINDS);
-    let mut worst = worst.filter_map(|it| it.unless_hosts_explain(model));
+    let mut worst =
+        found.into_iter().rev().take(MAX_KINDS).filter_map(|it| it.unless_hosts_explain(model));
     let slow = worst.next()?;
     Some(Slow { others: worst.count(), ..slow })
 }
@@ -154,8 +154,8 @@ fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Longer> {
     }
     let (typical, was) = (least(now.calls, 0.5)?, least(before.calls, 0.5)?);
     let longer = typical.saturating_sub(was);
-    let lost = now.calls.iter().map(|it| it.took.least);
-    let lost: Duration = lost.map(|least| least.saturating_sub(was)).sum();
+    let lost: Duration =
+        now.calls.iter().map(|it| it.took.least).map(|least| least.saturating_sub(was)).sum();
     let Window { from, to, .. } = now.window;
     let seen = model.gaps.seen_for(from, to).as_secs_f64();
     let share = lost.as_secs_f64() / seen.max(1e-9);
@@ -185,8 +185,7 @@ impl Longer {
     fn unless_hosts_explain(self, model: &Model) -> Option<Slow> {
         let Self { slow, by, now, before } = self;
         let some = &slow.ranks[..slow.ranks.len().min(LOOKED_AT)];
-        let own_work = between(model, some, now).into_iter();
-        let mut own_work = own_work.zip(between(model, some, before));
+        let mut own_work = between(model, some, now).into_iter().zip(between(model, some, before));
         let own_work_is_as_ever =
             own_work.all(|(now, was)| now <= was * BETWEEN + by.as_secs_f64() * BETWEEN_BESIDE);
         let kept = kept(model, &slow.ranks, (now.from, now.to))?;
@@ -243,8 +242,10 @@ fn is_inside(came: &Arrival) -> Option<(Timestamp, Timestamp)> {
 /// Sum of the shares of time in which hosts kept the worst-off ranks from running; `None`: not
 /// known for all ranks.
 fn kept(model: &Model, ranks: &[u32], window: (Timestamp, Timestamp)) -> Option<f64> {
-    let kept = ranks.iter().map(|&rank| kept_from_running(model.process_of(rank)?, window));
-    let mut kept: Vec<f64> = kept.collect::<Option<_>>()?;
+    let mut kept: Vec<f64> = ranks
+        .iter()
+        .map(|&rank| kept_from_running(model.process_of(rank)?, window))
+        .collect::<Option<_>>()?;
     kept.sort_by(f64::total_cmp);
     Some(kept.iter().rev().take(WORST).sum())
 }

@@ -120,8 +120,10 @@ impl<'a> Losses<'a> {
 
     /// Whether a rank waits alternately for these two, for several rounds each.
     fn take_turns(&self, pair: &[u32], waiting: u32, window: (Timestamp, Timestamp)) -> bool {
-        let blames = self.ended_in(window).iter();
-        let blames = blames.filter(|blame| blame.waiting == waiting && pair.contains(&blame.late));
+        let blames = self
+            .ended_in(window)
+            .iter()
+            .filter(|blame| blame.waiting == waiting && pair.contains(&blame.late));
         let mut waits: Vec<(Timestamp, u32, Duration)> =
             blames.map(|blame| (blame.to, blame.late, blame.to.since(blame.from))).collect();
         waits.sort_unstable();
@@ -256,8 +258,8 @@ impl<'a> Losses<'a> {
     fn of_host(&self, rank: u32) -> Option<Vec<u32>> {
         let host = |rank: u32| self.model.process_of(rank).map(|process| &process.host);
         let of = host(rank)?;
-        let ranks = self.ranks.iter().copied();
-        let ranks: Vec<u32> = ranks.filter(|&rank| host(rank) == Some(of)).collect();
+        let ranks: Vec<u32> =
+            self.ranks.iter().copied().filter(|&rank| host(rank) == Some(of)).collect();
         (ranks.len() > 1 && ranks.len() * 2 <= self.ranks.len()).then_some(ranks)
     }
 

@@ -242,8 +242,8 @@ fn step(model: &Model) -> Option<Duration> {
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began?;
     let processes = model.ranks.keys().filter_map(|&rank| model.process_of(rank));
-    let paces = processes.map(|process| &process.pace);
-    let mut paces = paces.filter(|pace| !pace.steps.is_empty()).peekable();
+    let mut paces =
+        processes.map(|process| &process.pace).filter(|pace| !pace.steps.is_empty()).peekable();
     if paces.peek().is_none() {
         return Some(began.plus(model.timing.warm_up));
     }

@@ -60,10 +60,8 @@ fn users<'a>(model: &'a Model, gpu: &Gpu, at: Timestamp) -> Vec<(u32, &'a Proces
         model.gpus.used_by(it).is_some_and(|used| used.identity == gpu.identity)
             && it.end.is_none_or(|end| at <= end.at.plus(REPORT_DELAY))
     };
-    let all = model.processes.values().filter(uses);
-    let all: Vec<&Process> = all.collect();
-    let alive = all.iter().copied().filter(|it| it.joined_at <= at);
-    let alive: Vec<&Process> = alive.collect();
+    let all: Vec<&Process> = model.processes.values().filter(uses).collect();
+    let alive: Vec<&Process> = all.iter().copied().filter(|it| it.joined_at <= at).collect();
     let used = if alive.is_empty() { all } else { alive };
     let mut used: Vec<(u32, &Process)> =
         used.into_iter().filter_map(|it| Some((it.rank?, it))).collect();
@@ -110,8 +108,12 @@ fn draft(model: &Model, fault: &Fault<'_>) -> Draft {
 /// container do not know.
 fn uses_others(model: &Model, fault: &Fault<'_>) -> bool {
     let Some((_, sample)) = &fault.gpu.sample else { return false };
-    let of_job = model.processes.values().filter(|it| it.host == fault.gpu.identity.host);
-    let of_job: BTreeSet<u32> = of_job.map(|it| it.pid).collect();
+    let of_job: BTreeSet<u32> = model
+        .processes
+        .values()
+        .filter(|it| it.host == fault.gpu.identity.host)
+        .map(|it| it.pid)
+        .collect();
     let [is_known, is_other] =
         [true, false].map(|of| sample.processes.iter().any(|(pid, _)| of_job.contains(pid) == of));
     is_known && is_other

@@ -172,8 +172,8 @@ fn behind(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Optio
         return Some((late.since, what, next, Confidence::Suspected));
     }
     let host = &it.gpu.identity.host;
-    let of_job = situation.model.processes.values().filter(|it| it.host == *host);
-    let of_job: BTreeSet<u32> = of_job.map(|it| it.pid).collect();
+    let of_job: BTreeSet<u32> =
+        situation.model.processes.values().filter(|it| it.host == *host).map(|it| it.pid).collect();
     let pids = it.sample.processes.iter().map(|(pid, _)| *pid);
     // In a container, processes have other numbers.
     let (known, others): (Vec<u32>, Vec<u32>) = pids.partition(|pid| of_job.contains(pid));

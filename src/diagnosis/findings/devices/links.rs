@@ -115,13 +115,15 @@ fn periods(situation: &Situation<'_>) -> Vec<(Timestamp, BTreeSet<u32>)> {
     let members = |group: GroupId| -> BTreeSet<u32> {
         situation.model.group(group).members.keys().copied().collect()
     };
-    let inside = situation.inside.iter().filter(|it| it.overdue_at <= situation.now);
-    let inside = inside.map(|it| (it.since, members(it.group)));
+    let inside = situation
+        .inside
+        .iter()
+        .filter(|it| it.overdue_at <= situation.now)
+        .map(|it| (it.since, members(it.group)));
     let losses = &situation.losses;
-    let slow = losses.communication.slow.iter();
-    let slow = slow.map(|it| (it.since, it.ranks.iter().copied().collect()));
-    let late = losses.straggler.iter();
-    let late = late.map(|it| (it.since, it.ranks.iter().copied().collect()));
+    let slow =
+        losses.communication.slow.iter().map(|it| (it.since, it.ranks.iter().copied().collect()));
+    let late = losses.straggler.iter().map(|it| (it.since, it.ranks.iter().copied().collect()));
     inside.chain(slow).chain(late).collect()
 }
 

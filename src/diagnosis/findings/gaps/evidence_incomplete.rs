@@ -26,15 +26,21 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
 
 /// DD901: other gaps that were noted, such as processes that are not ranks.
 pub(crate) fn other_notes(situation: &Situation<'_>) -> Vec<Draft> {
-    let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_none() && !is_undecided_text(situation));
+    let notes = situation
+        .model
+        .notes
+        .iter()
+        .filter(|note| note.rank.is_none() && !is_undecided_text(situation));
     notes.map(|note| of_note(situation, note, Vec::new())).collect()
 }
 
 /// DD901: statements of logs that decide nothing by themselves.
 pub(crate) fn notes_of_logs(situation: &Situation<'_>) -> Vec<Draft> {
-    let notes = situation.model.notes.iter();
-    let notes = notes.filter(|note| note.rank.is_none() && is_undecided_text(situation));
+    let notes = situation
+        .model
+        .notes
+        .iter()
+        .filter(|note| note.rank.is_none() && is_undecided_text(situation));
     let mut drafts: Vec<Draft> = notes.map(|note| of_note(situation, note, Vec::new())).collect();
     // They take the place of a finding about the ends of ranks.
     if let Some(first) = drafts.first_mut() {

@@ -47,18 +47,22 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     let model = situation.model;
-    let joined = model.processes.values().filter(|it| !it.has_ended());
-    let joined = joined.filter_map(|it| {
+    let joined = model.processes.values().filter(|it| !it.has_ended()).filter_map(|it| {
         Some(Seen { rank: it.rank?, looks: &it.stacks, is_inside: it.is_inside_a_call() })
     });
-    let started = model.started_ranks.values().filter(|it| it.end.is_none());
-    let started = started.map(|it| Seen { rank: it.rank, looks: &it.looks, is_inside: false });
+    let started = model.started_ranks.values().filter(|it| it.end.is_none()).map(|it| Seen {
+        rank: it.rank,
+        looks: &it.looks,
+        is_inside: false,
+    });
     let seen: Vec<Seen<'_>> = joined.chain(started).collect();
     let limit = situation.config.stall_after;
     let nothing_moves = !seen.iter().any(Seen::moves);
-    let still = seen.iter().filter(|it| it.is_inside || nothing_moves);
-    let still = still.filter_map(|it| Some((it, it.asleep(limit).filter(|&it| it >= limit)?)));
-    let still: Vec<(&Seen<'_>, Duration)> = still.collect();
+    let still: Vec<(&Seen<'_>, Duration)> = seen
+        .iter()
+        .filter(|it| it.is_inside || nothing_moves)
+        .filter_map(|it| Some((it, it.asleep(limit).filter(|&it| it >= limit)?)))
+        .collect();
     let least = still.iter().map(|(_, asleep)| *asleep).min()?;
     let mut ranks: Vec<u32> = still.iter().map(|(it, _)| it.rank).collect();
     ranks.sort_unstable();

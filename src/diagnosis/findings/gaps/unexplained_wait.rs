@@ -20,8 +20,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     let processes = situation.model.processes.values();
-    let waits = processes.filter_map(|process| Some((process, unexplained(situation, process)?)));
-    let waits: Vec<(&Process, (&Call, Timestamp))> = waits.collect();
+    let waits: Vec<(&Process, (&Call, Timestamp))> =
+        processes.filter_map(|process| Some((process, unexplained(situation, process)?))).collect();
     let (_, (call, _)) = *waits.first()?;
     let mut ranks: Vec<u32> = waits.iter().filter_map(|(process, _)| process.rank).collect();
     ranks.sort_unstable();

@@ -30,8 +30,8 @@ type Found = (GroupId, Draft);
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let model = situation.model;
     let mismatches = situation.mismatches.iter().filter_map(|it| of_mismatch(situation, it));
-    let cycles = cycle::led_to(situation).into_iter();
-    let cycles = cycles.filter_map(|(i, cycle)| of_cycle(situation, i, cycle));
+    let cycles =
+        cycle::led_to(situation).into_iter().filter_map(|(i, cycle)| of_cycle(situation, i, cycle));
     let stalls = situation.by_origin(|origin, stalls| match origin {
         StallOrigin { why: OriginKind::Making, ranks } => of_stall(situation, ranks, stalls),
         _ => None,
@@ -39,15 +39,18 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let groups = model.groups().filter_map(|group| of_group(situation, group));
     // At most one finding for each world: the first one explains the others.
     let mut explained = BTreeSet::new();
-    let drafts = mismatches.chain(cycles).chain(stalls).chain(groups);
-    let drafts = drafts.filter(|(group, _)| explained.insert(creations::place_of(model, *group)));
-    let drafts = drafts.map(|(_, mut draft)| {
-        // Adds why the ranks created groups differently.
-        let (calls, at) = (&draft.per_rank, draft.evidence_at);
-        let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
-        draft.attribute(reading);
-        draft
-    });
+    let drafts = mismatches
+        .chain(cycles)
+        .chain(stalls)
+        .chain(groups)
+        .filter(|(group, _)| explained.insert(creations::place_of(model, *group)))
+        .map(|(_, mut draft)| {
+            // Adds why the ranks created groups differently.
+            let (calls, at) = (&draft.per_rank, draft.evidence_at);
+            let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
+            draft.attribute(reading);
+            draft
+        });
     drafts.collect()
 }
 
@@ -212,8 +215,8 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     draft.place = Some((making.group, making.seq));
     draft.op = Some(making.call.op);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    let elsewhere = cycle.iter().filter_map(|wait| blocked_call(situation, wait));
-    let elsewhere: Vec<RankCall> = elsewhere.collect();
+    let elsewhere: Vec<RankCall> =
+        cycle.iter().filter_map(|wait| blocked_call(situation, wait)).collect();
     draft.per_rank = rank_calls(situation, making.group, making.seq);
     draft.per_rank.retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
     draft.per_rank.extend(elsewhere);
@@ -336,12 +339,15 @@ fn is_communicator(group: &Group) -> bool {
 /// All members create the group, and one has not returned within the stall limit.
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     let join = group.join(0)?;
-    let inside = join.calls.iter().filter_map(|(&rank, joined)| {
-        let process = situation.model.member(group.id, rank)?;
-        let is_inside = joined.wait == Wait::NotSeen && process.is_inside(&joined.call);
-        (is_inside && !process.has_ended()).then_some((process, rank, joined.call.at))
-    });
-    let inside: Vec<(&Process, u32, Timestamp)> = inside.collect();
+    let inside: Vec<(&Process, u32, Timestamp)> = join
+        .calls
+        .iter()
+        .filter_map(|(&rank, joined)| {
+            let process = situation.model.member(group.id, rank)?;
+            let is_inside = joined.wait == Wait::NotSeen && process.is_inside(&joined.call);
+            (is_inside && !process.has_ended()).then_some((process, rank, joined.call.at))
+        })
+        .collect();
     let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
     // Time at which the last member began.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;

@@ -33,8 +33,8 @@ pub(crate) fn draft(
     let process = *absent.processes.first()?;
     let marked = process.phases.first();
     let outside = stacks::activity(process, &situation.model.timing);
-    let wait = outside.as_ref().filter(|_| marked.is_none());
-    let wait = wait.and_then(|it| Some((it, it.waits_until?)));
+    let wait =
+        outside.as_ref().filter(|_| marked.is_none()).and_then(|it| Some((it, it.waits_until?)));
     let does = match (marked, wait) {
         (Some(phase), _) => format!("{} in phase {:?}", absent.be(), phase.name),
         (None, Some((outside, end))) => format!(
@@ -100,10 +100,11 @@ pub(crate) fn draft(
         ));
     }
     draft.why.extend(marked.map(|phase| {
-        let longest = longest.map(|longest| {
-            format!("; the longest of that name before it took {}", words::seconds(*longest))
-        });
-        let longest = longest.unwrap_or_default();
+        let longest = longest
+            .map(|longest| {
+                format!("; the longest of that name before it took {}", words::seconds(*longest))
+            })
+            .unwrap_or_default();
         format!("The phase began at {}{longest}.", words::clock(phase.since))
     }));
     draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));

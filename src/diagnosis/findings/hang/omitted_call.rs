@@ -30,8 +30,11 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     behind.extend(situation.stalls.iter().filter(here));
     let mut draft = message::draft(situation, &catalogue::DD101, stall, call, omission.closed);
     draft.blame([rank], Confidence::Supported);
-    let on_devices = situation.device_cycle.iter().filter(|_| omission.cycle.is_none());
-    let on_devices = on_devices.flat_map(|it| it.victims.iter().copied());
+    let on_devices = situation
+        .device_cycle
+        .iter()
+        .filter(|_| omission.cycle.is_none())
+        .flat_map(|it| it.victims.iter().copied());
     draft.set_victims(Stall::victims(&behind).into_iter().chain(on_devices));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(

@@ -26,8 +26,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         inside.overdue_at <= situation.known_of(inside.group, members.copied())
     };
     // A device that waits in a cycle has not begun the collective.
-    let in_cycle = situation.device_cycle.iter().flat_map(DeviceCycle::ranks);
-    let in_cycle: Vec<u32> = in_cycle.collect();
+    let in_cycle: Vec<u32> = situation.device_cycle.iter().flat_map(DeviceCycle::ranks).collect();
     let is_begun = |inside: &&Inside| !inside.waiting.iter().any(|rank| in_cycle.contains(rank));
     let inside = situation.inside.iter().filter(overdue).filter(is_begun);
     inside.filter_map(|inside| draft(situation, inside)).collect()
@@ -35,8 +34,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 
 fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let group = situation.model.group(inside.group);
-    let members = group.members.keys().map(|&rank| situation.model.member(inside.group, rank));
-    let members = members.collect::<Option<Vec<&Process>>>()?;
+    let members = group
+        .members
+        .keys()
+        .map(|&rank| situation.model.member(inside.group, rank))
+        .collect::<Option<Vec<&Process>>>()?;
     if !members.iter().all(|process| moves(situation, inside, process)) {
         return None;
     }
@@ -143,16 +145,15 @@ fn say_what_dumps_show(draft: &mut Draft, call: &Call, known: Option<&DumpedColl
 /// Ranks whose operation is unknown while that of another rank is known: their calls may not agree.
 fn unnamed(join: &Join) -> Vec<u32> {
     let is_unnamed = |it: &JoinedCall| it.call.op == Op::Unspecified;
-    let unnamed = join.all().filter(|(_, it)| is_unnamed(it)).map(|(rank, _)| rank);
-    let unnamed: Vec<u32> = unnamed.collect();
+    let unnamed: Vec<u32> =
+        join.all().filter(|(_, it)| is_unnamed(it)).map(|(rank, _)| rank).collect();
     if join.all().all(|(_, it)| is_unnamed(it)) { Vec::new() } else { unnamed }
 }
 
 /// Whether the process can still complete the call, or ended only after a wait had timed out. Ranks
 /// that have ended or are stopped are the cause; ranks that stopped reporting may be.
 fn moves(situation: &Situation<'_>, inside: &Inside, process: &Process) -> bool {
-    let ended = process.uncaught().map(|exception| exception.at);
-    let ended = ended.or(process.end.map(|end| end.at));
+    let ended = process.uncaught().map(|exception| exception.at).or(process.end.map(|end| end.at));
     let later = inside.timed_out.zip(ended).is_some_and(|(out, end)| out <= end);
     (situation.model.ending_of(process) == Ending::None || later)
         && !process.is_stopped()
@@ -332,8 +333,12 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
         .iter()
         .take(SHOWN)
         .map(|&(rank, transfer, it, at)| {
-            let peer = group.info.key.members.get(transfer.peer as usize);
-            let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
+            let peer = group
+                .info
+                .key
+                .members
+                .get(transfer.peer as usize)
+                .map_or_else(|| "?".to_owned(), u32::to_string);
             let way = if transfer.is_send { "send to" } else { "receive from" };
             format!(
                 "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \
@@ -381,8 +386,7 @@ fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
             "Check the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent \
              and is not acknowledged. ",
         )
-    });
-    let connections = connections.unwrap_or_default();
+    }).unwrap_or_default();
     let hosts = match hosts.join(", ") {
         names if names.is_empty() => String::new(),
         names => format!(" ({names})"),

@@ -82,8 +82,11 @@ fn condition(situation: &Situation<'_>, absent: &Absent<'_>) -> Option<String> {
 /// Makes the rank that holds the file lock for which all of these ranks wait the root cause: it holds the lock while it
 /// waits for them, or does something else.
 fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_>) -> Option<()> {
-    let holders = absent.processes.iter().map(|it| situation.lock_holder(absent.stall, it));
-    let holders: Vec<LockHolder<'_>> = holders.collect::<Option<_>>()?;
+    let holders: Vec<LockHolder<'_>> = absent
+        .processes
+        .iter()
+        .map(|it| situation.lock_holder(absent.stall, it))
+        .collect::<Option<_>>()?;
     let (holder, others) = holders.split_first()?;
     let held_by = holder.process.rank?;
     if others.iter().any(|it| it.process.id != holder.process.id) {

@@ -22,8 +22,7 @@ const MOMENTS: Duration = Duration::from_secs(10);
 /// fills it.
 pub(crate) fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     let (process, Filling { room, growth, end, .. }) = first_to_run_out(situation)?;
-    let beside = situation.model.processes.values();
-    let beside = beside.filter(|it| it.host == process.host);
+    let beside = situation.model.processes.values().filter(|it| it.host == process.host);
     let ranks: BTreeSet<u32> = beside.filter_map(|other| other.rank).collect();
     let mut draft = Draft::new(&catalogue::DD506, KeyPlace::Job, growth.at);
     draft.victims = ranks.into_iter().collect();
@@ -127,8 +126,10 @@ fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
     let (kills, in_cgroup) = counted(situation, process)?;
     let at = process.end?.at;
     // Ends of the other processes that these kills may have ended.
-    let others = situation.model.processes.values();
-    let others: Vec<Timestamp> = others
+    let others: Vec<Timestamp> = situation
+        .model
+        .processes
+        .values()
         .filter(|other| other.id != process.id && other.host == process.host)
         .filter(|other| counted(situation, other).is_some())
         .filter_map(|other| other.end.map(|end| end.at))

@@ -25,8 +25,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     });
     let in_host = processes()
         .filter_map(|process| Usage::new(process, "memory", &process.memory.rss_by_step));
-    let found = draft(&on_device.collect::<Vec<_>>());
-    let found = found.or_else(|| draft(&in_host.collect::<Vec<_>>()));
+    let found =
+        draft(&on_device.collect::<Vec<_>>()).or_else(|| draft(&in_host.collect::<Vec<_>>()));
     // Growth has findings of its own.
     let growers = &situation.growers;
     let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));

@@ -111,8 +111,11 @@ pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
 
 /// The last failed allocation of a process that was caught.
 fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
-    let caught = process.exceptions.iter().rev();
-    let mut caught = caught.filter(|exception| exception.kind != ExceptionKind::Uncaught);
+    let mut caught = process
+        .exceptions
+        .iter()
+        .rev()
+        .filter(|exception| exception.kind != ExceptionKind::Uncaught);
     let found = caught.find_map(|it| Some((it, allocation::failed(&it.text)?)))?;
     let ended = process.uncaught();
     // A failed allocation that ended the process is a finding of its own.

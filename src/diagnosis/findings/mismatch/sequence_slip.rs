@@ -146,8 +146,10 @@ fn reading(
     skipped: &[u32],
 ) -> CauseHypothesis {
     let at = slip.calls.iter().map(|(_, call)| call.at).max().unwrap_or_default();
-    let skipped = skipped.first().copied();
-    let skipped = skipped.and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
+    let skipped = skipped
+        .first()
+        .copied()
+        .and_then(|rank| Some((rank, situation.model.member(group.id, rank)?)));
     let Some((rank, process)) = skipped else { return CauseHypothesis::unknown() };
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
@@ -165,8 +167,7 @@ fn reading(
         let mut guards = guards::around(process, place);
         guards.find(|(_, guard)| guard.form == GuardForm::Skips)
     });
-    let mistake = slip.skipped.get(&rank).filter(|_| slip.skipped.len() == 1);
-    let mistake = mistake.map(|&turn| {
+    let mistake = slip.skipped.get(&rank).filter(|_| slip.skipped.len() == 1).map(|&turn| {
         let Mistake { ranks, clause } = Mistake::skipped(rank, turn, skips.as_ref());
         let clause = clause + "; since then each of its steps is matched with an earlier one";
         Mistake { ranks, clause }

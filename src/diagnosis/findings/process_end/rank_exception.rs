@@ -9,7 +9,8 @@ use crate::situation::Situation;
 
 /// DD202: exceptions that ended a rank or led it to another call.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let ended = exception::ended(situation).into_iter();
-    let ended = ended.filter(|it| allocation::failed(&it.exception.text).is_none());
+    let ended = exception::ended(situation)
+        .into_iter()
+        .filter(|it| allocation::failed(&it.exception.text).is_none());
     ended.map(|it| exception::draft(&catalogue::DD202, situation, &it)).collect()
 }

@@ -108,8 +108,8 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     });
     advise(&mut draft);
     let kind = divergence::kind_of_proof(divergence.mismatch);
-    let proof = divergence::certificate(situation, group, join, kind);
-    let proof = proof.filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
+    let proof = divergence::certificate(situation, group, join, kind)
+        .filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);
     Some(draft.proved_by(proof))
 }
 
@@ -213,16 +213,20 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let is_inside = |rank| situation.inside.iter().any(|it| it.waiting.contains(&rank));
     let is_explained =
         |rank: u32| is_inside(rank) || is_stalled_or_diverged(situation, |it| it == rank);
-    let stuck = situation.model.processes.values().filter_map(|process| {
-        let call = process.entered().find(|call| call.op == Op::DestroyProcessGroup)?;
-        let rank = process.rank.filter(|&rank| !is_explained(rank))?;
-        let is_stuck = situation.model.ending_of(process) == Ending::None
-            && !process.is_stopped()
-            && call.at.plus(limit) <= situation.until
-            && !is_kept(situation, process, call);
-        is_stuck.then_some((rank, process, &**call))
-    });
-    let stuck: Vec<(u32, &Process, &Call)> = stuck.collect();
+    let stuck: Vec<(u32, &Process, &Call)> = situation
+        .model
+        .processes
+        .values()
+        .filter_map(|process| {
+            let call = process.entered().find(|call| call.op == Op::DestroyProcessGroup)?;
+            let rank = process.rank.filter(|&rank| !is_explained(rank))?;
+            let is_stuck = situation.model.ending_of(process) == Ending::None
+                && !process.is_stopped()
+                && call.at.plus(limit) <= situation.until
+                && !is_kept(situation, process, call);
+            is_stuck.then_some((rank, process, &**call))
+        })
+        .collect();
     let begun = stuck.iter().map(|(_, _, call)| call.at).min()?;
     let mut ranks: Vec<u32> = stuck.iter().map(|(rank, ..)| *rank).collect();
     ranks.sort_unstable();
@@ -260,15 +264,19 @@ fn goes_on_after_its_end(situation: &Situation<'_>) -> Option<Draft> {
     }
     let noticeable = situation.model.timing.interrupted_wait;
     let is_explained = |rank: u32| is_stalled_or_diverged(situation, |it| it == rank);
-    let left = situation.model.processes.values().filter_map(|process| {
-        let since = process.left_in_order().filter(|_| process.is_leaving())?;
-        let rank = process.rank.filter(|&rank| !is_explained(rank))?;
-        let goes_on = situation.model.ending_of(process) == Ending::None
-            && !process.is_inside_a_call()
-            && since.plus(noticeable) <= situation.until;
-        goes_on.then_some((since, rank, process))
-    });
-    let mut left: Vec<(Timestamp, u32, &Process)> = left.collect();
+    let mut left: Vec<(Timestamp, u32, &Process)> = situation
+        .model
+        .processes
+        .values()
+        .filter_map(|process| {
+            let since = process.left_in_order().filter(|_| process.is_leaving())?;
+            let rank = process.rank.filter(|&rank| !is_explained(rank))?;
+            let goes_on = situation.model.ending_of(process) == Ending::None
+                && !process.is_inside_a_call()
+                && since.plus(noticeable) <= situation.until;
+            goes_on.then_some((since, rank, process))
+        })
+        .collect();
     left.sort_unstable_by_key(|(_, rank, _)| *rank);
     let since = left.iter().map(|(since, ..)| *since).min()?;
 

@@ -72,10 +72,15 @@ fn per_rank(
     };
     let typical = about_so_long(straggler.typical).as_millis() as u64;
     let members = &situation.model.group(straggler.group).info.key.members;
-    let waiting = straggler.waiting.iter().filter(|rank| members.contains(rank));
-    let waiting = waiting.map(|&rank| call(rank, CallState::Waiting, Some(typical)));
-    let late = straggler.ranks.iter();
-    let late = late.map(|&rank| with_place(call(rank, CallState::NotIssued, None), place));
+    let waiting = straggler
+        .waiting
+        .iter()
+        .filter(|rank| members.contains(rank))
+        .map(|&rank| call(rank, CallState::Waiting, Some(typical)));
+    let late = straggler
+        .ranks
+        .iter()
+        .map(|&rank| with_place(call(rank, CallState::NotIssued, None), place));
     waiting.chain(late).collect()
 }
 

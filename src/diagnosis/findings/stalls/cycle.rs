@@ -146,12 +146,14 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
 pub(crate) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
     let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
     waits.sort_by_key(|wait| wait.rank);
-    let places = waits.iter().map(|wait| {
-        let process = situation.model.member(wait.group, wait.rank);
-        let line = process.and_then(|process| line_since(process, wait.since));
-        format!("rank {}{}", wait.rank, words::at(line))
-    });
-    let places: Vec<String> = places.collect();
+    let places: Vec<String> = waits
+        .iter()
+        .map(|wait| {
+            let process = situation.model.member(wait.group, wait.rank);
+            let line = process.and_then(|process| line_since(process, wait.since));
+            format!("rank {}{}", wait.rank, words::at(line))
+        })
+        .collect();
     (!places.is_empty()).then(|| {
         format!(
             "Calls on a device return before they are complete; their completion is awaited by {}.",

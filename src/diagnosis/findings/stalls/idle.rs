@@ -84,8 +84,8 @@ pub(crate) fn where_it_is(
     }
     text += &format!("; {}.", last_call_of(model, process));
     // A sleep says nothing of a thread that looks for something again and again.
-    let on = stacks::blocked_on(model, process);
-    let on = on.filter(|it| it.kind != "sleep" || outside.what == What::Sleep);
+    let on = stacks::blocked_on(model, process)
+        .filter(|it| it.kind != "sleep" || outside.what == What::Sleep);
     if let Some(on) = on {
         let lasting = on.for_ms.filter(|&ms| ms >= 1000);
         let lasting =

@@ -31,11 +31,15 @@ pub(crate) fn draft(
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
     let Some(lone) = &stall.message else { return rank_calls(situation, stall.group, stall.seq) };
-    let waits = situation.model.member(stall.group, lone.rank);
-    let waits = waits.map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+    let waits = situation
+        .model
+        .member(stall.group, lone.rank)
+        .map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
     let missing = stall.missing.iter().map(|absent| &absent.rank);
-    let missing = situation.model.members(stall.group, missing);
-    let missing = missing.map(|(rank, process)| last_call(rank, process));
+    let missing = situation
+        .model
+        .members(stall.group, missing)
+        .map(|(rank, process)| last_call(rank, process));
     waits.into_iter().chain(missing).collect()
 }
 

@@ -38,8 +38,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 /// The first of these ranks that joins a world with an interface that it cannot use.
 pub(crate) fn first_among(situation: &Situation<'_>, ranks: &[u32]) -> Option<u32> {
     let worlds = worlds(situation.model);
-    let found = worlds.iter().flat_map(found).flat_map(|(_, joiners)| joiners);
-    let mut found: Vec<u32> = found.map(|it| it.rank).collect();
+    let mut found: Vec<u32> =
+        worlds.iter().flat_map(found).flat_map(|(_, joiners)| joiners).map(|it| it.rank).collect();
     found.sort_unstable();
     found.into_iter().find(|rank| ranks.contains(rank))
 }

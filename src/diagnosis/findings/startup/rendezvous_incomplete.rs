@@ -320,13 +320,15 @@ impl States {
     fn clauses(&self, missing: &[Missing<'_>]) -> Vec<String> {
         let mut clauses = Vec::new();
         if !self.ended.is_empty() {
-            let how = missing.iter().find_map(Missing::how_it_ended);
-            let how = how.filter(|_| self.ended.len() == 1).unwrap_or_default();
+            let how = missing
+                .iter()
+                .find_map(Missing::how_it_ended)
+                .filter(|_| self.ended.len() == 1)
+                .unwrap_or_default();
             clauses.push(format!("{} ended before joining the world{how}", Ranks(&self.ended)));
         }
         if !self.at_work.is_empty() {
-            let line = missing.iter().find_map(Missing::line);
-            let line = line.filter(|_| self.at_work.len() == 1);
+            let line = missing.iter().find_map(Missing::line).filter(|_| self.at_work.len() == 1);
             clauses.push(format!(
                 "{} alive{} and {} not joined the world",
                 Ranks(&self.at_work).with("is", "are"),

@@ -59,8 +59,7 @@ pub(crate) fn worlds(model: &Model) -> Vec<Peers<'_>> {
 
 /// The worlds with several ranks; none if no GPU is reported by several processes.
 pub(crate) fn worlds_that_share(model: &Model) -> Vec<Peers<'_>> {
-    let gpus = model.processes.values();
-    let mut gpus = gpus.filter_map(|process| process.settings.get(GPU));
+    let mut gpus = model.processes.values().filter_map(|process| process.settings.get(GPU));
     let mut known = BTreeSet::new();
     if gpus.all(|gpu| known.insert(gpu)) {
         return Vec::new();
@@ -112,8 +111,10 @@ impl<'a> Peers<'a> {
 
     /// Environment variables that differ but must agree.
     pub(crate) fn variables(&self) -> Option<Skew<'a>> {
-        let said = self.alike.iter().flat_map(|(process, _)| process.settings.keys());
-        let said: BTreeSet<(&str, &str)> = said
+        let said: BTreeSet<(&str, &str)> = self
+            .alike
+            .iter()
+            .flat_map(|(process, _)| process.settings.keys())
             .filter_map(|setting| Some((&**setting, setting.strip_prefix(VARIABLE)?)))
             .filter(|(_, name)| must_agree(name) && self.heeds(name))
             .collect();
@@ -160,8 +161,8 @@ impl<'a> Peers<'a> {
             let (other, _) = said.find(|(_, other)| *other != first)?;
             Some([one, other])
         };
-        let differences = names.iter().filter_map(|&name| Some((name, differ(name)?)));
-        let differences: Vec<((&str, &str), [&Process; 2])> = differences.collect();
+        let differences: Vec<((&str, &str), [&Process; 2])> =
+            names.iter().filter_map(|&name| Some((name, differ(name)?))).collect();
         let first = differences.iter().min_by_key(|(_, [_, other])| said_at(other));
         let &((name, _), [one, other]) = first?;
         let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();

@@ -69,8 +69,7 @@ fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
 
 /// Rows of these ranks: their calls of `init_process_group`.
 pub(crate) fn per_rank(now: Timestamp, peers: &Peers<'_>, ranks: &[u32]) -> Vec<RankCall> {
-    let peers = peers.ranks.iter();
-    let peers = peers.filter(|(rank, _)| ranks.contains(rank));
+    let peers = peers.ranks.iter().filter(|(rank, _)| ranks.contains(rank));
     peers.map(|(&rank, process)| row(now, rank, process)).collect()
 }
 

@@ -16,12 +16,13 @@ impl Model {
     /// Applies one event. Each subject takes its own events and returns all others. `None` stands for
     /// an event that was taken, also if it changed nothing because its process or group is unknown.
     pub fn apply(&mut self, event: Event) {
-        let left = self.apply_calls(event);
-        let left = left.and_then(|event| self.apply_training(event));
-        let left = left.and_then(|event| self.apply_groups(event));
-        let left = left.and_then(|event| self.apply_observations(event));
-        let left = left.and_then(|event| self.apply_processes(event));
-        let left = left.and_then(|event| self.apply_job(event));
+        let left = self
+            .apply_calls(event)
+            .and_then(|event| self.apply_training(event))
+            .and_then(|event| self.apply_groups(event))
+            .and_then(|event| self.apply_observations(event))
+            .and_then(|event| self.apply_processes(event))
+            .and_then(|event| self.apply_job(event));
         debug_assert!(left.is_none(), "no subject takes {left:?}");
     }
 

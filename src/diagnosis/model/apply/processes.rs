@@ -219,8 +219,9 @@ impl Model {
         // launcher restarts all ranks, some may join for the first time.
         let of_rank = self.ranks.entry(rank).or_default();
         let mut latest = of_rank.iter().rev().map(|id| &self.processes[id]);
-        let had = latest.find(|it| it.layer == world.0 && it.world.name == world.1);
-        let had = had.map(|it| it.world.generation);
+        let had = latest
+            .find(|it| it.layer == world.0 && it.world.name == world.1)
+            .map(|it| it.world.generation);
         of_rank.push(id);
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.world.generation = self.worlds.next_generation(&world, had, at);

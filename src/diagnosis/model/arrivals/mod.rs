@@ -303,8 +303,7 @@ impl Arrivals {
         if self.calls.len() >= MAX_CALLS {
             self.calls.clear();
         }
-        let known = self.calls.entry(key.finish());
-        let known = known.or_insert_with(|| Arc::clone(&call));
+        let known = self.calls.entry(key.finish()).or_insert_with(|| Arc::clone(&call));
         if !known.is_like(&call) {
             *known = call;
         }

@@ -229,8 +229,7 @@ mod tests {
         }
         let replica = models.get(group, 1).unwrap();
         assert!(replica.is_fully_reported());
-        let layout = replica.layout().map(|(i, it)| (i, it.name, it.shape()));
-        let layout: Vec<_> = layout.collect();
+        let layout: Vec<_> = replica.layout().map(|(i, it)| (i, it.name, it.shape())).collect();
         assert_eq!(layout, [(0, "a", vec![8, 4]), (1, "b c", vec![]), (2, "d", vec![2])]);
     }
 

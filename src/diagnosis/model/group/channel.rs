@@ -184,8 +184,8 @@ impl Traffic {
                 (side, side.rank(way), Some(side.other().rank(way)), &lane.open)
             })
         });
-        let from_any = self.any_source.iter();
-        let from_any = from_any.map(|(&rank, open)| (Side::Receive, rank, None, open));
+        let from_any =
+            self.any_source.iter().map(|(&rank, open)| (Side::Receive, rank, None, open));
         between.chain(from_any).flat_map(move |(side, rank, peer, open)| {
             let left = self.left.get(&rank);
             let open = open.iter().filter(move |it| !it.is_left(left));

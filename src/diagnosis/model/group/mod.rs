@@ -311,8 +311,9 @@ impl Group {
                 Wait::Since(_) => None,
                 Wait::NotSeen => joined.returned.map(|at| last.max(at)),
             };
-            let calls = join.calls.iter();
-            let calls = calls
+            let calls = join
+                .calls
+                .iter()
                 .filter_map(|(&rank, it)| Some((rank, Arc::clone(&it.call), until(it)?)))
                 .collect();
             self.enter(seq, join);

@@ -178,8 +178,13 @@ impl History {
 
     /// Ranks that were not at the latest meeting form a class of their own.
     fn add_ranks(&mut self, join: &Join) {
-        let known = self.ranks.iter().skip(1).zip(&self.class_of);
-        let known: BTreeMap<u32, u32> = known.map(|(&rank, &class)| (rank, class)).collect();
+        let known: BTreeMap<u32, u32> = self
+            .ranks
+            .iter()
+            .skip(1)
+            .zip(&self.class_of)
+            .map(|(&rank, &class)| (rank, class))
+            .collect();
         let new = self.classes.len() as u32;
         self.classes.push(Relation::default());
         self.ranks = join.calls.keys().copied().collect();
@@ -250,11 +255,14 @@ impl History {
                 skipped.extend(self.ranks_of(of, it.class).into_iter().map(|rank| (rank, turn)));
             }
         }
-        let shifted = changes.shifted.iter().flat_map(|&(class, by)| {
-            let ranks = self.ranks_of(Of::Ranks, class);
-            ranks.into_iter().map(move |rank| (rank, by))
-        });
-        let shifted: BTreeMap<u32, By> = shifted.collect();
+        let shifted: BTreeMap<u32, By> = changes
+            .shifted
+            .iter()
+            .flat_map(|&(class, by)| {
+                let ranks = self.ranks_of(Of::Ranks, class);
+                ranks.into_iter().map(move |rank| (rank, by))
+            })
+            .collect();
         if let Some(slip) = &mut self.slip {
             slip.extend(&began.calls, shifted, skipped);
             return;
@@ -339,8 +347,12 @@ impl History {
         match of {
             Of::Lowest => self.ranks.first().copied().into_iter().collect(),
             Of::Ranks => {
-                let ranks = self.ranks.iter().skip(1).zip(&self.class_of);
-                let ranks = ranks.filter(|(_, of)| **of as usize == class);
+                let ranks = self
+                    .ranks
+                    .iter()
+                    .skip(1)
+                    .zip(&self.class_of)
+                    .filter(|(_, of)| **of as usize == class);
                 ranks.map(|(rank, _)| *rank).collect()
             }
         }
@@ -375,8 +387,7 @@ impl Meeting {
 
 impl Began {
     fn at(seq: u64, join: &Join) -> Self {
-        let calls = join.calls.iter();
-        let calls = calls.map(|(&rank, joined)| (rank, Arc::clone(&joined.call)));
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, Arc::clone(&joined.call)));
         Self { seq, calls: calls.collect() }
     }
 }

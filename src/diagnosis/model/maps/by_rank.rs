@@ -89,8 +89,11 @@ impl<V> ByRank<V> {
 
     /// Ranks with values and these.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&u32, &V)> + Clone {
-        let blocks = self.blocks.iter().enumerate();
-        let blocks = blocks.filter_map(|(number, block)| Some((number, block.as_ref()?)));
+        let blocks = self
+            .blocks
+            .iter()
+            .enumerate()
+            .filter_map(|(number, block)| Some((number, block.as_ref()?)));
         blocks.flat_map(|(number, block)| {
             let ranks = &self.ranks[number * BLOCK..];
             let values = ranks.iter().zip(block.iter());

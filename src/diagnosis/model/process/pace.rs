@@ -138,11 +138,14 @@ impl Pace {
         /// Maximum time since the end of an earlier stop.
         const LATELY: Duration = Duration::from_secs(30);
         let &(since, None) = self.stops.back()? else { return None };
-        let before = self.stops.iter().filter_map(|(from, to)| {
-            let to = (*to)?;
-            (since.since(to) < LATELY).then(|| to.since(*from))
-        });
-        let before: Vec<Duration> = before.collect();
+        let before: Vec<Duration> = self
+            .stops
+            .iter()
+            .filter_map(|(from, to)| {
+                let to = (*to)?;
+                (since.since(to) < LATELY).then(|| to.since(*from))
+            })
+            .collect();
         let longest = before.iter().max().filter(|_| before.len() > 1)?;
         Some(since.plus(*longest * 2))
     }
@@ -169,8 +172,7 @@ impl Pace {
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
         // Earlier samples end before.
         let first = self.scheduled.partition_point(|sample| sample.from <= from);
-        let samples = self.scheduled.iter().enumerate();
-        let samples = samples.skip(first.saturating_sub(1));
+        let samples = self.scheduled.iter().enumerate().skip(first.saturating_sub(1));
         for (i, sample) in samples.take_while(|(_, sample)| sample.from < to) {
             let next = self.scheduled.get(i + 1);
             let ends = next.map_or(to, |next| next.from).min(to);

@@ -195,8 +195,9 @@ impl Sides<'_> {
     /// may have come there in any other way, such as by a signal handler.
     fn loop_around<'a>(&self, process: &'a Process, line: &Arc<Where>) -> Option<Reason<'a>> {
         let mut around = guards::around(process, line);
-        let collection = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
-        let collection = collection.and_then(|it| Some((decided_by(it.1)?, it)));
+        let collection = around
+            .find(|(_, guard)| guard.form == GuardForm::Iterates)
+            .and_then(|it| Some((decided_by(it.1)?, it)));
         let bounds = || choice(process, line, GuardForm::Bounds);
         let bounds = || bounds().map(|(kind, guard)| (kind, (Arc::clone(line), guard)));
         match collection.or_else(bounds) {

@@ -119,11 +119,13 @@ fn communicator_in_a_c10d_box_has_layer_nccl() {
     let framework = record(1, RecordKind::Issued, 2);
     let kinds = vec![Kind::GroupDefined(communicator), Kind::Record(own), Kind::Record(framework)];
     let events = decode(&mut decoder, kinds);
-    let layers = events.iter().filter_map(|event| match event {
-        Event::Issued { call, .. } => Some(call.group.as_ref().unwrap().key.layer.clone()),
-        _ => None,
-    });
-    let layers: Vec<_> = layers.collect();
+    let layers: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Issued { call, .. } => Some(call.group.as_ref().unwrap().key.layer.clone()),
+            _ => None,
+        })
+        .collect();
     assert_eq!(layers.len(), 2, "{events:?}");
     assert!(&*layers[0] == "nccl" && &*layers[1] == "c10d", "{layers:?}");
 }

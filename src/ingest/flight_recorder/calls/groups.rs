@@ -198,9 +198,12 @@ impl Groups {
             let mut known: Vec<i64> = dump.kinds.iter().map(|kind| kind.pg).collect();
             known.sort_unstable();
             known.dedup();
-            let others = dump.status.iter();
-            let others = others.filter(|(id, _)| known.binary_search(id).is_err());
-            let others: Vec<Status> = others.map(|(_, status)| *status).collect();
+            let others: Vec<Status> = dump
+                .status
+                .iter()
+                .filter(|(id, _)| known.binary_search(id).is_err())
+                .map(|(_, status)| *status)
+                .collect();
             let groups = self.of_rank(rank).to_vec();
             let is_only = groups.len() == ids.len() + 1;
             for at in groups {

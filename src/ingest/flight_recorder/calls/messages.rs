@@ -60,8 +60,8 @@ impl Messages {
                 channel[side].push((at, entry.seq));
             }
         }
-        let whole = job.ranks.iter().filter(|(_, dump)| dump.is_whole);
-        let whole: BTreeSet<u32> = whole.map(|(&rank, _)| rank).collect();
+        let whole: BTreeSet<u32> =
+            job.ranks.iter().filter(|(_, dump)| dump.is_whole).map(|(&rank, _)| rank).collect();
         for ((group, sender, receiver), channel) in channels {
             let both = whole.contains(&sender) && whole.contains(&receiver);
             // Messages that could not be read are unknown.

@@ -41,8 +41,10 @@ impl Calls {
     pub(in super::super) fn new(rank: u32, dump: &Dump, groups: &Groups) -> Self {
         let silent = silent_backends(dump);
         let unended = unended_batches(dump);
-        let ends = dump.entries.iter().filter(|entry| entry.ends_group);
-        let ends: BTreeSet<(&str, u64)> = ends
+        let ends: BTreeSet<(&str, u64)> = dump
+            .entries
+            .iter()
+            .filter(|entry| entry.ends_group)
             .flat_map(|it| [it.seq, it.seq_of_messages].map(|seq| (&*it.group.name, seq)))
             .collect();
         let mut units: Vec<Unit> = Vec::new();
@@ -91,8 +93,7 @@ impl Calls {
             unit.is_complete |= unended.contains(&unit.entries.start);
         }
         let thread = |unit: &Unit| dump.entries[unit.entries.start].thread;
-        let last_of_thread = units.iter().enumerate();
-        let last_of_thread = last_of_thread.map(|(at, unit)| (thread(unit), at));
+        let last_of_thread = units.iter().enumerate().map(|(at, unit)| (thread(unit), at));
         let mut calls = Self { last_of_thread: last_of_thread.collect(), units, one_stream: true };
         calls.open_unmet(dump, groups, &silent);
         calls.one_stream = calls.is_in_order(dump);

@@ -23,8 +23,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Document, Value), Invalid> {
     if !reader.stack.marks.is_empty() {
         reader.document.cut = Some(format!("it ends after {} bytes", bytes.len()));
     }
-    let root = reader.stack.unwind(&mut reader.document);
-    let root = root.ok_or_else(|| Invalid("it contains no value".into()))?;
+    let root = reader
+        .stack
+        .unwind(&mut reader.document)
+        .ok_or_else(|| Invalid("it contains no value".into()))?;
     Ok((reader.document, root))
 }
 

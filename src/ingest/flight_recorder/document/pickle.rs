@@ -152,8 +152,7 @@ impl Machine {
     /// An unsigned number of `N` bytes, used as a length or an index.
     fn length<const N: usize>(&mut self, bytes: &[u8]) -> Step<usize> {
         let taken = self.array::<N>(bytes)?;
-        let number = taken.iter().rev();
-        let number = number.fold(0_u64, |high, &byte| high << 8 | u64::from(byte));
+        let number = taken.iter().rev().fold(0_u64, |high, &byte| high << 8 | u64::from(byte));
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
@@ -212,8 +211,7 @@ impl Machine {
 
     /// Removes the values since the latest mark.
     fn collected(&mut self) -> Step<Vec<Value>> {
-        let mark = self.stack.marks.pop();
-        let mark = mark.ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
+        let mark = self.stack.marks.pop().ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
         Ok(self.stack.values.split_off(mark))
     }
 
@@ -241,16 +239,15 @@ impl Machine {
     fn mark_last(&mut self, count: usize) -> Step<()> {
         let bottom = self.stack.marks.last().copied().unwrap_or(0);
         let mark = self.stack.values.len().checked_sub(count);
-        let mark = mark.filter(|&mark| mark >= bottom);
-        let mark = mark.ok_or_else(|| Stop::Invalid(NO_VALUE.into()))?;
+        let mark =
+            mark.filter(|&mark| mark >= bottom).ok_or_else(|| Stop::Invalid(NO_VALUE.into()))?;
         self.stack.marks.push(mark);
         Ok(())
     }
 
     /// Replaces the values since the latest mark by a list of them.
     fn collect(&mut self) -> Step<()> {
-        let mark = self.stack.marks.pop();
-        let mark = mark.ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
+        let mark = self.stack.marks.pop().ok_or_else(|| Stop::Invalid(NO_BEGINNING.into()))?;
         let list = self.document.new_list()?;
         self.document.extend(list, &self.stack.values[mark..])?;
         self.stack.values.truncate(mark);
@@ -273,8 +270,11 @@ impl Machine {
     }
 
     fn recall(&mut self, at: usize) -> Step<()> {
-        let known = self.memo.get(at).copied();
-        let known = known.ok_or_else(|| Stop::Invalid(format!("value {at} is not remembered")))?;
+        let known = self
+            .memo
+            .get(at)
+            .copied()
+            .ok_or_else(|| Stop::Invalid(format!("value {at} is not remembered")))?;
         self.push(known)
     }
 }

@@ -137,9 +137,11 @@ impl EntryReader {
         let mut all =
             Sizes { total: Some(0).filter(|_| shapes.items().len() > 0), ..Sizes::default() };
         for shape in shapes.items() {
-            let dims = shape.items().take(MAX_DIMS);
-            let dims = dims.filter_map(|dim| u32::try_from(dim.int()?).ok());
-            let dims: Vec<u32> = dims.collect();
+            let dims: Vec<u32> = shape
+                .items()
+                .take(MAX_DIMS)
+                .filter_map(|dim| u32::try_from(dim.int()?).ok())
+                .collect();
             let sum = all.total.zip(elements(&dims));
             all.total = sum.and_then(|(sum, more)| sum.checked_add(more));
             all.tensors += 1;
@@ -242,8 +244,9 @@ impl EntryReader {
         let outputs = self.tensors(fields.output_sizes, fields.output_dtypes);
         let compared = compared(name.op, &inputs.sizes, &outputs.sizes);
         let ends_group = name.ends_group && !inputs.sizes.has_dims;
-        let is_message = fields.is_p2p.and_then(Node::bool);
-        let is_message = is_message.unwrap_or_else(|| name.op.is_point_to_point()) && !ends_group;
+        let is_message =
+            fields.is_p2p.and_then(Node::bool).unwrap_or_else(|| name.op.is_point_to_point())
+                && !ends_group;
         let frames = self.frames(fields.frames);
         // Calls on a device do not hold their threads: their order on the device counts, whether the main
         // thread or one of autograd made them.

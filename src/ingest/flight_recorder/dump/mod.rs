@@ -354,8 +354,7 @@ impl Room {
 
     /// A list of members, stored once for all dumps.
     fn share(&self, members: &[u32]) -> Arc<[u32]> {
-        let known = self.members.lock();
-        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(members) {
             return Arc::clone(known);
         }

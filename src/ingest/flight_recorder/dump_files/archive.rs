@@ -80,8 +80,8 @@ fn beginning(stream: impl Read) -> io::Result<Vec<u8>> {
 fn pax_path(mut records: &[u8]) -> Option<&[u8]> {
     let mut path = None;
     while let Some(space) = records.iter().position(|&byte| byte == b' ') {
-        let len = std::str::from_utf8(&records[..space]).ok();
-        let len = len.and_then(|it| it.parse().ok()).unwrap_or(0);
+        let len =
+            std::str::from_utf8(&records[..space]).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
         // The last record may be cut off.
         let Some(record) = records.get(space + 1..len) else {
             break;

@@ -225,8 +225,8 @@ impl Reader<'_> {
             Err(error) => return self.unreadable(path, error.to_string()),
         };
         let (bytes, cut) = if input_files::is_compressed(&bytes) {
-            let inner = input_files::decompressed(&bytes[..]);
-            let inner = inner.map(|stream| Counted { stream, bytes: self.bytes });
+            let inner = input_files::decompressed(&bytes[..])
+                .map(|stream| Counted { stream, bytes: self.bytes });
             match inner.and_then(|inner| read_bytes(inner, MAX_BYTES)) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
                 Err(error) => return self.unreadable(path, error.to_string()),

@@ -548,8 +548,7 @@ fn random_damage_never_panics() {
         }
         // Neither the reader of pickles nor that of JSON.
         drop(document::read([b"{", &bytes[1..]].concat()));
-        let dumps = [bytes, whole.clone()].into_iter().enumerate();
-        let dumps = dumps.filter_map(|(rank, bytes)| {
+        let dumps = [bytes, whole.clone()].into_iter().enumerate().filter_map(|(rank, bytes)| {
             let path = format!("/job/_dump_{rank}").into();
             let dump = parse(bytes, None).ok()?;
             Some(Found { path, dump })

@@ -96,14 +96,17 @@ impl DumpedJob {
 fn combine(mut one: Dump, other: Dump) -> Dump {
     /// Numbers of groups of the second recorder begin here.
     const OTHER: i64 = 1 << 32;
-    let threads = other.threads.into_iter().map(|name| {
-        let known = one.threads.iter().position(|it| *it == name);
-        known.unwrap_or_else(|| {
-            one.threads.push(name);
-            one.threads.len() - 1
-        }) as u32
-    });
-    let threads: Vec<u32> = threads.collect();
+    let threads: Vec<u32> = other
+        .threads
+        .into_iter()
+        .map(|name| {
+            let known = one.threads.iter().position(|it| *it == name);
+            known.unwrap_or_else(|| {
+                one.threads.push(name);
+                one.threads.len() - 1
+            }) as u32
+        })
+        .collect();
     let first = one.kinds.len();
     let kinds = other.kinds.iter().map(|kind| {
         Arc::new(Kind {

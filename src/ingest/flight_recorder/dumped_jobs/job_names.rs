@@ -39,8 +39,8 @@ fn folders(path: &Path) -> Vec<String> {
         Path::new(".").join(path).canonicalize()
     };
     let path = path.unwrap_or_default();
-    let folders = path.iter().skip(1);
-    let folders: Vec<String> = folders.map(|it| it.to_string_lossy().into_owned()).collect();
+    let folders: Vec<String> =
+        path.iter().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
     if folders.is_empty() {
         return vec!["/".into()];
     }

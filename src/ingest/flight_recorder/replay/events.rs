@@ -80,8 +80,8 @@ impl Replay<'_> {
             return OfRanks::default();
         }
         let statements = Statements::new(&self.job.logs);
-        let others = statements.ranks();
-        let others: Vec<u32> = others.filter(|it| !self.job.ranks.contains_key(it)).collect();
+        let others: Vec<u32> =
+            statements.ranks().filter(|it| !self.job.ranks.contains_key(it)).collect();
         let mut stated = statements.events(Timestamp(self.first_timeout));
         for rank in others {
             out.push(joined(rank, TEXT_LAYER, self.groups.world_size, started));
@@ -231,8 +231,12 @@ impl Replay<'_> {
         if unit.is_complete {
             let id = CallId(FIRST_RECORDED + at as u64);
             let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
-            let completed = entries.iter().map(|entry| entry.completed).max();
-            let completed = completed.filter(|&it| it > 0).map(Timestamp);
+            let completed = entries
+                .iter()
+                .map(|entry| entry.completed)
+                .max()
+                .filter(|&it| it > 0)
+                .map(Timestamp);
             observer.complete(process(rank), id, completed);
         }
     }

@@ -44,8 +44,7 @@ impl Replay<'_> {
             description: Arc::clone(&config.description),
             members: Arc::clone(&config.members),
         });
-        let counted = dump.entries.iter().take_while(|it| it.is_counted());
-        let counted = counted.filter_map(|it| {
+        let counted = dump.entries.iter().take_while(|it| it.is_counted()).filter_map(|it| {
             let group = &self.groups.all[self.groups.of_kind(rank, it)?];
             Some((Arc::clone(&group.info), group.seq(it)))
         });

@@ -36,8 +36,7 @@ impl WaitDuration {
             let is_known = entry.created > 0 && written >= dump.period.1;
             is_known.then(|| (written - limit).saturating_sub(entry.created))
         });
-        let most = ages.collect::<Option<Vec<u64>>>();
-        let most = most.and_then(|ages| ages.into_iter().max());
+        let most = ages.collect::<Option<Vec<u64>>>().and_then(|ages| ages.into_iter().max());
         // A job of which a rank has failed does not go on.
         most.map(Duration::from_nanos)
             .filter(|most| *most < replay.stall_after && !replay.job.has_failed)

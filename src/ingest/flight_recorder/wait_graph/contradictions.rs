@@ -41,8 +41,7 @@ impl WaitGraph<'_> {
                 }
             }
         }
-        let found = by_cycle.into_iter();
-        let found = found.filter(|(cycle, it)| {
+        let found = by_cycle.into_iter().filter(|(cycle, it)| {
             let mut vague = vague.get(cycle).into_iter().flatten();
             // The engine does not follow the waits of these ranks. They may be accused alone.
             let are_odd = vague.all(|rank| it.sides().is_some_and(|(odd, _)| odd.contains(rank)));

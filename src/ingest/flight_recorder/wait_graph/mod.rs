@@ -122,8 +122,8 @@ impl<'a> WaitGraph<'a> {
 
     fn waits(&self) -> Waits {
         let contradictions = self.contradictions();
-        let contradicting = contradictions.iter().flat_map(|it| &it.ranks);
-        let contradicting: BTreeSet<u32> = contradicting.copied().collect();
+        let contradicting: BTreeSet<u32> =
+            contradictions.iter().flat_map(|it| &it.ranks).copied().collect();
         let unknown = self.unknown(&contradicting);
         let mut waits = Waits {
             are_rings: self.incomplete.are_rings,
@@ -252,11 +252,12 @@ impl<'a> WaitGraph<'a> {
         let mut unknown: BTreeSet<u32> = self.incomplete.unseen().collect();
         loop {
             let ranks = self.incomplete.first.keys().copied();
-            let new = ranks.filter(|rank| {
-                let is_known = unknown.contains(rank) || contradicting.contains(rank);
-                !is_known && !self.is_led_on(*rank, &unknown)
-            });
-            let new: Vec<u32> = new.collect();
+            let new: Vec<u32> = ranks
+                .filter(|rank| {
+                    let is_known = unknown.contains(rank) || contradicting.contains(rank);
+                    !is_known && !self.is_led_on(*rank, &unknown)
+                })
+                .collect();
             if new.is_empty() {
                 return unknown;
             }

@@ -50,8 +50,8 @@ fn members(job: &LoggedJob) -> BTreeMap<GroupName, Members> {
         }
     }
     let is_gone = |rank: &Rank| rank.ended.is_some() || rank.raised.iter().any(|it| it.uncaught);
-    let gone = job.ranks.iter().filter(|(_, rank)| is_gone(rank));
-    let gone: BTreeSet<u32> = gone.map(|(&number, _)| number).collect();
+    let gone: BTreeSet<u32> =
+        job.ranks.iter().filter(|(_, rank)| is_gone(rank)).map(|(&number, _)| number).collect();
     let worlds = groups.iter_mut().filter(|(name, _)| name.is_world());
     for (_, members) in worlds.take(MAX_WORLDS) {
         members.gone =
@@ -141,8 +141,7 @@ impl Members {
     /// Adds how far ranks had come. One that did not time out is in its first collective that is not
     /// complete, or has returned from its last one.
     fn add_progress(&self, job: &mut LoggedJob, info: &Arc<GroupInfo>, index: u32) {
-        let last = self.waiting.values().map(|it| it.since).max();
-        let last = last.unwrap_or_default();
+        let last = self.waiting.values().map(|it| it.since).max().unwrap_or_default();
         for (&rank, &(enqueued, completed)) in &self.progress {
             let process = process(rank);
             let frontier = Event::Frontier {
@@ -322,8 +321,8 @@ fn issue(
 /// that matters.
 pub(super) fn add_compared_calls(job: &mut LoggedJob) -> bool {
     let runs = job.ranks.iter();
-    let runs = runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?)));
-    let runs: BTreeMap<u32, Waiting> = runs.collect();
+    let runs: BTreeMap<u32, Waiting> =
+        runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?))).collect();
     let ranks: Vec<u32> = runs.keys().copied().collect();
     if ranks.len() < 2 {
         return false;
@@ -373,8 +372,11 @@ fn stacks(job: &mut LoggedJob) {
             None => outside.push(number),
         }
     }
-    let alike = inside.values().map(|(op, line, _)| (*op, line.clone()));
-    let alike: BTreeSet<_> = alike.map(|(op, line)| (op.to_string(), line)).collect();
+    let alike: BTreeSet<_> = inside
+        .values()
+        .map(|(op, line, _)| (*op, line.clone()))
+        .map(|(op, line)| (op.to_string(), line))
+        .collect();
     if !lasts || alike.len() != 1 || outside.is_empty() {
         places::describe(job);
         return;

@@ -64,12 +64,14 @@ impl LoggedJob {
         let begins = before(self.begins(), EARLIER);
         // Several files are those of their folder, which may be the current one; torchrun has one for each launch.
         let path = logs.first().and_then(|log| std::path::absolute(&log.path).ok());
-        let name = path.as_deref().and_then(|path| match (launch_of(path), logs) {
-            (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
-            (None, [_]) => path.file_stem().map(OsStr::to_owned),
-            (None, _) => Some(path.parent()?.file_name()?.to_owned()),
-        });
-        let name = name.map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
+        let name = path
+            .as_deref()
+            .and_then(|path| match (launch_of(path), logs) {
+                (Some(launch), _) => launch.file_name().map(OsStr::to_owned),
+                (None, [_]) => path.file_stem().map(OsStr::to_owned),
+                (None, _) => Some(path.parent()?.file_name()?.to_owned()),
+            })
+            .map_or_else(|| "job".into(), |it| it.to_string_lossy().into_owned());
         let mut hosts: Vec<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
         hosts.sort_unstable();
         hosts.dedup();
@@ -149,8 +151,8 @@ impl LoggedJob {
         for (&rank, known) in &self.ranks {
             if known.ended.is_none() && !has_succeeded {
                 let waits = known.waits.values().chain(&known.runs);
-                let given_up = waits.map(|waiting| waiting.at);
-                let given_up = given_up.chain(self.joins.gave_up(rank)).max();
+                let given_up =
+                    waits.map(|waiting| waiting.at).chain(self.joins.gave_up(rank)).max();
                 events.push(Event::Unwatched {
                     process: process(rank),
                     since: given_up.unwrap_or(self.ends),
@@ -162,8 +164,11 @@ impl LoggedJob {
         if !has_succeeded {
             events.push(Event::EvidenceEnded { at: self.ends });
         }
-        let waits = self.ranks.values().flat_map(|rank| rank.waits.values());
-        let waits = waits.map(|it| it.at.since(it.since));
+        let waits = self
+            .ranks
+            .values()
+            .flat_map(|rank| rank.waits.values())
+            .map(|it| it.at.since(it.since));
         Evidence { events, ends: self.ends, timeout: waits.chain(self.joins.timeouts()).min() }
     }
 }

@@ -83,8 +83,7 @@ impl LoggedJob {
             // Its signal may be reported before the request.
             let ended = self.ranks.values().filter_map(|rank| rank.ended);
             let terminated = ended.filter(|(_, how)| how.is_terminated());
-            let at = terminated.map(|(at, _)| at).chain([cancelled]).min();
-            let at = at.unwrap_or(cancelled);
+            let at = terminated.map(|(at, _)| at).chain([cancelled]).min().unwrap_or(cancelled);
             self.events.push((at, Event::Interrupted { signal: TERM, at }));
             return;
         }

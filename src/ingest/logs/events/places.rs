@@ -60,9 +60,12 @@ fn groups(job: &LoggedJob) -> Vec<Group> {
 /// ranks are not at.
 fn place(group: &Group, all: &[Group]) -> String {
     let is_shared = |line: &&Where| all.iter().all(|it| it.lines.contains(line));
-    let caller = group.lines.iter().find(|it| !is_shared(it));
-    let caller = caller.filter(|it| all.len() > 1 && Some(*it) != group.lines.last());
-    let caller = caller.map_or_else(String::new, |it| format!(", called at {}", words::line(it)));
+    let caller = group
+        .lines
+        .iter()
+        .find(|it| !is_shared(it))
+        .filter(|it| all.len() > 1 && Some(*it) != group.lines.last())
+        .map_or_else(String::new, |it| format!(", called at {}", words::line(it)));
     format!("{} {}{caller}", were(&group.ranks), group.text)
 }
 

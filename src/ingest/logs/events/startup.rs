@@ -93,8 +93,7 @@ fn world(job: &mut LoggedJob, size: u32) {
 
 /// Adds the devices that ranks use, which NCCL compared when it connected them.
 pub(super) fn add_devices(job: &mut LoggedJob) {
-    let used = job.ranks.iter();
-    let used = used.filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
+    let used = job.ranks.iter().filter_map(|(&rank, known)| Some((rank, known.device.clone()?)));
     let at = job.begins();
     for (rank, device) in used.collect::<Vec<_>>() {
         let process = process(rank);

@@ -242,8 +242,7 @@ fn until_next_rank(print: &str) -> &str {
 }
 
 fn sizes(text: &str) -> Option<Vec<u32>> {
-    let sizes = text.split(',').take(MAX_LIST);
-    let sizes = sizes.map(str::trim).filter(|it| !it.is_empty());
+    let sizes = text.split(',').take(MAX_LIST).map(str::trim).filter(|it| !it.is_empty());
     sizes.map(|it| it.parse().ok()).collect()
 }
 
@@ -341,8 +340,8 @@ fn hours(text: &str) -> Option<u64> {
 fn barrier(text: &str) -> Option<Statement> {
     let (before, rest) = split(text, " failed to pass monitoredBarrier in ")?;
     let list = before.rsplit("Rank").next()?.trim_start_matches('s');
-    let ranks = list.split(',').take(MAX_LIST);
-    let ranks: Option<Vec<u32>> = ranks.map(|it| rank(it.trim())).collect();
+    let ranks: Option<Vec<u32>> =
+        list.split(',').take(MAX_LIST).map(|it| rank(it.trim())).collect();
     let (op, waited_ms) = (Op::MonitoredBarrier, number(rest).unwrap_or(0));
     Some(Statement::Misses { op, ranks: ranks?, waited_ms })
 }
@@ -362,8 +361,8 @@ fn ddp(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         } else {
             ("", list.split(", ").map(str::trim).collect())
         };
-        let lines = list.iter().take(MAX_LIST);
-        let lines: String = lines.map(|it| format!("- - {kind}{it}\n")).collect();
+        let lines: String =
+            list.iter().take(MAX_LIST).map(|it| format!("- - {kind}{it}\n")).collect();
         let what = Statement::OfModel {
             fact: ParameterFact::WithoutGradient,
             total: list.len() as u64,

@@ -179,8 +179,11 @@ impl Report {
     /// Begins to read the traceback of the failure that was read last, if the line begins one: a
     /// process that writes an error file states it.
     fn begin_traceback(&mut self, line: &Line<'_>, facts: &mut Facts) {
-        let value = line.text.trim_start().strip_prefix("traceback");
-        let value = value.and_then(|it| it.trim_start().strip_prefix(": "));
+        let value = line
+            .text
+            .trim_start()
+            .strip_prefix("traceback")
+            .and_then(|it| it.trim_start().strip_prefix(": "));
         if let Some((label, at)) = self.last
             && let Some(text) = value.filter(|it| it.starts_with("Traceback ("))
         {

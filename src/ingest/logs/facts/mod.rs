@@ -429,8 +429,7 @@ impl Facts {
     }
 
     fn add_stacks(&mut self, who: Subject, at: Timestamp, stacks: Stacks, signal: Option<i32>) {
-        let frames = stacks.threads.iter().flat_map(|it| &it.python);
-        let frames: usize = frames.map(frame_bytes).sum();
+        let frames: usize = stacks.threads.iter().flat_map(|it| &it.python).map(frame_bytes).sum();
         let bytes = self.stack_bytes + frames + stacks.threads.len() * size_of::<ThreadStack>();
         if bytes > MAX_BYTES {
             self.is_incomplete = true;

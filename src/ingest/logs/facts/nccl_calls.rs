@@ -179,11 +179,14 @@ impl Unnamed {
             return;
         }
         let at = first.first().map(|it| it.at).unwrap_or_default();
-        let described = first.iter().take(MAX_NAMED).map(|call| {
-            let pid = call.who.pid.unwrap_or_default();
-            format!("process {pid} ({}) calls {}", call.on, describe(&call.what))
-        });
-        let described: Vec<String> = described.collect();
+        let described: Vec<String> = first
+            .iter()
+            .take(MAX_NAMED)
+            .map(|call| {
+                let pid = call.who.pid.unwrap_or_default();
+                format!("process {pid} ({}) calls {}", call.on, describe(&call.what))
+            })
+            .collect();
         let text = format!("call {}: {}", number_of(&first), described.join(", "));
         let what = Statement::Reported {
             by: "NCCL",
@@ -260,8 +263,11 @@ fn called(message: &str) -> Option<(u64, Statement)> {
     let (_, op) = *OPS.iter().find(|(it, _)| *it == name)?;
     let number = u64::from_str_radix(until(rest, &[' ']), 16).ok().filter(|&it| it < MAX_COUNT)?;
     let count = number_after(rest, " count ").and_then(|it| u32::try_from(it).ok());
-    let dtype = number_after(rest, " datatype ").and_then(|it| usize::try_from(it).ok());
-    let dtype = dtype.and_then(|it| DTYPES.get(it)).copied().unwrap_or_default();
+    let dtype = number_after(rest, " datatype ")
+        .and_then(|it| usize::try_from(it).ok())
+        .and_then(|it| DTYPES.get(it))
+        .copied()
+        .unwrap_or_default();
     let shape = count.map(|it| vec![it]);
     Some((number, Statement::Runs { seq: number, op, shape, dtype: dtype.into() }))
 }

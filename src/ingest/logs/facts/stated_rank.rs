@@ -125,8 +125,10 @@ fn of_task(text: &str) -> Option<(u32, u32, Option<&str>)> {
 /// The rank and the process id in a heading: "== RANK 3 pid 4009 host=n7 ==".
 fn in_header(text: &str) -> Option<(u32, u32)> {
     let border = text.chars().next().filter(|it| matches!(it, '=' | '-' | '#' | '*'))?;
-    let words = text.trim_matches(|it: char| it == border || it == ' ');
-    let mut words = words.split([' ', '=', ':', '/', ',', '(', ')']).filter(|it| !it.is_empty());
+    let mut words = text
+        .trim_matches(|it: char| it == border || it == ' ')
+        .split([' ', '=', ':', '/', ',', '(', ')'])
+        .filter(|it| !it.is_empty());
     let is_rank = words.next()?.eq_ignore_ascii_case("rank");
     let rank = words.next().filter(|it| is_rank && it.bytes().all(|it| it.is_ascii_digit()))?;
     let is_pid = words.next()?.eq_ignore_ascii_case("pid");

@@ -421,8 +421,8 @@ fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
     {
         let signal = scan::after(child, "with signal ");
         let signal = (1..65).find(|it| signal == Some(&*signal_name(*it)));
-        let code = scan::number_after(child, "with exit code ");
-        let code = code.and_then(|it| i32::try_from(it).ok());
+        let code =
+            scan::number_after(child, "with exit code ").and_then(|it| i32::try_from(it).ok());
         if let Some(status) = code.or(signal.map(|it| -it)) {
             let how = ExitStatus::of_status(status);
             facts.add(of_local(local, ""), at, Statement::Ended(how));
@@ -470,8 +470,8 @@ fn is_timeout_of_watchdog(thrown: &str) -> bool {
 
 /// The index in "-- Process 1 terminated with the following error:".
 fn spawned(text: &str) -> Option<u32> {
-    let index = text.strip_prefix("-- Process ")?;
-    let index = index.strip_suffix(" terminated with the following error:")?;
+    let index =
+        text.strip_prefix("-- Process ")?.strip_suffix(" terminated with the following error:")?;
     scan::rank(index)
 }
 

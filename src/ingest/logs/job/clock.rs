@@ -39,8 +39,8 @@ impl Clock {
 
     /// The facts of a log with their times.
     pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
-        let times = of_facts(facts).into_iter().enumerate();
-        let times = times.map(move |(index, at)| self.time(at, index));
+        let times =
+            of_facts(facts).into_iter().enumerate().map(move |(index, at)| self.time(at, index));
         facts.facts.iter().zip(times).map(|(fact, at)| {
             // Where no line has a time, consequences follow the other facts.
             let is_late = fact.at.0 == 0 && facts.last.0 == 0 && may_be_later(fact);
@@ -91,8 +91,7 @@ fn of_facts(facts: &Facts) -> Vec<Timestamp> {
     let mut ends: BTreeMap<u32, Timestamp> = BTreeMap::new();
     for fact in facts.facts.iter().rev() {
         let rank = fact.who.label.rank.or(fact.who.rank);
-        let own = rank.and_then(|rank| ends.get(&rank)).copied();
-        let own = own.filter(|&at| at > fact.at);
+        let own = rank.and_then(|rank| ends.get(&rank)).copied().filter(|&at| at > fact.at);
         let next = below.range(Timestamp(fact.at.0 + 1)..).next().copied();
         let latest = own.or(next).unwrap_or(facts.last.max(fact.at));
         times.push(if may_be_later(fact) { latest } else { fact.at });

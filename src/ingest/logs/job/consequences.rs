@@ -122,8 +122,11 @@ impl LoggedJob {
     /// Drops aborts of ranks that stated no error of their own, if another rank had raised one: PyTorch's
     /// watchdogs abort their processes once a rank has failed.
     pub(in super::super) fn drop_aborts(&mut self) {
-        let raised = self.ranks.values().flat_map(|rank| &rank.raised);
-        let raised = raised.filter(|it| it.uncaught && !transport::is_due_to_others(&it.text));
+        let raised = self
+            .ranks
+            .values()
+            .flat_map(|rank| &rank.raised)
+            .filter(|it| it.uncaught && !transport::is_due_to_others(&it.text));
         let Some(first) = raised.map(|it| it.at).min() else {
             return;
         };

@@ -192,8 +192,8 @@ impl Joins {
     /// When this rank gave up waiting for others.
     pub(in super::super) fn gave_up(&self, rank: u32) -> Option<Timestamp> {
         let at_barrier = self.barriers.get(&rank).map(|it| &it.wait);
-        let waits = self.waiting.get(&rank).into_iter().chain(at_barrier);
-        let waits = waits.filter(|it| !it.lasted.is_zero());
+        let waits =
+            self.waiting.get(&rank).into_iter().chain(at_barrier).filter(|it| !it.lasted.is_zero());
         waits.map(|it| it.since.plus(it.lasted)).max()
     }
 

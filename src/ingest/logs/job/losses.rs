@@ -104,8 +104,10 @@ impl Loss {
         let text = after(text, " between collectives on ranks. ").unwrap_or(text);
         let text = after(text, "Collectives differ in ").unwrap_or(text);
         let (at, text) = (words::at(place), text.trim_end_matches('.'));
-        let status = STATUSES.iter().find(|it| self == Self::Fabric && text.contains(it.0));
-        let status = status.map_or_else(String::new, |it| format!(", since {}", it.1));
+        let status = STATUSES
+            .iter()
+            .find(|it| self == Self::Fabric && text.contains(it.0))
+            .map_or_else(String::new, |it| format!(", since {}", it.1));
         format!("{who} {what}{at}{status}: {text}\n{next}")
     }
 }

@@ -198,8 +198,10 @@ impl LoggedJob {
                     continue;
                 }
                 let stacks = Arc::new(Stacks { at, ..dumped.stacks.clone() });
-                let rank = job.names.rank(&dumped.who, None);
-                let rank = rank.or_else(|| job.only_one_ended_by(dumped.signal));
+                let rank = job
+                    .names
+                    .rank(&dumped.who, None)
+                    .or_else(|| job.only_one_ended_by(dumped.signal));
                 let place = place_of(&stacks);
                 let Some(rank) = rank else {
                     job.note_unidentified_stacks(&dumped.who, &place);

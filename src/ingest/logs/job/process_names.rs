@@ -57,8 +57,7 @@ impl ProcessNames {
         for (host, ranks) in all.iter().flat_map(|facts| &facts.placed) {
             names.placed.entry(short(host)).or_default().extend(ranks.clone());
         }
-        let sizes = all.iter().flat_map(|facts| &facts.worlds).copied();
-        let sizes = sizes.chain(stated_by_tasks(all));
+        let sizes = all.iter().flat_map(|facts| &facts.worlds).copied().chain(stated_by_tasks(all));
         names.world = sizes.filter(|&it| it <= MAX_WORLD).max();
         // Explicit names first: a rank in a communicator is a global one only if that spans the
         // world.
@@ -120,8 +119,8 @@ impl ProcessNames {
     /// data-parallel attention, the place is the rank: each occurs once.
     fn learn_places(&mut self, all: &[&Facts]) {
         let known: BTreeSet<Name> = all.iter().flat_map(|it| &it.workers).copied().collect();
-        let places = known.iter().filter_map(|name| Some((*name, name.place()?)));
-        let places: Vec<(Name, (u32, u32))> = places.collect();
+        let places: Vec<(Name, (u32, u32))> =
+            known.iter().filter_map(|name| Some((*name, name.place()?))).collect();
         let replicas: BTreeSet<u32> = places.iter().map(|(_, (replica, _))| *replica).collect();
         let ranks: BTreeSet<u32> = places.iter().map(|(_, (_, place))| *place).collect();
         if replicas.len() > 1 && ranks.len() == places.len() {
@@ -138,11 +137,11 @@ impl ProcessNames {
     fn expect_one_node(&mut self, all: &[&Facts]) {
         let facts = all.iter().flat_map(|facts| &facts.facts);
         let locals: BTreeSet<u32> = facts.clone().filter_map(|it| it.who.label.local).collect();
-        let of_communicators = facts.filter(|it| it.who.pid.is_some());
-        let mut of_communicators = of_communicators.filter_map(|it| match it.what {
-            Statement::Named { of } => of,
-            _ => None,
-        });
+        let mut of_communicators =
+            facts.filter(|it| it.who.pid.is_some()).filter_map(|it| match it.what {
+                Statement::Named { of } => of,
+                _ => None,
+            });
         let last = locals.last().copied();
         let has_all = |facts: &&Facts| {
             let own = facts.facts.iter().filter_map(|it| match it.what {
@@ -338,8 +337,7 @@ impl Pids {
     fn rank(&self, pid: u32, host: Option<&str>) -> Option<u32> {
         let host = host.map(short);
         let fits = |known: &Option<String>| host.is_none() || known.is_none() || *known == host;
-        let ranks = self.0.get(&pid)?.iter();
-        let mut ranks = ranks.filter(|(known, _)| fits(known));
+        let mut ranks = self.0.get(&pid)?.iter().filter(|(known, _)| fits(known));
         let (_, first) = ranks.next()?;
         ranks.all(|(_, other)| other == first).then_some(*first)?
     }

@@ -229,21 +229,22 @@ fn unwrapped(line: &str) -> Vec<String> {
     };
     // An error file of torchrun has the traceback in its message.
     let info = object.get("message").and_then(|it| it.get("extraInfo"));
-    let traceback = info.and_then(|it| it.get("py_callstack")?.as_str());
-    let traceback = traceback.map(str::to_owned);
+    let traceback = info.and_then(|it| it.get("py_callstack")?.as_str()).map(str::to_owned);
     let message = value(&["log", "msg", "message"], &object).or(traceback);
     let Some(message) = message else {
         return Vec::new();
     };
-    let time = value(&["time", "ts", "timestamp"], &object);
-    let time = time.filter(|it| it.len() <= MAX_TIME);
-    let time = time.map_or_else(String::new, |it| format!("{it} "));
+    let time = value(&["time", "ts", "timestamp"], &object)
+        .filter(|it| it.len() <= MAX_TIME)
+        .map_or_else(String::new, |it| format!("{it} "));
     let mut text = String::new();
-    let lines = message.lines().filter_map(|it| {
-        clean(it.as_bytes(), &mut text);
-        (!text.is_empty()).then(|| format!("{time}{text}"))
-    });
-    let mut lines: Vec<String> = lines.collect();
+    let mut lines: Vec<String> = message
+        .lines()
+        .filter_map(|it| {
+            clean(it.as_bytes(), &mut text);
+            (!text.is_empty()).then(|| format!("{time}{text}"))
+        })
+        .collect();
     lines.reverse();
     lines
 }

@@ -11,8 +11,7 @@ pub(super) fn counts(text: &str) -> Vec<String> {
 }
 
 fn of_forms(text: &str, is_shown: fn(GuardForm) -> bool) -> Vec<String> {
-    let line = text.lines().position(|line| line.contains("# here"));
-    let line = line.unwrap() as u32 + 1;
+    let line = text.lines().position(|line| line.contains("# here")).unwrap() as u32 + 1;
     Source::parse(text)
         .guards(line)
         .into_iter()

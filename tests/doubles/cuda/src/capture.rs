@@ -59,8 +59,7 @@ pub(crate) fn begin(mode: Mode) -> u64 {
 
 pub(crate) fn end(id: u64) -> Result<()> {
     let mut under_way = lock(&UNDER_WAY);
-    let at = under_way.iter().position(|it| it.id == id);
-    let at = at.ok_or(Status::CAPTURE_UNMATCHED)?;
+    let at = under_way.iter().position(|it| it.id == id).ok_or(Status::CAPTURE_UNMATCHED)?;
     let capture = &under_way[at];
     if capture.mode != Mode::Relaxed && capture.thread != thread::current().id() {
         return Err(Status::CAPTURE_WRONG_THREAD);

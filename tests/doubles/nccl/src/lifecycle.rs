@@ -335,8 +335,10 @@ pub(crate) fn grow(
                     (0..parent.ranks).filter(|it| *it != parent.rank).collect();
                 // A rank with the id sends it to the others.
                 let said = given.as_ref().map_or(&[][..], UniqueId::bytes);
-                let told = parent.gather(&others, Control::Grow, said)?;
-                let told = told.iter().find_map(|it| UniqueId::from_bytes(it));
+                let told = parent
+                    .gather(&others, Control::Grow, said)?
+                    .iter()
+                    .find_map(|it| UniqueId::from_bytes(it));
                 let Some(id) = given.or(told) else {
                     return refuse(Status::INVALID_USAGE, "CommGrow : nobody has an id".into());
                 };

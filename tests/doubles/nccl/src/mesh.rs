@@ -187,8 +187,8 @@ fn take_in(mut stream: TcpStream, from: usize, inbox: &Inbox) {
 fn read(stream: &mut TcpStream) -> io::Result<(Lane, Message)> {
     let mut lane = [0];
     stream.read_exact(&mut lane)?;
-    let lane = Lane::ALL.into_iter().find(|it| *it as u8 == lane[0]);
-    let lane = lane.ok_or(io::ErrorKind::InvalidData)?;
+    let lane =
+        Lane::ALL.into_iter().find(|it| *it as u8 == lane[0]).ok_or(io::ErrorKind::InvalidData)?;
     let [tag, length] = numbers(stream)?;
     if length > LONGEST {
         return Err(io::ErrorKind::InvalidData.into());

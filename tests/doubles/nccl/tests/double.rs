@@ -85,8 +85,7 @@ fn every_function_is_exported_under_both_names() {
     let library = library(doubles, "libnccl.so.2");
     let symbols = listed("nm", &["-D", "--defined-only"], &library);
     let exported: BTreeSet<&str> = symbols.lines().filter_map(|it| it.split(' ').nth(2)).collect();
-    let functions = exported.iter().filter_map(|it| it.strip_prefix("nccl"));
-    let functions: Vec<_> = functions.collect();
+    let functions: Vec<_> = exported.iter().filter_map(|it| it.strip_prefix("nccl")).collect();
     // Those of NCCL 2.27, three collectives, two functions for growing, and the memory statistics.
     assert_eq!(functions.len(), 37 + 3 + 2 + 1, "{functions:?}");
     for function in &functions {

@@ -144,8 +144,7 @@ fn other_branch(args: &[String]) -> Result<Option<OtherBranch>, String> {
 /// The parameters that a line names.
 fn listed(line: &Line<'_>) -> Parameters {
     let is_name = |arg: &&String| !arg.starts_with('@') && !arg.starts_with("after=");
-    let names = line.args.iter().filter(is_name);
-    let names: String = names.map(|name| format!("{name}\n")).collect();
+    let names: String = line.args.iter().filter(is_name).map(|name| format!("{name}\n")).collect();
     Parameters {
         fact: ParameterFact::from_name(&line.verb.replace('-', " ")).unwrap_or_default(),
         first: match line.verb {
@@ -160,8 +159,7 @@ fn listed(line: &Line<'_>) -> Parameters {
 
 /// Elements of a parameter.
 fn values(line: &Line<'_>) -> Result<Parameters, String> {
-    let values = line.args.get(2..).unwrap_or_default().iter();
-    let values = values.filter(|arg| !arg.starts_with('@'));
+    let values = line.args.get(2..).unwrap_or_default().iter().filter(|arg| !arg.starts_with('@'));
     let bits = |arg: &String| {
         let value = arg.parse().map(f32::to_bits);
         value.map_err(|e| format!("{arg}: {e}"))

@@ -28,8 +28,11 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let Some((device, rest)) = rest.split_once("): ") else { return };
     let (number, what) = rest.split_once(", ").unwrap_or((rest, ""));
     let Some(number) = scan::number(number) else { return };
-    let host = before.split_once(KERNEL).and_then(|(before, _)| before.rsplit(' ').next());
-    let host: Option<Arc<str>> = host.filter(|it| !it.is_empty()).map(|it| cut(it, 256).into());
+    let host: Option<Arc<str>> = before
+        .split_once(KERNEL)
+        .and_then(|(before, _)| before.rsplit(' ').next())
+        .filter(|it| !it.is_empty())
+        .map(|it| cut(it, 256).into());
     let device = device.strip_prefix("PCI:").unwrap_or(device);
     // The process is known otherwise.
     let is_of_process = |it: &&str| it.starts_with("pid=") || it.starts_with("name=");
