@@ -231,7 +231,7 @@ fn limit(draft: &mut Draft, dumps: &Dumps) {
     draft.certificate = None;
     let mut most = Confidence::Supported;
     if !dumps.are_lasting {
-        draft.say("The dumps do not show how long this lasted: they may be of a job that goes on.");
+        draft.say("The dumps do not show how long this lasted: the job may still be running.");
         most = Confidence::Suspected;
     }
     draft.confidence = draft.confidence.min(most);

@@ -3,3 +3,4 @@
 pub mod branches;
 pub mod cause;
 pub mod guards;
+pub mod python;

@@ -144,8 +144,8 @@ impl Follower {
         launch: Option<Launch>,
     ) -> Self {
         let timing = Timing::default().scaled(settings::time_scale(&hello));
-        let directories: Vec<Directory> =
-            boxes.directories().into_iter().map(Directory::new).collect();
+        let directories = boxes.directories().into_iter().map(Directory::new);
+        let directories: Vec<Directory> = directories.collect();
         Self {
             timing,
             arrivals: Arrivals::watch(&directories),
@@ -287,10 +287,8 @@ impl Follower {
                     .out
                     .answer(v1::Pong { ping_unix_ns: sent_unix_ns, received_unix_ns: received.0 }),
                 Ok(Command::TakeStacks { processes, on_request }) => {
-                    let requests = self
-                        .ranks
-                        .iter()
-                        .filter_map(Rank::stack_request)
+                    let requests = self.ranks.iter().filter_map(Rank::stack_request);
+                    let requests = requests
                         .filter(|it| processes.is_empty() || processes.contains(&it.process));
                     self.stacks.request(requests, on_request);
                 }
@@ -323,8 +321,8 @@ impl Follower {
             // The journal stays where it is.
             Some(dir) => self.boxes.snapshot_into(&dir).is_ok(),
         };
-        let descendants =
-            self.descendants.as_ref().map(Descendants::remembered).unwrap_or_default();
+        let descendants = self.descendants.as_ref();
+        let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
         Secured { on_disk, descendants }
     }
 

@@ -8,8 +8,9 @@
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::diagnosis::event::OtherBranch;
+use crate::diagnosis::source::python::{is_of_word, split_word};
 
-use self::expression::{header_test, split_word, value_of};
+use self::expression::{header_test, value_of};
 use self::lines::{Line, is_plausible, logical_lines};
 
 mod expression;
@@ -400,7 +401,7 @@ impl Source {
         } else {
             one_line.rsplit(';').next().unwrap_or(one_line).trim()
         };
-        let word = last.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+        let word = last.split(|c: char| !is_of_word(c)).next();
         match word {
             Some("continue") => Some(Exit::Continue),
             Some("break") => Some(Exit::Break),
@@ -466,7 +467,7 @@ impl Source {
 
     fn head(&self, at: usize) -> Head {
         let text = self.lines[at].text.as_str();
-        let word = text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("");
+        let word = text.split(|c: char| !is_of_word(c)).next().unwrap_or("");
         let word = match word {
             "async" => text["async".len()..].trim_start().split(' ').next().unwrap_or(""),
             word => word,

@@ -223,7 +223,7 @@ pub fn group_of_call<M: Memory>(
     // The first group is that of all ranks, which stands for no group.
     let known = names.iter().find(|(group, _)| *group == object);
     // An argument that was deleted is no object.
-    let is_none = known.is_none() && (object == 0 || objects.reads_type(object, b"NoneType\0"));
+    let is_none = known.is_none() && objects.reads_none(object);
     let &(group, name) = known.or_else(|| names.first().filter(|_| is_none)).ok_or(none)?;
     let name = objects.text(name)?;
     let ranks = objects.dict(ranks.ok_or(none)?)?;
@@ -239,8 +239,8 @@ pub fn group_of_call<M: Memory>(
     let members: Vec<u32> = members.into_iter().map(|(_, global)| global).collect();
     let mut number = |names: [&str; 2]| {
         let mut given = names.iter().filter_map(|name| locals.get(*name));
-        let given = given.find(|&&it| objects.reads_type(it, b"int\0"))?;
-        objects.int(*given).ok().and_then(|it| u32::try_from(it).ok())
+        let number = given.find_map(|&it| objects.integer(it))?;
+        u32::try_from(number).ok()
     };
     let in_group = number(GROUP_PARTNERS).and_then(|it| members.get(it as usize).copied());
     let partner = in_group.or_else(|| number(GLOBAL_PARTNERS));

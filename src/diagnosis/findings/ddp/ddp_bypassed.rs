@@ -22,7 +22,7 @@ pub(crate) fn complete_draft(
              consecutive steps. DDP averages only the gradients of parameters that required one then.",
         );
         draft.advise(
-            "Wrap the model again after parameters begin to require gradients, and make the optimizer anew; or \
+            "Wrap the model again after parameters begin to require gradients, and recreate the optimizer; or \
              freeze them after the wrapping, with find_unused_parameters=True.",
         );
     } else {

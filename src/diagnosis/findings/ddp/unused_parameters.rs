@@ -22,8 +22,8 @@ pub(crate) fn complete_draft(
     let plural = if count.total == 1 { "" } else { "s" };
     let count = words::begin(count);
     draft.say(format!(
-        "DDP averages gradients once it has all of them. {count} parameter{plural} of the model had \
-         none when the backward was over, {on}: averaging did not complete, and DDP \
+        "DDP averages gradients once it has all of them. {count} parameter{plural} of the model had none \
+         when the backward finished, {on}: averaging did not complete, and DDP \
          raises at the next forward."
     ));
     if !is_of_all {
@@ -34,8 +34,8 @@ pub(crate) fn complete_draft(
     }
     draft.why.extend(breach::uses(situation, breach));
     draft.advise(
-        "Delete these parameters, or freeze them before the model is wrapped; or let what they \
-         compute be part of the loss.",
+        "Delete these parameters, or freeze them before the model is wrapped; or make what they compute \
+         part of the loss.",
     );
     draft.advise(
         "If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True).",

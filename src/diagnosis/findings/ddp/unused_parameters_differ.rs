@@ -36,12 +36,12 @@ pub(crate) fn complete_draft(
     };
     draft.summary = lacks + &waits;
     draft.say(
-        "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
-         once all buckets are.",
+        "DDP sends a bucket of gradients once all of them are there, and considers a backward finished once \
+         every bucket is sent.",
     );
     if !draft.victims.is_empty() {
         draft.say(format!(
-            "{} had them all. On {} the backward was over without these: their bucket was never \
+            "{} had them all. On {} the backward finished without these: their bucket was never \
              sent.",
             words::begin(Ranks(&draft.victims)),
             Ranks(&breach.root)

@@ -82,11 +82,11 @@ fn draft(model: &Model, fault: &Fault<'_>) -> Draft {
         draft.severity = Severity::Warning;
     }
     let reason = match fault.meaning.reason {
-        Reason::Code => "The usual reason is a kernel of the program.",
-        Reason::Hardware => "The usual reason is the hardware.",
-        Reason::Driver => "The usual reason is the driver, or the firmware of the GPU.",
-        Reason::Note => "The GPU goes on working.",
-        Reason::Unknown | Reason::Consequence => "Its usual reason is not known here.",
+        Reason::Code => "The usual cause is a kernel of the program.",
+        Reason::Hardware => "The usual cause is the hardware.",
+        Reason::Driver => "The usual cause is the driver, or the firmware of the GPU.",
+        Reason::Note => "The GPU keeps working.",
+        Reason::Unknown | Reason::Consequence => "Its usual cause is unknown.",
     };
     draft.say(reason);
     let later = fault.gpu.faults.iter().filter(|(at, kind)| (*at, *kind) > (fault.at, fault.kind));

@@ -50,7 +50,7 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     ));
     draft.say(format!(
         "How far {they} came in each group is counted separately and is not lost. Findings that \
-         depend on what {they} did in between have less confidence, and none of them is proved.",
+         depend on what {they} did in between have lower confidence, and none of them is proved.",
     ));
     draft.advise(
         "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \

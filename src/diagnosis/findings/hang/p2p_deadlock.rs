@@ -51,7 +51,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, waits)]);
     draft.say(
         "Every rank has made its calls, which return at once. But a device begins a call only once those before it on \
-         the same stream are complete, and a receive is complete only once its message was sent.",
+         the same stream are complete, and a receive is complete only once its message is sent.",
     );
     draft.why.extend(because);
     draft.advise(
@@ -84,16 +84,16 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         );
     } else if waits.iter().any(|wait| is(wait, Side::Receive)) {
         draft.say(
-            "A receive cannot end before its message was sent, and none of these ranks can send it \
+            "A receive cannot return before its message is sent, and none of these ranks can send it \
              before its own wait ends.",
         );
     }
     if waits.iter().any(|wait| is(wait, Side::Send)) {
         draft.say(if is_rendezvous(situation, waits) {
-            "On Gloo a send ends when its receive was made, however small the message is."
+            "On Gloo a send returns only once its receive is posted, however small the message is."
         } else {
-            "A send ends when its message has left, which a large one does only once its receive was \
-             made. It has not ended yet."
+            "A send returns once its message has left, and a large message leaves only once its receive is \
+             posted. It has not returned yet."
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
@@ -223,18 +223,18 @@ fn order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
     if has_collective && have_exchanged(waits) {
         "Compare how many messages one side sends with how many the other receives before its collective (micro-batches, \
-         chunks), and what that number comes from: earlier messages were exchanged, and then only one side made one more. \
+         chunks), and where that number comes from: earlier messages were exchanged, and then only one side made one more. \
          If the numbers are right, make the last message on both sides before the collective, or on both after it."
     } else if has_collective {
         "Make the calls of the message on both sides before the collective, or on both after it: a rank that \
          waits in one cannot make the other."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
-        "Compare how many messages each of these ranks sends with how many its peer receives, and what that number \
-         comes from: a count that each rank computes, or one that it received. Either one of these ranks has left out a \
-         send, or all receive first: then let one of them send first."
+        "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
+         number comes from: a count that each rank computes, or one that it received. Either one of these \
+         ranks has left out a send, or all receive first: then let one of them send first."
     } else if have_exchanged(waits) {
         "Compare how many messages each of these ranks sends with how many its peer receives (micro-batches, chunks), and \
-         what that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \
+         where that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \
          If the numbers are right, check what decides which of these ranks sends first, or issue all sends and receives, and \
          then wait (batch_isend_irecv)."
     } else {
@@ -253,7 +253,8 @@ fn have_exchanged(waits: &[Blocked]) -> bool {
 /// message is the first.
 fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
     let is_of_receives = waits.iter().all(|wait| is(wait, Side::Receive) && !wait.needs_any());
-    if !(is_of_receives && waits.iter().any(is_later)) && !have_exchanged(waits) {
+    let counts_tell = is_of_receives && waits.iter().any(is_later) || have_exchanged(waits);
+    if !counts_tell {
         return None;
     }
     let messages = waits.iter().filter_map(|wait| Some((wait, wait.message.as_ref()?)));

@@ -42,7 +42,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         words::at(other.place.as_deref()),
     );
     draft.say(
-        "Both sides of the message are made, and all earlier calls of both ranks are complete: the fault is below \
+        "Both calls of the message were made, and all earlier calls of both ranks are complete: the fault \
+         is below \
          them, in the network, a device, or a kernel before the call on its stream.",
     );
     draft.advise(

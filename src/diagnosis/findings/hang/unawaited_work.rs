@@ -82,8 +82,8 @@ fn never_waited(
     let most = ranks.iter().map(|(.., it)| it.count).max()?;
     draft.say(format!(
         "With async_op=True the call returns at once, and its result is complete only after \
-         wait(). At least {most} Works of that line were freed without a wait, a query of their \
-         state, or use of their future."
+         wait(). At least {most} Works of that line were freed without a wait, a query of their state, or a \
+         use of their future."
     ));
     draft.advise(
         "Keep what the call returns, and call wait() on it before the tensor is used or changed; or \

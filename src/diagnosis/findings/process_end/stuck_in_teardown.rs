@@ -354,7 +354,7 @@ fn advise(draft: &mut Draft) {
         "Do not issue collectives while an exception propagates. Let it end the process: the \
          launcher then ends the others."
     } else {
-        "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
+        "Do not issue collectives on the way out (atexit, `finally`, `__del__`), unless every rank \
          makes it at the same point: synchronize (barrier) and destroy the group at the end of the \
          training itself."
     });

@@ -54,7 +54,7 @@ fn reason(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
              of them.",
         ),
         Host::Stolen(share) => (
-            "because the processors of its host are given to others",
+            "because its host gets less processor time from the hypervisor",
             format!(
                 "The hypervisor took CPU time from the host of {who} about {} of the time.",
                 percent(*share)

@@ -179,7 +179,8 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
                 at.unwrap_or_default()
             )]
         }
-        What::Debugger => vec!["Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.".into()],
+        What::Debugger => vec!["Remove the breakpoint, or set it on every rank; the others run into their \
+            timeout meanwhile.".into()],
         What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
         What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
         What::Lock => vec![

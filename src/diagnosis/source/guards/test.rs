@@ -5,6 +5,8 @@
 //! 0". Everything else is unknown, and known parts decide where they can: `step == 3 and rank == 0`
 //! is false on rank 1 at every step.
 
+use crate::source::python::{is_of_word, tokens};
+
 /// Maximum nesting depth.
 const DEEPEST: usize = 32;
 
@@ -52,34 +54,7 @@ pub(super) fn of_rank(test: &str) -> Option<String> {
     (is_name && ["==", "!=", "<", ">", "%"].iter().any(compares)).then(|| format!("rank{rest}"))
 }
 
-const SIGNS: [&str; 18] =
-    ["==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-"];
-
 const COMPARISONS: [&str; 8] = ["==", "!=", "<=", ">=", "<", ">", "in", "is"];
-
-/// The words, numbers, texts with their quotes, and signs of a test.
-fn tokens(text: &str) -> Option<Vec<&str>> {
-    let mut found = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let length = if is_of_word(first) {
-            rest.find(|c| !is_of_word(c)).unwrap_or(rest.len())
-        } else if first == '"' || first == '\'' {
-            rest[1..].find(first)? + 2
-        } else {
-            SIGNS.iter().find(|sign| rest.starts_with(**sign))?.len()
-        };
-        let (token, after) = rest.split_at(length);
-        found.push(token);
-        rest = after.trim_start();
-    }
-    Some(found)
-}
-
-/// Whether names and numbers may contain the character.
-fn is_of_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
 
 fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| is_of_word(c) && !c.is_ascii_digit())

@@ -1,8 +1,10 @@
 //! Expressions and statements in a line, without a parser of the language.
 
+use crate::diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word, split_word};
+
 /// The test of `if test: suite`, and the suite if it is on the same line.
 pub(super) fn header_test(text: &str) -> Option<(&str, &str)> {
-    let rest = text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+    let rest = text.trim_start_matches(is_of_word);
     let colon = at_depth_zero(rest, |rest| rest.starts_with(':') && !rest.starts_with(":="))?;
     Some((rest[..colon].trim(), rest[colon + 1..].trim()))
 }
@@ -76,66 +78,4 @@ pub(super) fn parts(text: &str) -> impl Iterator<Item = &str> {
         let inner = text[start..].trim_start();
         &inner[..end_of_argument(inner)]
     })
-}
-
-/// Length of the text up to a comma or a bracket that closes what surrounds it.
-fn end_of_argument(text: &str) -> usize {
-    let mut depth = 0_usize;
-    let mut quote: Option<char> = None;
-    for (at, c) in text.char_indices() {
-        match (quote, c) {
-            (Some(open), _) if c == open => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'') => quote = Some(c),
-            (None, '(' | '[' | '{') => depth += 1,
-            (None, ')' | ']' | '}') => match depth.checked_sub(1) {
-                Some(less) => depth = less,
-                None => return at,
-            },
-            (None, ',') if depth == 0 => return at,
-            (None, _) => {}
-        }
-    }
-    text.len()
-}
-
-/// Splits a text at a word outside brackets and strings.
-pub(super) fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    let mut before = ' ';
-    let at = at_depth_zero(text, |rest| {
-        let starts =
-            !is_part(before) && rest.starts_with(word) && !rest[word.len()..].starts_with(is_part);
-        before = rest.chars().next().unwrap_or(' ');
-        starts
-    })?;
-    Some((text[..at].trim(), text[at + word.len()..].trim()))
-}
-
-/// The first position outside brackets and strings at which `wanted` holds for the rest of the
-/// text.
-pub(super) fn at_depth_zero(text: &str, mut wanted: impl FnMut(&str) -> bool) -> Option<usize> {
-    let mut depth = 0_usize;
-    let mut quote: Option<char> = None;
-    let mut escaped = false;
-    for (at, c) in text.char_indices() {
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
-            Some(_) => {}
-            None => {
-                if depth == 0 && wanted(&text[at..]) {
-                    return Some(at);
-                }
-                match c {
-                    '"' | '\'' => quote = Some(c),
-                    '(' | '[' | '{' => depth += 1,
-                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
-                    _ => {}
-                }
-            }
-        }
-    }
-    None
 }

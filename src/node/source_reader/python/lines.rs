@@ -1,5 +1,7 @@
 //! Logical lines of a source.
 
+use crate::diagnosis::source::python::is_of_word;
+
 /// Maximum number of lines read of a file.
 const MAX_LINES: usize = 200_000;
 /// Maximum nesting of a file, as in Python.
@@ -22,7 +24,7 @@ impl Line {
     /// Whether it is the header of the function or class of this name.
     pub(super) fn defines(&self, name: &str) -> bool {
         let header = self.text.strip_prefix("async ").unwrap_or(&self.text);
-        let mut words = header.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let mut words = header.split(|c: char| !is_of_word(c));
         matches!(words.next(), Some("def" | "class")) && words.next() == Some(name)
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ddp_doctor_proto::GuardSubject;
 
 use super::lines::Line;
+use crate::diagnosis::source::python::{at_depth_zero, is_of_word};
 
 /// Maximum number of names of a file.
 const MAX_NAMES: usize = 4096;
@@ -176,7 +177,7 @@ impl Names {
 
     /// Takes over the subject of the value that a name stands for.
     fn set(&mut self, name: &str, value: &str) {
-        let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let is_name = !name.is_empty() && name.chars().all(is_of_word);
         // A value computed from a subject, such as a device or a seed, is not that subject. A duration is computed
         // from the clock.
         if !is_name
@@ -257,8 +258,7 @@ fn reads_clock(value: &str) -> bool {
     CLOCK.iter().any(|it| {
         let mut calls = value.match_indices(it);
         calls.any(|(at, _)| {
-            let is_whole =
-                value[..at].chars().next_back().is_none_or(|c| !c.is_alphanumeric() && c != '_');
+            let is_whole = value[..at].chars().next_back().is_none_or(|c| !is_of_word(c));
             is_whole && value[at + it.len()..].starts_with("()")
         })
     })
@@ -284,7 +284,7 @@ fn is_test(value: &str) -> bool {
 /// A value without the arguments of its calls.
 fn without_arguments(value: &str) -> String {
     let is_call = |before: &str| {
-        let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+        let name = before.rsplit(|c: char| !is_of_word(c)).next();
         name.is_some_and(|name| !name.is_empty() && !CONVERSIONS.contains(&name))
     };
     let mut kept = String::new();
@@ -314,7 +314,7 @@ fn returned(lines: &[Line]) -> Option<(&str, &str)> {
 
 /// Names and the contents of strings.
 fn words(text: &str) -> impl Iterator<Item = &str> {
-    let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    let words = text.split(|c: char| !is_of_word(c));
     words.filter(|word| !word.is_empty())
 }
 
@@ -328,7 +328,7 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
             let start = rest.find(|c: char| c.is_alphabetic() || c == '_')?;
             before = rest[..start].chars().next_back().unwrap_or(before);
             let from = &rest[start..];
-            let end = from.find(|c: char| !c.is_alphanumeric() && c != '_');
+            let end = from.find(|c: char| !is_of_word(c));
             let (word, after) = from.split_at(end.unwrap_or(from.len()));
             rest = after;
             let is_attribute = std::mem::replace(&mut before, 'x') == '.';
@@ -344,7 +344,7 @@ pub(super) fn names(text: &str) -> impl Iterator<Item = &str> {
 pub(super) fn own_methods(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices("self.").filter_map(|(at, word)| {
         let name = &text[at + word.len()..];
-        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+        let end = name.find(|c: char| !is_of_word(c))?;
         name[end..].starts_with('(').then_some(&name[..end])
     })
 }
@@ -353,7 +353,7 @@ pub(super) fn own_methods(text: &str) -> impl Iterator<Item = &str> {
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
-    while let Some(at) = super::expression::at_depth_zero(rest, |rest| rest.starts_with(',')) {
+    while let Some(at) = at_depth_zero(rest, |rest| rest.starts_with(',')) {
         parts.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }

@@ -3,9 +3,10 @@
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{
-    assigns, changes, conditional_tests, header_test, is_comparison, parts, split_word, value_of,
+    assigns, changes, conditional_tests, header_test, is_comparison, parts, value_of,
 };
 use super::{Guard, Head, Source, subject};
+use crate::diagnosis::source::python::{is_of_word, split_word};
 
 /// Maximum number of names in a line that are followed …
 const MAX_NAMES: usize = 16;
@@ -100,7 +101,7 @@ impl Source {
     pub(super) fn synchronization(&self, header: usize) -> Option<Guard> {
         const NO_SYNC: &str = "no_sync(";
         let context = self.lines[header].text.strip_prefix("with ")?.trim_end_matches(':').trim();
-        let is_name = context.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let is_name = context.chars().all(is_of_word);
         let at = if is_name { self.assignment(context, header)? } else { header };
         let value = if is_name { value_of(&self.lines[at].text) } else { context };
         let (then, rest) = split_word(value, "if")?;
@@ -124,7 +125,7 @@ impl Source {
             Some((_, end)) => !end.starts_with("not "),
             None => positive.is_some(),
         };
-        if !is_end || !item.chars().all(|c| c.is_alphanumeric() || c == '_') {
+        if !is_end || !item.chars().all(is_of_word) {
             return false;
         }
         let assignment = self.assignment(item, at).map(|it| value_of(&self.lines[it].text));
