@@ -177,8 +177,10 @@ mod tests {
     fn start_leaves_no_child() {
         start(c"/bin/true", &[c("true")], &[]).unwrap();
         let status = ptr::null_mut();
+        // Other threads have children of other tests.
+        let flags = libc::WNOHANG | libc::__WNOTHREAD;
         // SAFETY: the status pointer may be null.
-        let answer = unsafe { libc::waitpid(-1, status, libc::WNOHANG) };
+        let answer = unsafe { libc::waitpid(-1, status, flags) };
         let error = io::Error::last_os_error();
         assert_eq!(
             (answer, error.raw_os_error()),

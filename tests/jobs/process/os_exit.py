@@ -4,7 +4,7 @@
 # quick = ["faulty"]
 # [faulty]
 # code = "DD102"
-# cause = "teardown"
+# cause = "rank-conditional"
 # verdict = "hang"
 # root_confidence = "proved"
 # ranks = { root = [1], victims = [0] }
