@@ -11,8 +11,8 @@ use ddp_doctor_proto::v1::event::Kind;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
 
-/// Calls `all_reduce` until digests are in use, and thousands of times more. In the faulty variant, rank 1 then calls
-/// `broadcast`.
+/// Calls `all_reduce` until digests are in use, and then for longer than a black box has room: what it still has is sent
+/// after the mismatch, also if digests were in use late. In the faulty variant, rank 1 then calls `broadcast`.
 const MANY_CALLS: &str = r#"
 import sys
 import time
@@ -24,7 +24,7 @@ tensor = torch.ones(8)
 begin = torch.tensor(time.monotonic())
 dist.broadcast(begin, 0)
 made = 0
-while made < 6000:
+while made < 12000:
     dist.all_reduce(tensor)
     made += 1
     if made == 100:
