@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo wheels test test-install test-scopes test-all test-frameworks test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
+.PHONY: demo wheels test test-install test-scopes test-all test-frameworks test-engines test-versions recordings soak fuzz lint bench hangbench build oracle oracle-digests loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -65,7 +65,7 @@ wait $$! || status=$$?; cat "$$scratch/python"; \
 part "tests of the hang benchmark" python tests/hangbench || status=$$?; \
 part "live jobs with the oldest PyTorch" env DDP_DOCTOR_TEST_VENV="$$oldest" PET_STANDALONE=1 \
     DDP_DOCTOR_TEST_TORCH="$$(TORCH=oldest scripts/pytorch-env --version)" $(CARGO) test --workspace --all-features --tests \
-    -- live:: --skip attach:: --skip live::nccl --skip live::layers --skip live::frameworks || status=$$?; \
+    -- live:: --skip attach:: --skip live::nccl --skip live::layers --skip live::frameworks --skip live::engines || status=$$?; \
 exit $$status
 endef
 
@@ -80,6 +80,13 @@ test-frameworks:
 	$(CARGO) build --workspace --all-targets --all-features
 	venv=$$(scripts/pytorch-env --frameworks) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
 	    $(CARGO) test --workspace --all-features --test truth -- live::frameworks --include-ignored
+
+# Live jobs of engines, in an environment of their own; DDP_DOCTOR_TEST_VENV=$(scripts/pytorch-env --engines)
+# make recordings records them.
+test-engines:
+	$(CARGO) build --workspace --all-targets --all-features
+	venv=$$(scripts/pytorch-env --engines) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
+	    $(CARGO) test --workspace --all-features --tests -- live::engines --include-ignored
 
 # Records the live jobs whose recording is missing or stale; RECORD=all records all of them.
 RECORD ?= stale

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = ["2.4.1", "2.8.0", "2.15.0"]
 BUILD = ["--workspace", "--all-features"]
 # These run without PyTorch, with a backend that old versions lack, or in an environment of their own.
-OTHERS = ["nccl", "layers", "frameworks"]
+OTHERS = ["nccl", "layers", "frameworks", "engines"]
 BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 RESULT = re.compile(r"^test live::(\S+)\s+\.\.\. (ok|FAILED|ignored.*)$")
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a program, which is then killed with its process group, and for an expected
 /// event.
-const TIMEOUT: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Path of the `ddp-doctor` under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");

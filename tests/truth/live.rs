@@ -1,5 +1,7 @@
 //! Live runs: a program under `ddp-doctor run`.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,22 +38,9 @@ impl Run {
 pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     let truth = &case.truth;
     let scratch = scratch(case);
-    let mut command = command(case)?;
-    without_own_variables(&mut command);
+    let mut command = prepared(case)?;
     command.current_dir(scratch.path());
-    command.args(["run", "--run-dir", "run", "--report", "report.json"]);
-    // A job that ends by itself gets the time to do so.
-    let kill_after = if truth.hang { "1" } else { "60" };
-    let kill_after = truth.kill_after.as_deref().unwrap_or(kill_after);
-    command.args(["--on-hang", "kill", "--kill-after", kill_after]);
-    if case.program.is_python() {
-        python(case, &mut command)?;
-    } else {
-        compiled(case, &mut command)?;
-    }
-    command.envs(&truth.environment);
     command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
-    command.env("OMP_NUM_THREADS", "1");
     let digests = std::env::var_os("DDP_DOCTOR_TEST_DIGESTS").is_some();
     if digests {
         command.env("DDP_DOCTOR_DIGEST_ABOVE", "0");
@@ -76,9 +65,64 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         let ours: Vec<&str> = stderr.filter(is_ours).collect();
         assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
     }
+    if case.program.family == "engines" && case.variant == Variant::Healthy {
+        has_same_results(case, &finished.stdout)?;
+    }
     let text = finished.stderr;
     let outcome = Outcome { report, status: finished.status, text, added_lines: 0 };
     Ok(Run { outcome, scratch })
+}
+
+/// The command that runs a case under `ddp-doctor run`.
+fn prepared(case: &Case) -> Result<Command, Unable> {
+    let truth = &case.truth;
+    let mut command = command(case)?;
+    without_own_variables(&mut command);
+    command.args(["run", "--run-dir", "run", "--report", "report.json"]);
+    // A job that ends by itself gets the time to do so.
+    let kill_after = if truth.hang { "1" } else { "60" };
+    let kill_after = truth.kill_after.as_deref().unwrap_or(kill_after);
+    command.args(["--on-hang", "kill", "--kill-after", kill_after]);
+    if case.program.is_python() {
+        python(case, &mut command)?;
+    } else {
+        compiled(case, &mut command)?;
+    }
+    command.envs(&truth.environment);
+    command.env("OMP_NUM_THREADS", "1");
+    Ok(command)
+}
+
+/// Fails unless a healthy engine prints the same results without `ddp-doctor`.
+fn has_same_results(case: &Case, with: &str) -> Result<(), Unable> {
+    let watched = prepared(case)?;
+    let arguments: Vec<&OsStr> = watched.get_args().collect();
+    let position = |text: &str| arguments.iter().position(|it| *it == text);
+    let launch: Vec<&OsStr> = match position("--") {
+        Some(separator) => arguments[separator + 1..].to_vec(),
+        None => {
+            let options = &arguments[position("--nproc-per-node").unwrap()..];
+            [OsStr::new("torchrun")].into_iter().chain(options.iter().copied()).collect()
+        }
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let mut alone = Command::new("env");
+    alone.args(launch).current_dir(scratch.path());
+    for (name, value) in watched.get_envs() {
+        match value {
+            Some(value) => alone.env(name, value),
+            None => alone.env_remove(name),
+        };
+    }
+    let finished = run_to_end(alone);
+    let results = |output: &str| {
+        let lines =
+            output.lines().filter_map(|line| Some(line.split_once("RESULT ")?.1.to_owned()));
+        lines.collect::<BTreeSet<String>>()
+    };
+    assert!(!results(with).is_empty(), "{case}: no result\n{with}");
+    assert_eq!(results(with), results(&finished.stdout), "{case}\n{finished}");
+    Ok(())
 }
 
 /// The directory of a run, which is kept if `DDP_DOCTOR_TEST_KEEP` names a folder for it.
