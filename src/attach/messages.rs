@@ -46,6 +46,8 @@ pub struct Evidence<'a> {
     pub ended: &'a [RankProcess],
     /// The communicators of its ranks, as NCCL counts their calls.
     pub answer: Option<&'a Answer>,
+    /// The state of the GPUs of this host.
+    pub gpus: &'a [v1::GpuSample],
     /// Facts about its ranks, in their order; empty: none.
     pub facts: &'a [Facts],
     /// Duration of a wait that is reported, if it can be measured.
@@ -142,6 +144,7 @@ impl Evidence<'_> {
             let sent_unix_ns = look.iter().map(|it| it.unix_ns).max().unwrap_or_default();
             if index == 0 {
                 kinds.push(Kind::Hello(self.hello(sent_unix_ns)));
+                kinds.extend(self.gpus.iter().cloned().map(Kind::GpuSample));
                 kinds.extend(self.absent(&seen, sent_unix_ns));
                 let groups = groups(&seen);
                 let longest_join = longest_join(&seen);
@@ -330,7 +333,18 @@ impl Evidence<'_> {
             let waited = known.map_or(last.saturating_sub(first), |it| it.as_nanos() as u64);
             let thread = it.stacks.last().and_then(|stacks| stacks.threads.first());
             let frames = thread.map(|thread| &thread.python[..]).unwrap_or_default();
-            out.extend(records.call(call, group_of(call, groups), frames, waited));
+            let mut issued = records.call(call, group_of(call, groups), frames, waited);
+            if let (Some(Kind::Record(record)), Some(group)) = (issued.last_mut(), &call.group)
+                && call.op == Op::NewGroup
+            {
+                record.creation = Some(Box::new(v1::GroupCreation {
+                    name: group.name.clone(),
+                    backend: it.backend_name().into(),
+                    members: group.members.clone(),
+                    ..v1::GroupCreation::default()
+                }));
+            }
+            out.extend(issued);
         }
     }
 }
@@ -486,8 +500,9 @@ impl Records {
 fn groups(seen: &[Seen<'_>]) -> Vec<v1::CallGroup> {
     let mut groups: Vec<v1::CallGroup> = Vec::new();
     for it in seen {
-        if let Position::Inside(StackCall { group: Some(group), .. }) = &it.position
+        if let Position::Inside(StackCall { group: Some(group), op, .. }) = &it.position
             && group.name != WORLD
+            && *op != Op::NewGroup
             && !groups.iter().any(|known| is_same_group(known, group))
         {
             groups.push(v1::CallGroup { partner: None, ..group.clone() });

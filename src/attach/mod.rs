@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{ActivityKind, RankActivity, Report, Timestamp};
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::timing::TimeScale;
@@ -82,10 +82,18 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// One line for each group of ranks that do the same: "ranks 0 and 2: in all_reduce at train.py:9 for 4.1 s".
+    /// One line for each group of ranks that do the same: "ranks 0 and 2: in all_reduce at train.py:9 for 4.1 s", and as
+    /// `report` has it for those that are idle.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let texts = self.whereabouts.iter().map(|it| (it.rank, it.to_string()));
+    pub fn lines(&self, report: Option<&Report>) -> Vec<String> {
+        let idle = |rank: u32| idle(report?).find(|(it, _)| *it == rank);
+        let texts = self.whereabouts.iter().map(|it| match idle(it.rank) {
+            Some((rank, activity)) => {
+                let at = words::at(activity.place.as_ref());
+                (rank, format!("{}, {}{at}", activity.kind, activity.text))
+            }
+            None => (it.rank, it.to_string()),
+        });
         let mut groups: Vec<(String, Vec<u32>)> = Vec::new();
         for (rank, text) in texts {
             match groups.iter_mut().find(|(other, _)| *other == text) {
@@ -187,6 +195,12 @@ impl Attached {
     pub fn moves(&self) -> bool {
         self.whereabouts.iter().any(|it| it.position == Position::Moves)
     }
+}
+
+/// Ranks that wait for a request, which they then pass on to others.
+pub fn idle(report: &Report) -> impl Iterator<Item = (u32, &RankActivity)> {
+    let known = report.ranks.iter().filter_map(|it| Some((it.rank, it.activity.as_ref()?)));
+    known.filter(|(_, activity)| activity.kind == ActivityKind::Idle)
 }
 
 impl fmt::Display for Whereabouts {

@@ -123,6 +123,7 @@ fn diagnosed(ranks: &[Recorded], answer: Option<&Answer>) -> (Report, Vec<String
         job: &job,
         ended: &[],
         answer,
+        gpus: &[],
         facts: &[],
         min_wait: Duration::from_secs(20),
         looks: &looks,

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_proto::v1;
+
 use super::find::facts::{self, Facts};
 use super::find::{self, RankProcess, RankedJob};
 use super::messages::{self, Evidence};
@@ -16,7 +18,8 @@ use super::{Attached, Options};
 use crate::diagnosis::event::Stacks;
 use crate::diagnosis::input::backends::Backend;
 use crate::evidence::stacks::decode;
-use crate::host::proc;
+use crate::host::gpu::Gpus;
+use crate::host::{proc, sys};
 use crate::node::stack_reader::native::FunctionCache;
 
 /// Time between captures: some more than the engine needs between two that it compares.
@@ -24,6 +27,8 @@ const APART: Duration = Duration::from_millis(1600);
 /// Minimum duration of a wait that is a finding, if the kernel states how long threads have been asleep. Healthy
 /// jobs wait for slow storage or an evaluation on one rank.
 const MIN_WAIT: Duration = Duration::from_secs(20);
+/// Time limit for the driver of GPUs, which may never answer after a fault.
+const MAX_GPUS: Duration = Duration::from_secs(2);
 /// What the user should know about a job whose ranks nothing numbers.
 const BY_ORDER: &str = "nothing that can be read numbers the ranks of this job: they are numbered in the order in which \
                         their processes started";
@@ -77,10 +82,11 @@ impl Rounds {
         let has_gone =
             || !self.ended.is_empty() || self.job.is_local() && !self.job.elsewhere().is_empty();
         notes.extend(facts::note_on_kills(&facts).filter(|_| has_gone()));
+        let gpus = gpus();
         thread::sleep(scale.scale(APART).saturating_sub(at.elapsed()));
         let last = self.look();
         let looks = [first, last];
-        let read = self.attached(&looks, answer.as_ref(), facts, notes);
+        let read = self.attached(&looks, answer.as_ref(), &gpus, facts, notes);
         let [_, last] = looks;
         self.latest = Some((last, Instant::now()));
         Some(read)
@@ -117,6 +123,7 @@ impl Rounds {
         &self,
         looks: &[StackRound],
         answer: Option<&Answer>,
+        gpus: &[v1::GpuSample],
         facts: Vec<Facts>,
         notes: Vec<String>,
     ) -> Attached {
@@ -125,6 +132,7 @@ impl Rounds {
             job: &self.job,
             ended: &self.ended,
             answer,
+            gpus,
             facts: &facts,
             min_wait: scale.scale(MIN_WAIT),
             looks,
@@ -180,6 +188,15 @@ impl Rounds {
     }
 }
 
+/// The state of the GPUs of this host; empty: there are none, or their driver does not answer in time.
+fn gpus() -> Vec<v1::GpuSample> {
+    let read = || {
+        let gpus = Gpus::find().into_iter().flat_map(|it| it.read());
+        gpus.map(|(sample, _)| sample).collect()
+    };
+    sys::within(MAX_GPUS, read).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command};
@@ -211,7 +228,7 @@ mod tests {
         let [first, second] = [0, 1].map(|_| Command::new("sleep").arg("60").spawn().unwrap());
         let job = RankedJob {
             id: "test-of-rounds".into(),
-            user: crate::host::sys::user_id(),
+            user: sys::user_id(),
             ranks: vec![rank(&first, 0), rank(&second, 1)],
             by_order: false,
         };

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::report::{Confidence, Effect, Report};
+use ddp_doctor_proto::report::{Confidence, DeviceActivity, Effect, Report};
 use tempfile::TempDir;
 
 use super::live::{Job, plain};
 use crate::doubles::Doubles;
+use crate::nccl::gpus::nvml;
 use crate::support::process::{free_port, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
 
@@ -51,10 +52,15 @@ fn start(fault: &str, has_ras: bool) -> Option<(Job, TempDir)> {
 
 /// The report of `attach`, and what it prints.
 fn attach(job: &Job) -> (Report, String) {
+    attach_with(job, &[])
+}
+
+/// The same with these variables.
+fn attach_with(job: &Job, variables: &[(&str, &Path)]) -> (Report, String) {
     let file = job.directory.path().join("report.json");
     let mut command = program(job.directory.path());
     command.args(["attach", "--report"]).arg(&file).args(job.ranks());
-    command.env("DDP_DOCTOR_TIME_SCALE", TIME_SCALE);
+    command.env("DDP_DOCTOR_TIME_SCALE", TIME_SCALE).envs(variables.iter().copied());
     let finished = run_to_end(command);
     let report = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     (report, format!("{}{}", finished.stdout, finished.stderr))
@@ -110,5 +116,30 @@ fn slow_rank_is_not_accused() {
     for _ in 0..3 {
         let (report, text) = attach(&job);
         assert!(report.findings.iter().all(|it| it.effect == Effect::None), "{text}");
+    }
+}
+
+#[test]
+fn state_of_the_gpus_is_reported_by_rank() {
+    let Some((job, _packages)) = start("slow", true) else { return };
+    let Some(nvml) = nvml() else { return };
+    let gpus = job.directory.path().join("gpus");
+    let of_rank = |(index, pid): (usize, &String)| {
+        let (uuid, process) = (format!("GPU-of-{pid}"), format!("{pid} 1000"));
+        [("uuid", &*uuid), ("process", &process), ("busy", "100"), ("memory-busy", "40")]
+            .into_iter()
+            .chain([("power", "600000"), ("power-limit", "700000")])
+            .map(|(name, value)| format!("{index} {name} {value}\n"))
+            .collect::<String>()
+    };
+    let lines: Vec<String> = job.ranks().iter().enumerate().map(of_rank).collect();
+    fs::write(&gpus, lines.concat()).unwrap();
+    let (report, text) =
+        attach_with(&job, &[("DDP_DOCTOR_NVML_LIBRARY", nvml), ("NVML_DOUBLE", &gpus)]);
+    assert_eq!(report.ranks.len(), 3, "{text}");
+    for rank in &report.ranks {
+        let device = rank.device.as_ref().unwrap_or_else(|| panic!("{rank:?}: {text}"));
+        assert_eq!(device.uuid, format!("GPU-of-{}", rank.pid), "{text}");
+        assert_eq!(device.activity, DeviceActivity::Computing, "{text}");
     }
 }

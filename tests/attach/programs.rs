@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ddp_doctor_proto::report::{Confidence, Effect, Report, Verdict};
+use ddp_doctor_proto::report::{ActivityKind, Confidence, Effect, Report, Verdict};
 use serde::Deserialize;
 
 /// What `attach` must find.
@@ -16,6 +16,9 @@ pub(super) struct Truth {
     /// Whether nothing is wrong.
     #[serde(default)]
     healthy: bool,
+    /// Ranks of a healthy job that wait for a request, at their marked lines.
+    #[serde(default)]
+    idle: Vec<u32>,
     /// Codes that fit the fault; the leading finding has one of them.
     #[serde(default)]
     codes: Vec<String>,
@@ -113,6 +116,16 @@ impl Program {
         if self.is_healthy() {
             expect(leading.is_none(), format!("a healthy job is accused: {leading:?}"));
             expect(report.verdict == Verdict::Healthy, format!("verdict {}", report.verdict));
+            for rank in &self.truth.idle {
+                let of_rank = report.ranks.iter().find(|it| it.rank == *rank);
+                let activity = of_rank.and_then(|it| it.activity.as_ref());
+                let line = activity.filter(|it| it.kind == ActivityKind::Idle);
+                let line = line.and_then(|it| Some(it.place.as_ref()?.line));
+                expect(
+                    line.is_some_and(|it| self.lines[rank].contains(&it)),
+                    format!("rank {rank} is not idle at its line: {activity:?}"),
+                );
+            }
             return faults;
         }
         let Some(leading) = leading else {

@@ -34,7 +34,7 @@ const GPUS: &str = "\
 ";
 
 /// The double.
-fn nvml() -> Option<&'static Path> {
+pub(crate) fn nvml() -> Option<&'static Path> {
     static NVML: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/doubles/nvml/nvml.c");

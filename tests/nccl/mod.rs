@@ -12,7 +12,7 @@
 
 mod bystanders;
 mod comm_memory;
-mod gpus;
+pub(crate) mod gpus;
 mod layers;
 mod profiler;
 mod real;

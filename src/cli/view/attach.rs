@@ -314,9 +314,10 @@ fn print_whereabouts(attached: &Attached, found: &Analysis, is_one_of: bool) -> 
     let is_known = found.reports.iter().any(is_blocked);
     if !is_known || !attached.dumps.is_empty() {
         let is_healthy = found.reports.iter().all(|it| it.verdict == Verdict::Healthy);
-        let title = if is_healthy { verdict(attached) } else { "by their stacks:" };
+        let report = found.reports.first();
+        let title = if is_healthy { verdict(attached, report) } else { "by their stacks:" };
         writeln!(out, "\n{title}")?;
-        for line in attached.lines() {
+        for line in attached.lines(report) {
             writeln!(out, "    {}", plain(&line))?;
         }
     }
@@ -350,8 +351,14 @@ fn owner(job: &RankedJob) -> String {
 }
 
 /// What is said of a job in which nothing blocks.
-pub(super) fn verdict(attached: &Attached) -> &'static str {
-    if attached.moves() { "not hanging: ranks move" } else { "no wait is long enough to be a hang" }
+pub(super) fn verdict(attached: &Attached, report: Option<&Report>) -> &'static str {
+    if report.is_some_and(|it| attach::idle(it).next().is_some()) {
+        "not hanging: idle between requests"
+    } else if attached.moves() {
+        "not hanging: ranks move"
+    } else {
+        "no wait is long enough to be a hang"
+    }
 }
 
 /// Whether a launcher has started this process as one of several on this host (`srun`, `mpirun`): the first one reads

@@ -217,8 +217,9 @@ impl Screen {
         let until = Instant::now() + self.scale.scale(EVERY).min(Duration::from_secs(1));
         let is_interrupted = self.wait(messages, until);
         if !self.is_blocked() {
-            self.live.announce(verdict(first));
-            first.lines().iter().for_each(|line| self.live.announce(line));
+            let report = self.live.report();
+            self.live.announce(verdict(first, Some(&report)));
+            first.lines(Some(&report)).iter().for_each(|line| self.live.announce(line));
         }
         is_interrupted
     }

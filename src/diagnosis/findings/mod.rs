@@ -148,6 +148,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD202, Precedence::Exception, Always, Any(process_end::unplaced_failure::exceptions)),
     row(&catalogue::DD203, Precedence::Stopped, Always, Any(process_end::rank_stopped::detect)),
     row(&catalogue::DD204, Precedence::Time, Always, Stalls(hang::stuck_outside::draft)),
+    row(&catalogue::DD204, Precedence::Time, Always, Job(hang::only_outside::detect)),
     row(&catalogue::DD205, Precedence::Wire, Always, Any(process_end::stuck_in_teardown::detect)),
     row(&catalogue::DD206, Precedence::Time, Always, Stalls(hang::long_phase::draft)),
     row(&catalogue::DD301, Precedence::Creation, Always, Worlds(startup::rendezvous_incomplete::draft)),

@@ -163,6 +163,12 @@ impl Live {
         self.assembler.findings()
     }
 
+    /// The report as of the last update.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.assembler.report()
+    }
+
     /// Prints new findings, those with other root cause ranks or another effect, and withdrawals.
     pub fn print(&mut self) {
         self.settling = None;

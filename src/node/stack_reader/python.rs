@@ -154,11 +154,16 @@ impl Interpreter {
                             (true, true) => Some(Gap::Deeper),
                             (true, false) => None,
                         };
+                        let mut has_group = false;
                         for frame in chain {
                             match codes.place(frame) {
                                 Ok(place) => {
-                                    if thread.group.is_none() && place.file.ends_with(CALLS) {
-                                        thread.group = self.group_of(&mut pages, frame).ok();
+                                    if !has_group && place.file.ends_with(CALLS) {
+                                        let function = &place.function;
+                                        thread.group =
+                                            self.group_of(&mut pages, frame, function).ok();
+                                        has_group =
+                                            thread.group.is_some() || function == values::MAKER;
                                     }
                                     thread.frames.push(place);
                                 }
@@ -248,14 +253,20 @@ impl Interpreter {
         Ok((last, false))
     }
 
-    /// The group of the call of a frame of [`CALLS`].
+    /// The group of the call of a frame of [`CALLS`], or the one that its function creates.
     fn group_of<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
         frame: RawFrame,
+        function: &str,
     ) -> Result<CallGroup, Fault> {
         let mut objects = self.objects(pages);
         let locals = self.locals(&mut objects, frame)?;
+        match function {
+            values::MAKER => return values::created_group(&mut objects, &locals),
+            values::INNER_MAKER => return Err(Fault::Invalid("the group of a call")),
+            _ => {}
+        }
         let globals = objects.pages.u64(at(frame.address, self.layout.globals)?)?;
         values::group_of_call(&mut objects, &locals, globals)
     }

@@ -544,3 +544,45 @@ fn holder_of_a_mutex_is_named() {
         assert!(named.ends_with(", which is in holds_it() at <string>:9"), "{named:?}");
     }
 }
+
+const MAKER: &str = r#"
+import threading
+LOCK = threading.Lock()
+LOCK.acquire()
+_pg_names, _pg_group_ranks = {"all": "0"}, {"all": {0: 0, 1: 1}}
+source = """
+def _new_process_group_helper(global_ranks_in_group, group_name):
+    LOCK.acquire()
+    pg = None
+
+def _new_group_with_tag(ranks):
+    group_name = "7"
+    _new_process_group_helper(ranks, group_name)
+
+def new_subgroups(group):
+    _new_group_with_tag(RANKS)
+"""
+exec(compile(source, "/v/torch/distributed/distributed_c10d.py", "exec"))
+print('ready', flush=True)
+new_subgroups(None)
+"#;
+
+#[test]
+fn group_that_a_call_creates_is_read_from_its_frame() {
+    for python in interpreters() {
+        let group = |ranks: &str| {
+            let program = Program::start(&python, &format!("RANKS = {ranks}\n{MAKER}"));
+            let waits = |it: &v1::Stacks| {
+                let main = it.threads.first().map(words).unwrap_or_default();
+                main.starts_with("_new_process_group_helper:3 ")
+            };
+            eventually(&program, waits).threads.swap_remove(0).group
+        };
+        let found = group("[2, 0, 300]").unwrap();
+        assert_eq!((&*found.name, &found.members[..]), ("7", &[2, 0, 300][..]), "{python:?}");
+        // Neither the group of all ranks nor that of the caller is created.
+        for unknown in ["None", "[]", "['a']", "(1, 2)"] {
+            assert_eq!(group(unknown), None, "{python:?}: {unknown}");
+        }
+    }
+}

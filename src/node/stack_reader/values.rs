@@ -11,7 +11,7 @@ use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
 
 /// Maximum number of entries of a dictionary that are read.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Maximum number of elements of a tuple that are read.
+/// Maximum number of elements of a tuple or a list that are read.
 const MAX_ELEMENTS: u64 = 4096;
 /// Maximum length of a name, in characters.
 const MAX_TEXT: u64 = 4096;
@@ -79,6 +79,24 @@ impl<M: Memory> Objects<'_, '_, M> {
         }
         // From 3.14 on its hash precedes the elements.
         let start = at(address, if self.version >= (3, 14) { 32 } else { 24 })?;
+        (0..length).map(|index| Ok(self.pages.u64(at(start, 8 * index)?)? & !FLAGS)).collect()
+    }
+
+    /// The elements of a `list`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or is something else.
+    pub fn list(&mut self, address: u64) -> Result<Vec<u64>, Fault> {
+        let invalid = Fault::Invalid("a list");
+        if address == 0 || !self.reads_type(address, b"list\0") {
+            return Err(invalid);
+        }
+        let length = self.pages.u64(at(address, 16)?)?;
+        if length > MAX_ELEMENTS {
+            return Err(invalid);
+        }
+        let start = self.pages.u64(at(address, 24)?)?;
         (0..length).map(|index| Ok(self.pages.u64(at(start, 8 * index)?)? & !FLAGS)).collect()
     }
 
@@ -205,6 +223,30 @@ const GROUPS: [&str; 2] = ["group", "pg"];
 const GLOBAL_PARTNERS: [&str; 2] = ["src", "dst"];
 /// Names of arguments with such a rank within the group.
 const GROUP_PARTNERS: [&str; 2] = ["group_src", "group_dst"];
+
+/// The function of `distributed_c10d.py` that knows the name and the ranks of the group that it creates.
+pub const MAKER: &str = "_new_group_with_tag";
+/// A function that it calls, whose group is not complete.
+pub const INNER_MAKER: &str = "_new_process_group_helper";
+
+/// The group that a frame of [`MAKER`] with these local variables creates.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn created_group<M: Memory>(
+    objects: &mut Objects<'_, '_, M>,
+    locals: &BTreeMap<String, u64>,
+) -> Result<CallGroup, Fault> {
+    let none = Fault::Invalid("the group that a call creates");
+    let variable = |name: &str| locals.get(name).copied().filter(|&it| it != 0).ok_or(none);
+    let name = objects.text(variable("group_name")?)?;
+    let ranks = objects.list(variable("ranks")?)?.into_iter();
+    let members: Option<Vec<u32>> =
+        ranks.map(|it| objects.integer(it).and_then(|it| u32::try_from(it).ok())).collect();
+    let members = members.filter(|it| !it.is_empty()).ok_or(none)?;
+    Ok(CallGroup { name, members, partner: None })
+}
 
 /// The group of a frame of `distributed_c10d.py` with these local variables and globals.
 ///

@@ -2,6 +2,7 @@
 //!
 //! Stacks do not show every wait of one rank for another: such a job may hang, and does not count as healthy.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::process_end::death::ended as ended_by;
 use crate::input::event::Stacks;
-use crate::situation::Situation;
+use crate::situation::{OriginKind, Situation};
 use crate::stacks;
 use crate::words::{self, Ranks};
 
@@ -56,11 +57,12 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         is_inside: false,
     });
     let seen: Vec<Seen<'_>> = joined.chain(started).collect();
+    let idle = idle_ranks(situation);
     let limit = situation.config.stall_after;
     let nothing_moves = !seen.iter().any(Seen::moves);
     let still: Vec<(&Seen<'_>, Duration)> = seen
         .iter()
-        .filter(|it| it.is_inside || nothing_moves)
+        .filter(|it| (it.is_inside || nothing_moves) && !idle.contains(&it.rank))
         .filter_map(|it| Some((it, it.asleep(limit).filter(|&it| it >= limit)?)))
         .collect();
     let least = still.iter().map(|(_, asleep)| *asleep).min()?;
@@ -97,4 +99,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     draft.blame(ranks, Confidence::Suspected);
     draft.confidence = Confidence::Supported;
     Some(draft)
+}
+
+/// Ranks that wait for a request, and those that wait for them to pass it on: nothing is wrong with these.
+fn idle_ranks(situation: &Situation<'_>) -> BTreeSet<u32> {
+    let idle = situation.stalls.iter().filter(|it| it.origin.why == OriginKind::Idle);
+    idle.flat_map(|it| it.waiting.iter().chain(&it.origin.ranks)).copied().collect()
 }

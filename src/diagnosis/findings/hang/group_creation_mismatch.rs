@@ -396,10 +396,16 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
         let at_its = Ranks(&ranks).with("is at its", "are at their");
         Some(format!("{at_its} {}", nth(process.groups_made)))
     };
-    let here = made(group.members.keys().copied().collect())?;
-    let there = made(twin.members.keys().copied().collect())?;
+    let numbers = if situation.config.provenance.is_attached() {
+        // Stacks do not show how many groups a rank has created.
+        String::new()
+    } else {
+        let here = made(group.members.keys().copied().collect())?;
+        let there = made(twin.members.keys().copied().collect())?;
+        format!(": {here} group, {there}")
+    };
     Some(format!(
-        "Others create a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
+        "Others create a group of the same ranks under another name ({:?}, not {:?}){numbers}. \
          A group that only some ranks take part in creating shifts the names of all later ones, also \
          with use_local_synchronization=True.",
         twin.info.key.name, group.info.key.name,

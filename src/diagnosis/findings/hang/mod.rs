@@ -6,6 +6,7 @@ pub(crate) mod group_order_deadlock;
 pub(crate) mod long_phase;
 pub(crate) mod missing_rank;
 pub(crate) mod omitted_call;
+pub(crate) mod only_outside;
 pub(crate) mod p2p_deadlock;
 pub(crate) mod p2p_unmatched;
 pub(crate) mod rank_conditional_call;

@@ -8,3 +8,4 @@ pub(crate) mod lower_layer;
 pub(crate) mod message;
 pub(crate) mod termination;
 pub(crate) mod timeout;
+pub(crate) mod unexplained;

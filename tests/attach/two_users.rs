@@ -1,0 +1,126 @@
+//! `attach --all` of root beside the jobs of two users, and of one of these users.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::security::other_users::{OtherUser, text};
+
+const USERS: [u32; 2] = [65533, 65534];
+
+/// Stands in for PyTorch, whose environment other users may not enter: a call that waits in a group, and a library
+/// with a thread of Gloo's name.
+const TORCH: &str = r#"
+import _thread
+
+_world = object()
+_pg_names = {_world: "0"}
+_pg_group_ranks = {_world: {0: 0, 1: 1}}
+
+
+def all_reduce(tensor, group=None):
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    lock.acquire()
+"#;
+const LIBRARY: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <unistd.h>
+static void *wait_for_work(void *nothing)
+{
+    pthread_setname_np(pthread_self(), "pt_gloo_runloop");
+    pause();
+    return nothing;
+}
+__attribute__((constructor)) static void start(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_work, NULL);
+}
+"#;
+/// Rank 1 sleeps in line 7 while rank 0 waits for it in line 8.
+const PROGRAM: &str = r#"import ctypes, os, pathlib, time
+import torch.distributed.distributed_c10d as dist
+
+ctypes.CDLL("./libtorch_cpu.so")
+pathlib.Path(f"ready-{os.getuid()}-{os.environ['RANK']}").touch()
+if os.environ["RANK"] == "1":
+    time.sleep(3600)
+dist.all_reduce(None)
+"#;
+/// Runs `attach` beside a job of each user, in a process namespace of their own, so that it finds no other jobs. Both
+/// jobs have one id. A wait is reported after 2 s.
+const COMMANDS: &str = r#"
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=3775 PYTHONDONTWRITEBYTECODE=1
+as() { user=$1; shift; setpriv --reuid=$user --regid=$user --clear-groups "$@"; }
+for user in 65533 65534; do
+    for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank as $user /usr/bin/python3 train.py & done
+done
+for i in $(seq 600); do [ "$(ls ready-* 2> /dev/null | wc -l)" = 4 ] && break; sleep 0.1; done
+sleep 3
+for user in 65533 65534 0; do
+    kept=; [ $user != 0 ] || kept="--run-dir kept"
+    for i in $(seq 20); do
+        status=0; as $user "$0" attach --all --time-scale 0.1 $kept > said-$user 2>&1 || status=$?
+        [ $status != 1 ] || break
+        sleep 1
+    done
+    echo "== $user, status $status"; cat said-$user
+done
+kill -KILL $(jobs -p)
+"#;
+
+fn write_program(folder: &Path) {
+    let package = folder.join("torch/distributed");
+    fs::create_dir_all(&package).unwrap();
+    for empty in ["torch/__init__.py", "torch/distributed/__init__.py"] {
+        fs::write(folder.join(empty), "").unwrap();
+    }
+    fs::write(package.join("distributed_c10d.py"), TORCH).unwrap();
+    fs::write(folder.join("train.py"), PROGRAM).unwrap();
+    fs::write(folder.join("thread.c"), LIBRARY).unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-o", "libtorch_cpu.so", "thread.c", "-lpthread"])
+        .current_dir(folder)
+        .status();
+    assert!(compiled.unwrap().success());
+}
+
+#[test]
+fn all_jobs_are_those_of_all_users_for_root_and_the_own_one_for_a_user() {
+    let Some(other) = OtherUser::new() else { return };
+    let folder = other.path();
+    write_program(folder);
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", COMMANDS])
+        .arg(folder.join("ddp-doctor"))
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let finding = "rank 1 is stuck outside any collective: it sleeps at train.py:7; rank 0 waits for it in all_reduce";
+    let of = |user: u32| {
+        let (_, rest) = said.split_once(&format!("== {user}, ")).unwrap();
+        rest.split("== ").next().unwrap()
+    };
+    let counts = |user: u32| {
+        let said = of(user);
+        (said.starts_with("status 1\n"), said.matches(finding).count())
+    };
+    assert_eq!(counts(0), (true, 2), "{said}");
+    for user in USERS {
+        assert!(of(0).contains(&format!("job job-3775 of user {user}")), "{said}");
+        let kept = folder.join(format!("kept/job-3775-of-user-{user}/report.json"));
+        assert!(kept.exists(), "{}: {said}", kept.display());
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    for (user, other) in [(USERS[0], USERS[1]), (USERS[1], USERS[0])] {
+        assert!(!of(user).contains(&other.to_string()), "{said}");
+        // Otherwise only root may read them.
+        if ["", "0"].contains(&scope.trim()) {
+            assert_eq!(counts(user), (true, 1), "{said}");
+        }
+    }
+}
