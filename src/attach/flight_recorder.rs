@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use ddp_doctor_proto::report::Timestamp;
+
 use super::find::RankProcess;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::files;
@@ -36,6 +38,8 @@ pub struct Dump {
     pub rank: u32,
     /// The contents of its file.
     pub contents: Vec<u8>,
+    /// When it was read.
+    pub at: Timestamp,
 }
 
 /// A rank whose dump is awaited.
@@ -74,7 +78,7 @@ pub fn request(ranks: &[RankProcess]) -> (Vec<Dump>, Vec<String>) {
         thread::sleep(POLL);
         awaited.retain_mut(|it| match it.take() {
             Some(contents) => {
-                dumps.push(Dump { rank: it.rank, contents });
+                dumps.push(Dump { rank: it.rank, contents, at: Timestamp::now() });
                 false
             }
             None => true,

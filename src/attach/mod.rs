@@ -54,6 +54,8 @@ use position::Position;
 
 /// Name of a journal that is being written.
 const UNFINISHED: &str = "journal.new";
+/// Maximum number of bytes of a dump in one message.
+const MAX_PART: usize = 4 << 20;
 
 /// How a job is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -183,6 +185,25 @@ impl Attached {
             && ranks.any(|it| it.environment.get(flight_recorder::PIPE).is_some())
     }
 
+    /// The messages with the evidence, and with the dumps in parts that a coordinator accepts.
+    #[must_use]
+    pub fn round(&self) -> Vec<v1::Report> {
+        let parts = self.dumps.iter().flat_map(|dump| {
+            let part = |contents: &[u8]| v1::FlightRecorderDump {
+                rank: dump.rank,
+                unix_ns: dump.at.0,
+                contents: contents.to_vec(),
+            };
+            dump.contents.chunks(MAX_PART).map(part)
+        });
+        let reports = parts.map(|part| v1::Report {
+            sent_unix_ns: part.unix_ns,
+            events: vec![v1::Event { kind: Some(v1::event::Kind::FlightRecorderDump(part)) }],
+            ..v1::Report::default()
+        });
+        self.reports.iter().cloned().chain(reports).collect()
+    }
+
     /// Requests what PyTorch's Flight Recorder recorded of the ranks. Returns what the user should know.
     pub fn request_dumps(&mut self) -> Vec<String> {
         let (dumps, notes) = flight_recorder::request(&self.job.ranks);
@@ -254,7 +275,7 @@ pub fn write(attached: &Attached, directory: &Dir) -> anyhow::Result<()> {
         journal.append(report)?;
     }
     directory.rename(UNFINISHED.as_ref(), directory, journal::FIRST.as_ref())?;
-    for Dump { rank, contents } in &attached.dumps {
+    for Dump { rank, contents, .. } in &attached.dumps {
         directory.replace(format!("{}{rank}", names::DUMP).as_ref(), contents)?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::v1;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,6 +34,8 @@ pub(super) struct Gathering {
     by_attachment: BTreeMap<u64, usize>,
     publisher: watch::Sender<Arc<Published>>,
     engine: Option<Engine>,
+    /// Its report, with what dumps add.
+    report: Option<Report>,
 }
 
 /// A process of a rank: boot id of its host, pid, start time and rank. In containers on one host, two ranks can have
@@ -45,9 +47,12 @@ struct Node {
     requests: mpsc::Sender<v1::Request>,
     /// Its latest round.
     round: Vec<v1::Report>,
-    /// The round that it is sending.
+    /// The dumps of Flight Recorders that belong to it.
+    dumps: Vec<v1::FlightRecorderDump>,
+    /// The round that it is sending, and its dumps.
     next: Vec<v1::Report>,
-    /// Size of both, as encoded.
+    next_dumps: Vec<v1::FlightRecorderDump>,
+    /// Size of all of them, as encoded.
     bytes: usize,
     is_attached: bool,
     ended: bool,
@@ -58,7 +63,9 @@ impl Node {
         Self {
             requests,
             round: Vec::new(),
+            dumps: Vec::new(),
             next: Vec::new(),
+            next_dumps: Vec::new(),
             bytes: 0,
             is_attached: true,
             ended: false,
@@ -66,9 +73,33 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Adds a part of the round that it is sending.
+    fn take(&mut self, mut report: v1::Report) {
+        report.events.retain_mut(|event| {
+            match event.kind.take_if(|it| matches!(it, Kind::FlightRecorderDump(_))) {
+                Some(Kind::FlightRecorderDump(dump)) => {
+                    self.next_dumps.push(dump);
+                    false
+                }
+                _ => true,
+            }
+        });
+        if !report.events.is_empty() {
+            self.next.push(report);
+        }
+    }
+}
+
 impl Gathering {
     pub(super) const fn new(publisher: watch::Sender<Arc<Published>>) -> Self {
-        Self { nodes: Vec::new(), by_attachment: BTreeMap::new(), publisher, engine: None }
+        Self {
+            nodes: Vec::new(),
+            by_attachment: BTreeMap::new(),
+            publisher,
+            engine: None,
+            report: None,
+        }
     }
 
     /// Runs until every node has ended, or the job is abandoned.
@@ -116,9 +147,9 @@ impl Gathering {
             }
             Input::Dump { answer } => self.dump(answer),
             Input::Summarize { answer } => {
-                if let Some(engine) = &self.engine {
+                if let Some(report) = &self.report {
                     // Fails if the requester is gone.
-                    drop(answer.send(Summary::new(&engine.report())));
+                    drop(answer.send(Summary::new(report)));
                 }
             }
             Input::Refresh { done } => {
@@ -143,11 +174,12 @@ impl Gathering {
         }
         if has(|kind| matches!(kind, Kind::Hello(_))) {
             node.next.clear();
+            node.next_dumps.clear();
         }
         if !report.events.is_empty() {
             if total + report.encoded_len() <= MAX_ROUNDS {
                 node.bytes += report.encoded_len();
-                node.next.push(report);
+                node.take(report);
             }
             return;
         }
@@ -155,12 +187,33 @@ impl Gathering {
             return;
         }
         node.round = std::mem::take(&mut node.next);
-        node.bytes = node.round.iter().map(Message::encoded_len).sum();
+        node.dumps = std::mem::take(&mut node.next_dumps);
+        let of_dumps: usize = node.dumps.iter().map(Message::encoded_len).sum();
+        node.bytes = node.round.iter().map(Message::encoded_len).sum::<usize>() + of_dumps;
         self.replace_by(index);
         let rounds: Vec<&[v1::Report]> =
             self.nodes.iter().map(|it| &it.round[..]).filter(|it| !it.is_empty()).collect();
-        self.engine = Some(postmortem::engine_of_rounds(&rounds));
+        let engine = postmortem::engine_of_rounds(&rounds);
+        let mut report = engine.report();
+        postmortem::add_contents(&mut report, self.dumps());
+        (self.engine, self.report) = (Some(engine), Some(report));
         self.publish(false);
+    }
+
+    /// The dumps of all nodes: rank, contents, and when they were read.
+    fn dumps(&self) -> Vec<(u32, Vec<u8>, Timestamp)> {
+        let nodes = self.nodes.iter().filter(|it| !it.round.is_empty());
+        let parts = nodes.flat_map(|it| &it.dumps);
+        let mut dumps: Vec<(u32, Vec<u8>, Timestamp)> = Vec::new();
+        for part in parts {
+            match dumps.last_mut() {
+                Some((rank, contents, at)) if (*rank, at.0) == (part.rank, part.unix_ns) => {
+                    contents.extend(&part.contents);
+                }
+                _ => dumps.push((part.rank, part.contents.clone(), Timestamp(part.unix_ns))),
+            }
+        }
+        dumps
     }
 
     /// Drops the rounds of other nodes that contain a process of this node's round: several tasks of a launcher on one
@@ -170,6 +223,7 @@ impl Gathering {
         for (other, node) in self.nodes.iter_mut().enumerate() {
             if other != index && !own.is_disjoint(&processes(&node.round)) {
                 node.round.clear();
+                node.dumps.clear();
                 node.bytes = 0;
             }
         }
@@ -192,7 +246,7 @@ impl Gathering {
 
     fn publish(&self, ended: bool) {
         let at = Timestamp::now();
-        let report = self.engine.as_ref().map(Engine::report);
+        let report = self.report.clone();
         let detail = self.engine.as_ref().map(|it| Arc::new(Detail::new(it.model(), at)));
         self.publisher.send_replace(Arc::new(Published {
             report,
@@ -264,6 +318,31 @@ mod tests {
     fn task_that_reads_the_same_rank_replaces_the_round_of_another() {
         assert_eq!(kept([round(0, 5), round(0, 5)]), [1]);
         assert_eq!(kept([round(0, 5), round(0, 6)]), [0, 1]);
+    }
+
+    #[test]
+    fn dumps_are_joined_from_their_parts_and_replaced_with_their_round() {
+        let part = |rank, contents: &[u8]| {
+            let dump = v1::FlightRecorderDump { rank, unix_ns: 9, contents: contents.into() };
+            let events = vec![v1::Event { kind: Some(Kind::FlightRecorderDump(dump)) }];
+            v1::Report { events, ..v1::Report::default() }
+        };
+        let (publisher, _viewers) = watch::channel(Arc::default());
+        let mut gathering = Gathering::new(publisher);
+        let (requests, _node) = mpsc::channel(1);
+        gathering.nodes.push(Node::new(requests));
+        let parts = [part(0, b"ab"), part(0, b"cd"), part(1, b"e")];
+        let end = || [v1::Report::default()];
+        for report in round(0, 5).into_iter().chain(parts).chain(end()) {
+            gathering.receive(0, report);
+        }
+        let dumps = [(0, b"abcd".to_vec(), Timestamp(9)), (1, b"e".to_vec(), Timestamp(9))];
+        assert_eq!(gathering.dumps(), dumps);
+        assert_eq!(gathering.nodes[0].round.len(), 1);
+        for report in round(0, 5).into_iter().chain(end()) {
+            gathering.receive(0, report);
+        }
+        assert_eq!(gathering.dumps(), []);
     }
 
     #[test]

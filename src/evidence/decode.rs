@@ -313,7 +313,8 @@ impl Decoder {
                 let (id, process, _) = self.process(digest.process)?;
                 out.push(process.reached(id, &digest));
             }
-            Kind::CaughtUp(_) => {}
+            // The session of rounds reads dumps itself.
+            Kind::CaughtUp(_) | Kind::FlightRecorderDump(_) => {}
             Kind::Stacks(taken) => {
                 let (process, ..) = self.process(taken.process)?;
                 let mut stacks = stacks::decode(&taken);

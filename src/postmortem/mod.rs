@@ -35,6 +35,7 @@ mod timeline;
 pub use crate::ingest::{Progress, Remark};
 pub use play::engine_of_rounds;
 pub use record::{Recording, last_report, record};
+pub use requested_dumps::add_contents;
 
 /// Result of an analysis.
 #[derive(Debug, Default)]

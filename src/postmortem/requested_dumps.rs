@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ddp_doctor_proto::report::{Confidence, Effect, RankState, Report};
+use ddp_doctor_proto::report::{Confidence, Effect, RankState, Report, Timestamp};
 
+use super::play::Unobserved;
 use super::sources::Source;
+use crate::host::names;
+use crate::ingest::flight_recorder;
 
 /// Folders with the journals of one job to which `attach` attached; none for other evidence.
 pub(super) fn folders(source: &Source) -> BTreeSet<PathBuf> {
@@ -41,6 +44,20 @@ pub(super) fn add(report: &mut Report, dumps: Report) {
             rank.waiting_in = of_dump.waiting_in;
             rank.state = RankState::Waiting;
         }
+    }
+}
+
+/// Adds what dumps with these contents show, of ranks and written at these times, to the report on the stacks of all
+/// ranks.
+pub fn add_contents(
+    report: &mut Report,
+    dumps: impl IntoIterator<Item = (u32, Vec<u8>, Timestamp)>,
+) {
+    let named = |(rank, contents, at)| (format!("{}{rank}", names::DUMP).into(), contents, at);
+    let jobs = flight_recorder::read_contents(dumps.into_iter().map(named), &mut Vec::new());
+    for job in jobs.into_iter().filter(flight_recorder::DumpedJob::is_at_rest) {
+        let (_, dumped) = flight_recorder::diagnose(job, &mut Unobserved);
+        add(report, dumped);
     }
 }
 

@@ -919,7 +919,7 @@ pub struct Segment {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 51, 52, 53, 60, 61, 62"
+        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 26, 50, 51, 52, 53, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -957,6 +957,8 @@ pub mod event {
         MemorySample(super::MemorySample),
         #[prost(message, tag = "25")]
         RankStarted(super::RankStarted),
+        #[prost(message, tag = "26")]
+        FlightRecorderDump(super::FlightRecorderDump),
         #[prost(message, tag = "50")]
         SchedulingSample(super::SchedulingSample),
         #[prost(message, tag = "51")]
@@ -1087,6 +1089,17 @@ pub struct RankStarted {
     /// Its latest two stacks; their `process` has no meaning.
     #[prost(message, repeated, tag = "9")]
     pub looks: ::prost::alloc::vec::Vec<Stacks>,
+}
+/// What PyTorch's Flight Recorder wrote for a rank. Parts of one dump follow each other.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FlightRecorderDump {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Time it was read, in nanoseconds since the Unix epoch: the same in all its parts.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    #[prost(bytes = "vec", tag = "3")]
+    pub contents: ::prost::alloc::vec::Vec<u8>,
 }
 /// Defines the number of a call site. Sent again, with guards, once its source was read.
 #[derive(Clone, PartialEq, ::prost::Message)]

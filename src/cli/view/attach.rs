@@ -186,10 +186,6 @@ impl Attach {
         if shares {
             let (report, notices) = self.following(global).gather(&attached)?;
             print_lines(&notices, global);
-            if let Some(directory) = kept.as_ref().filter(|_| !attached.dumps.is_empty()) {
-                print_lines(&[dumps_left_out(directory)], global);
-            }
-            attached.dumps.clear();
             found.reports = vec![report];
         } else if let Some(directory) = kept.as_ref().filter(|_| !elsewhere.is_empty()) {
             print_lines(&[how_to_reach(&elsewhere, directory)], global);
@@ -384,15 +380,6 @@ fn how_to_reach(elsewhere: &[u32], directory: &Dir) -> String {
          `ddp-doctor analyze DIR…`",
         words::begin(Ranks(elsewhere)),
         words::number(elsewhere, "is", "are"),
-        directory.path().display()
-    )
-}
-
-/// What is printed if hosts share a report, and this one has requested dumps of Flight Recorders.
-fn dumps_left_out(directory: &Dir) -> String {
-    format!(
-        "the report on all hosts leaves out what the Flight Recorder recorded: copy the directories of all hosts ({} here) \
-         to one place, and run `ddp-doctor analyze DIR…`",
         directory.path().display()
     )
 }

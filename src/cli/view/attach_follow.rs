@@ -131,7 +131,7 @@ impl Follow<'_> {
         let mut notices = chosen.notices.clone();
         let (sender, messages) = channel();
         let connection = self.connect(chosen, &attached.job.id, &sender)?;
-        connection.send(attached.reports.clone());
+        connection.send(attached.round());
         let until = Instant::now() + MAX_GATHER;
         let mut assembler = Assembler::new(job(attached));
         let mut handle = |message: Message| match message {

@@ -49,7 +49,7 @@ impl Kept {
             Kind::Note(_) | Kind::GpuFault(_) | Kind::Interrupted(_) | Kind::JobEnded(_) => {
                 self.rare.push(kind.clone());
             }
-            Kind::Digest(_) | Kind::CaughtUp(_) => {}
+            Kind::Digest(_) | Kind::CaughtUp(_) | Kind::FlightRecorderDump(_) => {}
             Kind::ProcessJoined(it) => self.process(it.process).joined = Some(it.clone()),
             Kind::SiteDefined(it) => self.process(it.process).sites.define(it.id, it),
             Kind::GroupDefined(it) => self.process(it.process).groups.define(it.id, it),

@@ -12,7 +12,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::report::{Report, Timestamp};
 
 use crate::logs::Log;
 use crate::{Observer, Progress, Remark};
@@ -68,6 +68,14 @@ pub fn read(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -
     }
     evidence.jobs = dumped_jobs::assemble(contents, remarks);
     evidence
+}
+
+/// Groups dumps that are not in files into jobs: their names, their contents, and when they were written.
+pub fn read_contents(
+    dumps: impl IntoIterator<Item = (PathBuf, Vec<u8>, Timestamp)>,
+    remarks: &mut Vec<Remark>,
+) -> Vec<DumpedJob> {
+    dumped_jobs::assemble(vec![dump_files::of_contents(dumps)], remarks)
 }
 
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps

@@ -93,6 +93,19 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
     done.into_iter().map(|(_, contents)| contents).collect()
 }
 
+/// Dumps with these names, contents and times at which they were written.
+pub(super) fn of_contents(
+    dumps: impl IntoIterator<Item = (PathBuf, Vec<u8>, Timestamp)>,
+) -> Contents {
+    let room = Room::new(MAX_ENTRIES, MAX_ALL);
+    let bytes = &Bytes { of_file: Cell::new(0), of_all: &room };
+    let mut reader = Reader { contents: Contents::default(), room: &room, bytes };
+    for (path, contents, at) in dumps {
+        reader.add(path, contents, None, Some(at.0));
+    }
+    reader.contents
+}
+
 /// Reads the dumps of one file.
 fn read(path: &Path, room: &Room) -> Contents {
     let mut contents = Contents::default();

@@ -5,9 +5,8 @@
 //! `out_of_band_logs` then adds the logs of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -165,9 +164,9 @@ impl DumpedJob {
     /// always a little apart.
     pub fn is_at_rest(&self) -> bool {
         const REST: Duration = Duration::from_secs(10);
-        let written = |place: &PathBuf| fs::metadata(place).ok()?.modified().ok();
-        let last = UNIX_EPOCH + Duration::from_nanos(self.period().1);
-        self.places.iter().filter_map(written).max().is_some_and(|it| it >= last + REST)
+        let written = self.ranks.values().filter_map(|dump| dump.written).max();
+        let last = Timestamp(self.period().1).plus(REST);
+        written.is_some_and(|it| Timestamp(it) >= last)
     }
 
     /// Time of the first call.
