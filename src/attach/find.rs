@@ -9,19 +9,17 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ddp_doctor_proto::report::Exit;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::outside::{self, Question};
-use ddp_doctor_proto::report::Exit;
-
 use crate::diagnosis::model::MAX_WORLD;
 use crate::host::proc;
 use crate::host::proc::Stat;
 use crate::host::sys;
 use spawned::Stated;
 
-pub mod facts;
 pub mod spawned;
 
 /// Time limit for the processes of other users.
@@ -42,7 +40,7 @@ const LAUNCHERS: [[&str; 4]; 4] = [
 ];
 
 /// A rank on this host.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RankProcess {
     /// Process id.
     pub pid: u32,
@@ -291,7 +289,7 @@ fn numbers(environment: &Environment) -> Option<(Option<u32>, [&'static str; 4])
 }
 
 impl Candidate {
-    /// The rank with this number; `None`: not its environment numbers it.
+    /// The rank with this number; `None`: its environment does not number it.
     fn process(&self, number: Option<u32>) -> RankProcess {
         let environment = &self.environment;
         let numbers = numbers(environment).filter(|_| number.is_some());
@@ -393,9 +391,9 @@ mod tests {
             parent,
             rank: environment.number("RANK").unwrap(),
             world_size: environment.number("WORLD_SIZE"),
-            local_rank: None,
             local_world_size: environment.number("LOCAL_WORLD_SIZE"),
             environment,
+            ..RankProcess::default()
         }
     }
 

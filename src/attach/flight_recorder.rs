@@ -178,12 +178,9 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
         RankProcess {
             pid,
             start_ticks: Stat::read(pid).unwrap().start_ticks,
-            parent: 1,
-            rank: 0,
             world_size: Some(1),
-            local_rank: None,
-            local_world_size: None,
             environment: texts.iter().map(String::as_str).collect::<Environment>(),
+            ..RankProcess::default()
         }
     }
 

@@ -10,7 +10,7 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
 use v1::event::Kind;
 
 use super::counts::{self, Placed};
-use super::find::facts::Facts;
+use super::facts::Facts;
 use super::find::{self, RankProcess, RankedJob, spawned};
 use super::outside;
 use super::position::{self, Position, StackCall};

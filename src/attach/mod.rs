@@ -3,10 +3,10 @@
 //! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or repeatedly: `sample` captures
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
-//! would have done. `flight_recorder` requests what PyTorch recorded. The report is made from that journal as from every
-//! other one ([`crate::postmortem`]), so that `analyze` gives the same report later, and one report for several hosts.
-//! `outside` reads processes of other users, and `connection` sends rounds to a coordinator: for those who watch, and for
-//! other hosts.
+//! would have done. `facts` reads memory, versions and connections, and `flight_recorder` requests what PyTorch recorded.
+//! The report is made from that journal as from every other one ([`crate::postmortem`]), so that `analyze` gives the same
+//! report later, and one report for several hosts. `outside` reads processes of other users, and `connection` sends rounds
+//! to a coordinator: for those who watch, and for other hosts.
 //!
 //! The ranks are only read, except for that request: none is stopped, gets a signal, or runs code of this program. What
 //! their stacks show proves nothing: the engine limits all findings to *supported*
@@ -33,21 +33,21 @@ use crate::node::source_reader;
 pub mod connection;
 pub mod counts;
 pub mod environment;
+pub mod facts;
 pub mod find;
 pub mod flight_recorder;
 pub mod messages;
 #[cfg(test)]
 mod nccl_tests;
 pub mod outside;
-pub mod outside_answers;
 pub mod position;
 pub mod ras;
 pub mod rounds;
 pub mod sample;
 pub mod sleep;
 
+use facts::Facts;
 use find::RankedJob;
-use find::facts::Facts;
 use flight_recorder::Dump;
 use messages::Whereabouts;
 use position::Position;
@@ -235,12 +235,12 @@ impl fmt::Display for Whereabouts {
                     None => Ok(()),
                 }
             }
-            Position::Device(_) => write!(f, "waits for its device{at}, or is often there"),
-            Position::Outside => write!(f, "does not move{at}"),
-            Position::Moves => write!(f, "moves{at}"),
+            Position::Device(_) => write!(f, "waiting for a device{at}, or often there"),
+            Position::Outside => write!(f, "not moving{at}"),
+            Position::Moves => write!(f, "moving{at}"),
             Position::Unknown => match &self.unreadable {
                 Some(why) => write!(f, "{why}"),
-                None => write!(f, "its stacks show nothing"),
+                None => write!(f, "stacks show nothing"),
             },
         }?;
         match &self.counts {

@@ -6,7 +6,6 @@
 use ddp_doctor_proto::report::{Confidence, Effect, Report};
 use ddp_doctor_proto::{Op, v1};
 
-use super::environment::Environment;
 use super::find::{RankProcess, RankedJob};
 use super::messages::Evidence;
 use super::ras::{Answer, Communicator, Member};
@@ -105,12 +104,11 @@ fn diagnosed(ranks: &[Recorded], answer: Option<&Answer>) -> (Report, Vec<String
     let process = |rank| RankProcess {
         pid: pid(rank),
         start_ticks: 1,
-        parent: 1,
         rank,
         world_size: Some(size),
         local_rank: Some(rank),
         local_world_size: Some(size),
-        environment: Environment::default(),
+        ..RankProcess::default()
     };
     let job = RankedJob {
         id: "recorded".into(),
@@ -215,7 +213,7 @@ fn ranks_that_all_poll_are_not_accused() {
     // The counts are stated.
     let (_, lines) = diagnosed(&backward_left_out, Some(&answer(&backward_left_out)));
     assert!(lines[0].ends_with("it has launched 1 all_reduce more than rank 1"), "{lines:?}");
-    assert!(lines[0].starts_with("waits for its device at train.py:38"), "{lines:?}");
+    assert!(lines[0].starts_with("waiting for a device at train.py:38"), "{lines:?}");
 }
 
 #[test]

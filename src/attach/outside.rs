@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::{proc, sys};
 
+pub mod answers;
+
 /// Name of the hidden command.
 pub const COMMAND: &str = "read-processes";
 /// Maximum number of questions about processes of one user that wait for their answers.
@@ -42,7 +44,7 @@ pub enum Question {
         /// Its start time.
         start_ticks: u64,
     },
-    /// The versions of libraries in it: [`super::find::facts::Versions`] as JSON.
+    /// The versions of libraries in it: [`super::facts::Versions`] as JSON.
     Versions,
     /// Its arguments: a list as JSON.
     Arguments,

@@ -13,7 +13,7 @@ use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
-use super::find::facts;
+use super::facts;
 use crate::host::proc;
 use crate::host::sys;
 use crate::node::stack_reader::maps::Loaded;

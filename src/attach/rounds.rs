@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::v1;
 
-use super::find::facts::{self, Facts};
+use super::facts::{self, Facts};
 use super::find::{self, RankProcess, RankedJob};
 use super::messages::{self, Evidence};
 use super::position::{self, Position};
@@ -212,9 +212,8 @@ mod tests {
             parent: std::process::id(),
             rank,
             world_size: Some(2),
-            local_rank: None,
-            local_world_size: None,
             environment,
+            ..RankProcess::default()
         }
     }
 

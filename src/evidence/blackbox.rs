@@ -5,12 +5,12 @@ use std::path::Path;
 use ddp_doctor_agent::blackbox::{
     Frontier, GroupCreation, Identity, Item, OpenError, ReadRecord, Reader, Seat,
 };
+use ddp_doctor_host::input_files;
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use super::members;
-use ddp_doctor_host::input_files;
 
 /// Opens a black box, like any other evidence.
 ///

@@ -12,6 +12,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_diagnosis::event::{
+    Event, GroupInfo, KillReason, OomKills, ProcessId, SchedulingSample, StartedRank, ThreadId,
+};
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, VERSION, v1};
 use v1::event::Kind;
@@ -23,10 +27,6 @@ use super::ports;
 use super::stacks;
 use super::values::{name, text};
 use crate::process_decoder::Process;
-use ddp_doctor_diagnosis::event::{
-    Event, GroupInfo, KillReason, OomKills, ProcessId, SchedulingSample, StartedRank, ThreadId,
-};
-use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Time after which an event no longer waits for further messages (an `all_to_all` for its splits): a node
 /// reads its black boxes every 50 ms, and may find a call before its splits.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{GpuFaultKind, GpuIdentity, GpuSample};
 use ddp_doctor_proto::{GpuSlowdown, v1};
 
 use super::values::{name, number};
-use ddp_doctor_diagnosis::event::{GpuFaultKind, GpuIdentity, GpuSample};
 
 /// Maximum number of processes kept of a GPU.
 const MAX_PROCESSES: usize = 64;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::GroupInfo;
 use ddp_doctor_proto::report::{GroupRef, Where};
 
 use super::members::Listed;
 use super::memory::Memory;
 use super::values::text;
-use ddp_doctor_diagnosis::event::GroupInfo;
 
 /// Memory that a member of a group takes, in bytes: its rank in the list of the message's group, in the sorted
 /// list of the engine's, and its part of the engine's table of members.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{PortIdentity, PortSample};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{PortKind, v1};
 
 use super::values::name;
-use ddp_doctor_diagnosis::event::{PortIdentity, PortSample};
 
 /// Maximum number of samples that are kept of each port.
 const MAX_SAMPLES: usize = 32;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use ddp_doctor_proto::v1;
-
 use ddp_doctor_diagnosis::Config;
 use ddp_doctor_diagnosis::input::provenance::Provenance;
 use ddp_doctor_diagnosis::timing::{TimeScale, Timing};
+use ddp_doctor_proto::v1;
 
 /// Factor of all durations; 1 if it is absent or out of range.
 #[must_use]

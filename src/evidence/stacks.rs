@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Blocked, ChildProcess, Stacks, ThreadStack};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{BlockKind, v1};
 
 use super::values::{name, number, text};
-use ddp_doctor_diagnosis::event::{Blocked, ChildProcess, Stacks, ThreadStack};
 
 /// Maximum number of threads kept per process: OpenMP and autograd create dozens.
 const MAX_THREADS: usize = 512;

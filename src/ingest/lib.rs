@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use ddp_doctor_proto::report::Timestamp;
-
 use ddp_doctor_diagnosis::event::{CallId, ProcessId};
 use ddp_doctor_diagnosis::{Engine, Event};
+use ddp_doctor_proto::report::Timestamp;
 
 mod dtypes;
 mod file_names;

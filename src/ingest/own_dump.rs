@@ -3,11 +3,11 @@
 use std::io::{self, Read};
 use std::path::Path;
 
+use ddp_doctor_host::input_files;
 use ddp_doctor_proto::dump::{Dump, Process, Thread};
 use ddp_doctor_proto::words::plain;
 
 use crate::logs::{self, Log};
-use ddp_doctor_host::input_files;
 
 /// Maximum size of a dump, in bytes.
 const MAX_BYTES: u64 = 128 << 20;

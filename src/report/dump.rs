@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
+use ddp_doctor_diagnosis::input::place;
+use ddp_doctor_diagnosis::words;
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 use ddp_doctor_proto::dump::{Dump, FrameGroup, Process, SCHEMA, SCHEMA_VERSION, Thread};
 use ddp_doctor_proto::report::{BlockedOn, Job, Rank, RankState, Timestamp, Tool, Where};
 use ddp_doctor_proto::words::of_group;
 
 use super::markdown::escaped;
 use super::text::{Style, duration, ended, plain, short_path};
-use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
-use ddp_doctor_diagnosis::input::place;
-use ddp_doctor_diagnosis::words;
-use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 /// Maximum length of a native function's name shown, in characters.
 const MAX_FUNCTION_CHARS: usize = 60;

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 
+use ddp_doctor_host::files::Dir;
 use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
 };
 use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::words::is_hidden;
 use serde::Serialize;
-
-use ddp_doctor_host::files::Dir;
 
 /// Assembles the report from updates.
 #[derive(Clone, Debug)]

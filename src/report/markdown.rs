@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::source::cause;
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 use ddp_doctor_proto::report::{Finding, Report, Role};
 use ddp_doctor_proto::words::certainty;
 
 use super::text::{RankTable, about, context, plain, rows};
-use ddp_doctor_diagnosis::source::cause;
-use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 /// Writes a whole report. Source lines are read below `folders`.
 ///

@@ -7,6 +7,7 @@
 
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::{findings, words};
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Finding, RankCall, Report, Severity, Where};
 use serde_json::{Map, Value, json};
@@ -14,8 +15,6 @@ use serde_json::{Map, Value, json};
 use super::explain::{self, Page};
 use super::text::plain;
 use ddp_doctor_proto::words::sentence;
-
-use ddp_doctor_diagnosis::{findings, words};
 
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";

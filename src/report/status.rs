@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::words::bytes;
 use ddp_doctor_proto::report::{
     DeviceActivity, Rank, RankActivity, RankDevice, RankMemory, RankState, Report, Role, Where,
 };
 use ddp_doctor_proto::words::of_group;
 
 use super::text::{Style, about, duration, ended, plain};
-use ddp_doctor_diagnosis::words::bytes;
 
 /// Writes one line about the job, one about each finding and one about each rank. The first word of
 /// a line is its kind.

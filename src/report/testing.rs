@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use ddp_doctor_proto::report::{
     Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
     Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
@@ -14,7 +15,6 @@ use ddp_doctor_proto::{DType, Op};
 use serde_json::Value;
 
 use super::timeline::{Blocked, Curve, Event, Mark, TimedCall, Timeline, Track};
-use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 fn entry(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
     RankCall {

@@ -7,11 +7,10 @@ use std::path::Path;
 
 use ddp_doctor_proto::report::{Finding, Rank, Report, Role, Severity, Where};
 
+use ddp_doctor_host::source_files::{self, SourceFolders, SourceLines};
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 use ddp_doctor_proto::words::{has_several_hosts, sides};
 pub use ddp_doctor_proto::words::{plain, wrapped};
-
-use ddp_doctor_host::source_files::{self, SourceFolders, SourceLines};
 
 mod explanation;
 

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::Spending;
-use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
-
 use ddp_doctor_diagnosis::event::{Call, Stacks};
 use ddp_doctor_diagnosis::findings;
+use ddp_doctor_proto::Spending;
+use ddp_doctor_proto::report::{CallState, Exit, RankCall, Timestamp, Where};
 
 /// The recorded course of a job. Long jobs are covered from some time before the end only.
 #[derive(Clone, Debug, Default)]

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp, Where};
-use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
-
 use ddp_doctor_diagnosis::event::ThreadStack;
 use ddp_doctor_diagnosis::findings;
 use ddp_doctor_diagnosis::model::{
@@ -12,6 +9,8 @@ use ddp_doctor_diagnosis::model::{
 };
 use ddp_doctor_diagnosis::timing::Timing;
 use ddp_doctor_diagnosis::trends::growth::{self, Exhausted, Grower, Growth};
+use ddp_doctor_proto::report::{CallState, Finding, Rank, RankCall, Report, Timestamp, Where};
+use ddp_doctor_proto::viewer::{self, CallsAt, GroupStatus, GrowthEnd, RankDetail, Update};
 
 /// Maximum number of ranks listed in `waits_for`; the others are counted.
 const MAX_NAMED: usize = 64;
@@ -364,10 +363,11 @@ fn call(rank: u32, joined: &JoinedCall) -> RankCall {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::testing::report;
     use ddp_doctor_diagnosis::model::Room;
     use ddp_doctor_diagnosis::trends::trend::Trend;
+
+    use super::*;
+    use crate::testing::report;
 
     #[test]
     fn viewer_gets_everything_once_and_then_changes() {

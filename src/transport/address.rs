@@ -5,10 +5,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use ddp_doctor_host::files;
+
 use super::socket;
 use super::tls::{self, Keys};
 use super::token::{Credentials, TokenError};
-use ddp_doctor_host::files;
 
 /// Why an address cannot be used.
 #[derive(Debug, thiserror::Error)]

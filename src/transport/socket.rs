@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddp_doctor_agent::files::own_number;
-use tokio::net::{TcpSocket, UnixStream};
-
-use super::AddressError;
 use ddp_doctor_host::files::{self, Dir};
 use ddp_doctor_host::names;
 use ddp_doctor_host::private;
+use tokio::net::{TcpSocket, UnixStream};
+
+use super::AddressError;
 
 /// Prefix of an address that is the path of a socket.
 pub(super) const SCHEME: &str = "unix:";

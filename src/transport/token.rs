@@ -5,10 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ring::digest::{SHA256, digest};
-
 use ddp_doctor_host::input_files;
 use ddp_doctor_host::sys;
+use ring::digest::{SHA256, digest};
 
 /// Variable of the environment with the token.
 pub const VARIABLE: &str = "DDP_DOCTOR_TOKEN";

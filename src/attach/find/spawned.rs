@@ -262,16 +262,7 @@ mod tests {
     use super::*;
 
     fn process(pid: u32, parent: u32) -> RankProcess {
-        RankProcess {
-            pid,
-            start_ticks: u64::from(pid),
-            parent,
-            rank: 0,
-            world_size: None,
-            local_rank: None,
-            local_world_size: None,
-            environment: Environment::default(),
-        }
+        RankProcess { pid, start_ticks: u64::from(pid), parent, ..RankProcess::default() }
     }
 
     fn stated(rank: Option<u32>, index: Option<u32>) -> Stated {
@@ -337,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_that_has_not_stated_where_it_meets_is_of_the_job_of_its_peers() {
+    fn rank_without_a_meeting_place_is_of_the_job_of_its_peers() {
         let mut all = vec![
             candidate(10, 1, None, false),
             candidate(11, 10, None, true),

@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::{Effect, Report, Timestamp, Verdict};
 use super::attach_follow::Follow;
 use crate::attach::find::{self, RankedJob};
 use crate::attach::rounds::Rounds;
-use crate::attach::{self, Attached, Options, outside, outside_answers};
+use crate::attach::{self, Attached, Options, outside};
 use crate::cli::evidence_files::{Format, print_remarks, status};
 use crate::cli::exit_status::FailOn;
 use crate::cli::options::{Access, Global};
@@ -280,7 +280,7 @@ pub(in super::super) struct ReadProcesses {}
 impl ReadProcesses {
     #[expect(clippy::unused_self, reason = "all commands are run in this way")]
     pub(in super::super) fn run(self) -> anyhow::Result<u8> {
-        outside_answers::serve(io::stdin().lock(), io::stdout())?;
+        outside::answers::serve(io::stdin().lock(), io::stdout())?;
         Ok(0)
     }
 }

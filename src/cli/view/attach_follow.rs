@@ -295,16 +295,14 @@ mod tests {
     fn job_of_another_user_chooses_no_host() {
         let variables = [("MASTER_ADDR", "198.51.100.2"), ("MASTER_PORT", "29500")];
         let rank = RankProcess {
-            pid: 7,
-            start_ticks: 1,
-            parent: 1,
             rank: 1,
             world_size: Some(4),
-            local_rank: None,
             local_world_size: Some(1),
             environment: variables.into_iter().collect(),
+            ..RankProcess::default()
         };
-        let job = RankedJob { id: "job".into(), user: 7, ranks: vec![rank], by_order: false };
+        let job =
+            RankedJob { id: "job".into(), user: 7, ranks: vec![rank], ..RankedJob::default() };
         assert!(meeting_point(&job, 7).is_some());
         assert!(meeting_point(&job, 0).is_none());
     }

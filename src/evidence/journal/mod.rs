@@ -14,11 +14,10 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Take, Write};
 use std::path::Path;
 
+use ddp_doctor_host::files::{self, Dir};
 use ddp_doctor_proto::v1::Report;
 use prost::Message;
 use prost::encoding::{self, DecodeContext, WireType};
-
-use ddp_doctor_host::files::{self, Dir};
 
 mod kept;
 pub mod segments;

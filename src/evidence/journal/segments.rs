@@ -15,12 +15,11 @@ use std::fs::File;
 use std::io::{BufReader, Take};
 use std::path::PathBuf;
 
+use ddp_doctor_host::files::Dir;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{Event, Report, Segment, event::Kind};
 use ddp_doctor_proto::{NoteKind, v1};
 use prost::Message;
-
-use ddp_doctor_host::files::Dir;
 
 use super::kept::Kept;
 use super::{FRAME_HEADER, HEADER, JournalError, Reader, Skipped, Writer};

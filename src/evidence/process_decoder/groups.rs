@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Seat, Unstated};
+use ddp_doctor_diagnosis::model::STACK_LAYER;
 use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
 
 use crate::limits::Limits;
 use crate::members::{self, Listed};
 use crate::values::name;
-use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Seat, Unstated};
-use ddp_doctor_diagnosis::model::STACK_LAYER;
 
 /// Maximum number of process groups per process.
 const MAX_GROUPS: usize = 8192;

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ddp_doctor_diagnosis::event::{Call, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{RecordKind, v1};
 
 use self::groups::Groups;
 use self::sites::Sites;
 use super::limits::Limits;
-use ddp_doctor_diagnosis::event::{Call, Event, GroupInfo, ProcessId, ThreadId};
 
 mod groups;
 mod records;

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_diagnosis::event::{
+    Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
+    StalledTransfer, ThreadId, Transfer, WaitsFor,
+};
 use ddp_doctor_proto::blackbox::{MAX_DIMS, flags, transfer};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{
@@ -13,10 +17,6 @@ use super::groups::global;
 use super::{Held, Process};
 use crate::limits::Limits;
 use crate::values::{name, number, text};
-use ddp_doctor_diagnosis::event::{
-    Call, CallId, Event, Forward, LowerCall, MemorySample, OnStream, Parameters, ProcessId,
-    StalledTransfer, ThreadId, Transfer, WaitsFor,
-};
 
 /// Largest sequence number of a call. A job does not count so far, and sums with it do not overflow.
 const MAX_SEQ: u64 = 1 << 53;

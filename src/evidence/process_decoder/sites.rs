@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Event, Guard, OtherBranch, ProcessId};
 use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject, v1};
 
 use crate::limits::Limits;
 use crate::values::{cut, number, text};
-use ddp_doctor_diagnosis::event::{Event, Guard, OtherBranch, ProcessId};
 
 /// Maximum number of call sites per process.
 const MAX_SITES: usize = 65_536;

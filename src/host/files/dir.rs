@@ -283,13 +283,11 @@ impl Dir {
     pub fn child(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = self.path.join(name);
-        let fd =
-            openat(&*self.fd, &*component(name)?, flags, Mode::empty()).map_err(
-                |error| match error {
-                    Errno::NOTDIR | Errno::LOOP => refused(&path, "is not a directory"),
-                    error => error.into(),
-                },
-            )?;
+        let refusal = |error| match error {
+            Errno::NOTDIR | Errno::LOOP => refused(&path, "is not a directory"),
+            error => error.into(),
+        };
+        let fd = openat(&*self.fd, &*component(name)?, flags, Mode::empty()).map_err(refusal)?;
         if is_served_by_other(&*self.fd, &fd) {
             return Err(refused(&path, OF_ANOTHER));
         }

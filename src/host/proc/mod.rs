@@ -306,22 +306,15 @@ pub fn shared_memory(pid: u32) -> Option<sys::Space> {
     sys::space(&place).ok()
 }
 
-/// Memory in the resident set of a process, in bytes; `None` also for a zombie.
-#[must_use]
-pub fn resident(pid: u32) -> Option<u64> {
-    bytes_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
-}
-
 /// Shared memory in the resident set of a process, in bytes.
 #[must_use]
 pub fn resident_shared(pid: u32) -> Option<u64> {
-    bytes_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "RssShmem:")
+    shared_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
-/// The size in the line with this name.
-fn bytes_in(status: &str, name: &str) -> Option<u64> {
+fn shared_of(status: &str) -> Option<u64> {
     let mut lines = status.lines();
-    let value = lines.find_map(|line| line.strip_prefix(name))?;
+    let value = lines.find_map(|line| line.strip_prefix("RssShmem:"))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

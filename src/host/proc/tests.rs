@@ -17,8 +17,8 @@ fn space_of_shared_memory_is_known() {
 fn resident_shared_memory_is_parsed() {
     let status = "Name:\tpython\nVmRSS:\t  812340 kB\nRssAnon:\t  512000 kB\nRssFile:\t  200340 kB\n\
         RssShmem:\t  100000 kB\nThreads:\t4\n";
-    assert_eq!(bytes_in(status, "RssShmem:"), Some(102_400_000));
-    assert_eq!(bytes_in("Name:\tpython\nVmRSS:\t 1 kB\n", "RssShmem:"), None);
+    assert_eq!(shared_of(status), Some(102_400_000));
+    assert_eq!(shared_of("Name:\tpython\nVmRSS:\t 1 kB\n"), None);
     assert!(resident_shared(std::process::id()).is_some());
     assert_eq!(resident_shared(u32::MAX), None);
 }

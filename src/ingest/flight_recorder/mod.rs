@@ -12,11 +12,11 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp_doctor_diagnosis::Engine;
 use ddp_doctor_proto::report::{Report, Timestamp};
 
 use crate::logs::Log;
 use crate::{Observer, Progress, Remark};
-use ddp_doctor_diagnosis::Engine;
 
 mod calls;
 mod document;

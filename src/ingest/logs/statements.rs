@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::Event;
+use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Log;
 use super::events;
 use super::job::{LoggedJob, Topic};
-use ddp_doctor_diagnosis::event::Event;
-use ddp_doctor_diagnosis::input::transport;
 
 /// Statements of the logs of one job.
 pub struct Statements {

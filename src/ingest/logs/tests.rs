@@ -1,9 +1,9 @@
 use std::io::Write;
 
+use ddp_doctor_diagnosis::event::Event;
 use ddp_doctor_proto::report::Where;
 
 use super::*;
-use ddp_doctor_diagnosis::event::Event;
 
 /// A log with this text.
 fn log(name: &str, text: &str) -> Log {

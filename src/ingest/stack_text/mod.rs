@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use ddp_doctor_proto::report::{Timestamp, Where};
-
 use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
 use ddp_doctor_diagnosis::stacks;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 /// Maximum number of frames kept per thread, from the innermost.
 const MAX_FRAMES: usize = 256;

@@ -264,7 +264,7 @@ pub fn group_of_call<M: Memory>(
     let names = objects.dict(names.ok_or(none)?)?;
     // The first group is that of all ranks, which stands for no group.
     let known = names.iter().find(|(group, _)| *group == object);
-    // An argument that was deleted is no object.
+    // A deleted argument is not an object.
     let is_none = known.is_none() && objects.reads_none(object);
     let &(group, name) = known.or_else(|| names.first().filter(|_| is_none)).ok_or(none)?;
     let name = objects.text(name)?;

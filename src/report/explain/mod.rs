@@ -4,13 +4,13 @@ mod page;
 
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::findings::{self, advice};
+use ddp_doctor_diagnosis::source::cause::Detail;
 use ddp_doctor_proto::catalogue::{self, Code};
 
 pub use page::Page;
 
 use super::text::{Style, WIDTH, wrapped};
-use ddp_doctor_diagnosis::findings::{self, advice};
-use ddp_doctor_diagnosis::source::cause::Detail;
 
 /// Number of similar codes suggested for an unknown one.
 const MAX_SUGGESTIONS: usize = 3;

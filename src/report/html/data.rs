@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ddp_doctor_diagnosis::event::ThreadStack;
+use ddp_doctor_diagnosis::{findings, source::cause};
+use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::dump::Thread;
 use ddp_doctor_proto::facts;
@@ -16,9 +19,6 @@ use super::super::dump;
 use super::super::explain::Page as Explanation;
 use super::super::text::{self, RankTable, short_path};
 use super::super::timeline::{Blocked, Event, Mark, Spent, TimedCall, Timeline, Track};
-use ddp_doctor_diagnosis::event::ThreadStack;
-use ddp_doctor_diagnosis::{findings, source::cause};
-use ddp_doctor_host::source_files::{SourceFolders, SourceLines};
 
 use super::shares::Span;
 

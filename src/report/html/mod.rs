@@ -7,12 +7,12 @@
 
 use std::io::{self, Write};
 
+use ddp_doctor_host::source_files::SourceFolders;
 use ddp_doctor_proto::report::Report;
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter};
 
 use super::timeline::Timeline;
-use ddp_doctor_host::source_files::SourceFolders;
 
 mod data;
 mod shares;

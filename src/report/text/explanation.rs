@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
+use ddp_doctor_diagnosis::{findings, source::cause};
 use ddp_doctor_proto::report::Finding;
 use ddp_doctor_proto::words::certainty;
 
 use super::{MIN_WIDTH, Style, WIDTH, plain, wrapped};
-use ddp_doctor_diagnosis::{findings, source::cause};
 
 /// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;

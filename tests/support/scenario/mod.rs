@@ -48,7 +48,7 @@
 //! | `gpu NAME=NUMBER…`, `gpu-fault xid=N\|errors=N\|lost` | a sample of the rank's GPU, `GPU-RANK`: `busy`, `memory-busy` in percent; `power`, `limit` in watts; `clock`, `max-clock`; `free`, `total` in MiB; `width`, `max-width`, `generation`, `max-generation`, `replays`; `celsius`, `links`, `active-links`, `link-errors`, `link-retries`; `slowdown=heat`; `process=PID`. The GPU reports a fault. `sets gpu=GPU-RANK` says that the rank uses it |
 //! | `port NAME up\|down [downs=N] [errors=N] [retries=N] [mib=N]` | a sample of a port of the rank's host: `eth…` is Ethernet, `roce…` RoCE, others InfiniBand; `mib`: what it has carried |
 //! | `announces CODE HOW [@file:line]`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
-//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [ends-in=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; `ends-in`: of a sleep; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS[/ENDS-IN]`: a process below it; `holds=PATH`: a file lock that it holds |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [asleep=SECONDS] [ends-in=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; `ends-in`: of a sleep; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS[/ENDS-IN]`: a process below it; `holds=PATH`: a file lock that it holds |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |
 //! | `interrupted`, `ends [STATUS]`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |
@@ -61,6 +61,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::diagnosis::input::provenance::Provenance;
+use ddp_doctor::diagnosis::model::STACK_LAYER;
 use ddp_doctor::diagnosis::timing::{TimeScale, Timing};
 use ddp_doctor::diagnosis::{Config, Engine, proof};
 use ddp_doctor::report::text;
@@ -89,7 +91,7 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
-    /// Layer of the calls: "c10d" or "nccl".
+    /// Layer of the calls: "c10d" or "nccl"; "stack": `attach` has read them from stacks.
     #[serde(default = "c10d")]
     layer: String,
     /// Ranks by host; empty for a single host.
@@ -493,6 +495,9 @@ impl Script {
         let mut config = Config::with_timing(Timing::default().scaled(scale.unwrap_or_default()));
         if let Some(seconds) = scenario.stall_after {
             config.stall_after = Duration::from_secs_f64(seconds);
+        }
+        if scenario.layer == STACK_LAYER {
+            config.provenance = Provenance::Attached;
         }
         Engine::new(config)
     }

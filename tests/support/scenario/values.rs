@@ -101,6 +101,9 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
         } else if let Some(cpu) = word.strip_prefix("cpu=") {
             let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
             thread.cpu_time = Some(Duration::from_secs_f64(cpu));
+        } else if let Some(asleep) = word.strip_prefix("asleep=") {
+            let asleep = asleep.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
+            thread.asleep = Some(Duration::from_secs_f64(asleep));
         } else if let Some(left) = word.strip_prefix("ends-in=") {
             let left = left.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
             let ends_in = Some(Duration::from_secs_f64(left));

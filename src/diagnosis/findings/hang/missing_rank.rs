@@ -173,8 +173,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
     } else if absent.watched && are_inside {
         format!("{needs_all} {are} alive, and in another call.")
     } else if absent.watched {
-        let elsewhere = absent.of_main_threads(situation);
-        format!("{needs_all} {are} alive and not in a collective{elsewhere}.")
+        format!("{needs_all} {are} alive and not in a collective.")
     } else {
         format!(
             "{needs_all} {are} last seen outside of any collective; its later state is unknown."

@@ -48,11 +48,10 @@ pub(crate) fn draft(
         absent.awaited(&draft),
     );
     draft.say(format!(
-        "{} {} alive, not in a collective{}, and {} not move: two dumps of {} stacks, some time \
+        "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
          apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
-        absent.of_main_threads(situation),
         number(still, "does", "do"),
         number(still, "its", "their"),
     ));

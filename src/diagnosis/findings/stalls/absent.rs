@@ -133,17 +133,6 @@ impl<'a> Absent<'a> {
         format!("{} {}", words::begin(Ranks(&self.ranks)), self.be())
     }
 
-    /// ", except in another thread (all_reduce #3 at train.py:9)", if one of the ranks is in a collective there; else
-    /// empty.
-    pub(crate) fn of_main_threads(&self, situation: &Situation<'_>) -> String {
-        let timing = &situation.model.timing;
-        let threads = self.processes.iter().flat_map(|it| it.threads.values());
-        let inside = threads.filter_map(|thread| thread.inside(situation.now, timing)).next();
-        let named =
-            inside.map(|call| format!(", except in another thread ({})", words::call_at(call)));
-        named.unwrap_or_default()
-    }
-
     /// "is" or "are", "was" or "were".
     pub(crate) fn be(&self) -> &'static str {
         if self.is_past {

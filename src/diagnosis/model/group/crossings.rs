@@ -50,13 +50,11 @@ impl Crossings {
         if lines().all(|line| Some(line) == first) {
             return;
         }
-        let calls =
-            join.calls.iter().take(MAX_RANKS).filter(|(_, joined)| !joined.call.hidden).filter_map(
-                |(&rank, joined)| {
-                    let place = joined.call.place.as_ref()?;
-                    Some((rank, (Arc::clone(place), joined.call.thread)))
-                },
-            );
+        let shown = join.calls.iter().take(MAX_RANKS).filter(|(_, joined)| !joined.call.hidden);
+        let calls = shown.filter_map(|(&rank, joined)| {
+            let place = joined.call.place.as_ref()?;
+            Some((rank, (Arc::clone(place), joined.call.thread)))
+        });
         let crossing = Crossing { seq, at: join.last_at(), calls: calls.collect() };
         keep_latest(&mut self.0, crossing, KEPT);
     }

@@ -1,10 +1,9 @@
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::CallId;
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, RecordKind, ReduceOp};
-
-use ddp_doctor_diagnosis::event::CallId;
 
 use super::*;
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
+
 use crate::flight_recorder::dump::{Dump, Entry, Kind, NamedGroup, Status};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
-use ddp_doctor_diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
 
 /// Index of a group in [`Groups::all`].
 pub(in super::super) type GroupAt = usize;

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::event::Call;
 use ddp_doctor_proto::Op;
 
 use super::groups::{GroupAt, Groups};
 use super::units::Calls;
 use crate::flight_recorder::dumped_jobs::DumpedJob;
-use ddp_doctor_diagnosis::event::Call;
 
 /// The messages of a job that can be counted.
 #[derive(Debug, Default)]

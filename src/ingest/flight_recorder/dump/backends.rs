@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Dump, State};
 use ddp_doctor_diagnosis::input::backends::{Backend, Completion};
+
+use super::{Dump, State};
 
 /// Whether calls of a backend are executed by threads of the host.
 pub(in super::super) fn is_on_host(backend: &str) -> bool {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
 
@@ -14,7 +15,6 @@ use super::profiling_name::ProfilingName;
 use super::{Entry, Kind, NamedGroup, State};
 use crate::dtypes;
 use crate::flight_recorder::document::Node;
-use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 256;

@@ -1,7 +1,8 @@
 //! The frames of an entry: the user's line, and whether the call is a message of a batch.
 
-use crate::flight_recorder::document::Node;
 use ddp_doctor_diagnosis::input::place::is_users;
+
+use crate::flight_recorder::document::Node;
 
 /// Maximum number of frames examined per entry.
 const MAX_FRAMES: usize = 1024;

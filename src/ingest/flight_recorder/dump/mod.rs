@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::document::{Invalid, Node};
-use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 
 mod backends;
 mod entries;

@@ -8,13 +8,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
+use ddp_doctor_host::input_files;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::document::{self, Invalid};
 use super::dump::{Dump, Room};
 use crate::Progress;
 use crate::logs::{self, Log};
-use ddp_doctor_host::input_files;
 
 mod archive;
 

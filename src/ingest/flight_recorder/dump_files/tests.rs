@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::Engine;
 use ddp_doctor_proto::report::Timestamp;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -15,7 +16,6 @@ use crate::flight_recorder::document::{self, Invalid};
 use crate::flight_recorder::dump::{Dump, KIND, Room};
 use crate::flight_recorder::{diagnose, dumped_jobs};
 use crate::{Observer, Progress};
-use ddp_doctor_diagnosis::Engine;
 
 /// Reads a dump, with room for its entries.
 fn parse(bytes: Vec<u8>, damage: Option<String>) -> Result<Dump, Invalid> {

@@ -124,6 +124,7 @@ impl GroupCalls {
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_diagnosis::Engine;
     use ddp_doctor_proto::report::{Report, Timestamp};
     use serde_json::{Value, json};
 
@@ -133,7 +134,6 @@ mod tests {
     use crate::flight_recorder::dump_files::{Contents, Found, parse};
     use crate::flight_recorder::replay::Replay;
     use crate::flight_recorder::{dumped_jobs, report};
-    use ddp_doctor_diagnosis::Engine;
 
     /// An observer that takes no notice.
     struct Silent;

@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use ddp_doctor_diagnosis::event::{Call, CallId, OnStream};
 use ddp_doctor_proto::report::{Timestamp, WaitingIn, Where};
 use ddp_doctor_proto::{DType, Op};
 
 use super::Replay;
 use crate::flight_recorder::calls::Unit;
 use crate::flight_recorder::dump::{Entry, is_on_host};
-use ddp_doctor_diagnosis::event::{Call, CallId, OnStream};
 
 impl Replay<'_> {
     /// The line of a call.

@@ -5,6 +5,12 @@ use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{
+    Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
+};
+use ddp_doctor_diagnosis::input::provenance::Provenance;
+use ddp_doctor_diagnosis::model::TEXT_LAYER;
+use ddp_doctor_diagnosis::{Config, Engine};
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::Replay;
@@ -12,12 +18,6 @@ use crate::flight_recorder::calls::{Placed, Progress};
 use crate::flight_recorder::dump::{Dump, is_on_host};
 use crate::logs::{OfRanks, Statements};
 use crate::{Observer, process};
-use ddp_doctor_diagnosis::event::{
-    Call, CallId, Event, OnStream, ProcessId, ThreadId, UNKNOWN_PROGRESS,
-};
-use ddp_doctor_diagnosis::input::provenance::Provenance;
-use ddp_doctor_diagnosis::model::TEXT_LAYER;
-use ddp_doctor_diagnosis::{Config, Engine};
 
 /// Calls derived from counters have ids below this one.
 const FIRST_RECORDED: u64 = 1 << 32;

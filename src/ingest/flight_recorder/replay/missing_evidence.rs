@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::event::{Call, CallId, Event};
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Replay;
 use crate::logs::OfRanks;
-use ddp_doctor_diagnosis::event::{Call, CallId, Event};
 
 impl Replay<'_> {
     /// Notes on ranks without a dump that others may be waiting for, or whose dump is unreadable.

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::timing::Timing;
+
 use super::calls::{Calls, Groups, Messages, Unit};
 use super::dump::{Dump, Entry};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 use crate::flight_recorder::wait_graph::Waits;
-use ddp_doctor_diagnosis::timing::Timing;
 
 mod calls;
 mod events;

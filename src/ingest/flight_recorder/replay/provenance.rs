@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ddp_doctor_proto::report::Where;
-
-use super::{Replay, WaitDuration};
-use crate::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Progress, Unit};
-use crate::flight_recorder::dump::{Dump, State};
 use ddp_doctor_diagnosis::event::{CallId, GroupInfo};
 use ddp_doctor_diagnosis::input::align::{OddOnes, odd_ones};
 use ddp_doctor_diagnosis::input::provenance::{
     CreatedGroup, DumpedCollective, Dumps, RankDump, StuckMessage,
 };
+use ddp_doctor_proto::report::Where;
+
+use super::{Replay, WaitDuration};
+use crate::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Progress, Unit};
+use crate::flight_recorder::dump::{Dump, State};
 
 /// The collectives of a rank, by group and number.
 type Collectives<'a> = BTreeMap<(GroupAt, u64), &'a Unit>;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::timing::Timing;
+
 use super::Replay;
 use crate::flight_recorder::dump::{Dump, Entry, State, is_on_host};
-use ddp_doctor_diagnosis::timing::Timing;
 
 /// How long calls have been incomplete, at most or at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::input::provenance::Disagreement;
+
 use super::WaitGraph;
 use super::graph::{Need, Vertex};
-use ddp_doctor_diagnosis::input::provenance::Disagreement;
 
 impl WaitGraph<'_> {
     /// Closed cycles of waits in which each rank is known to have made its calls in one order, and

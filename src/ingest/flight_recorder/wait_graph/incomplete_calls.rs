@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
+use ddp_doctor_diagnosis::event;
+use ddp_doctor_diagnosis::input::align;
 use ddp_doctor_proto::Op;
 
 use super::graph::{AwaitedCall, Edge, Graph, Need, Vertex};
 use crate::flight_recorder::calls::{Calls, GroupAt, Groups, Messages, Progress, Unit};
 use crate::flight_recorder::dump::{Dump, State};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
-use ddp_doctor_diagnosis::event;
-use ddp_doctor_diagnosis::input::align;
 
 /// Incomplete calls.
 pub(super) struct IncompleteCalls<'a> {

@@ -19,9 +19,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::input::provenance::Disagreement;
+
 use super::calls::{Calls, GroupAt, Groups, Messages, Unit};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
-use ddp_doctor_diagnosis::input::provenance::Disagreement;
 use graph::{AwaitedCall, Graph, Need, Vertex, closed, components};
 use incomplete_calls::IncompleteCalls;
 

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
+use ddp_doctor_diagnosis::input::align::compare;
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::vocabulary::Direction;
@@ -12,9 +15,6 @@ use super::{places, unnamed_group, were};
 use crate::logs::facts::GroupName;
 use crate::logs::job::{LoggedJob, Rank, Topic, Waiting, before, in_collective};
 use crate::{dtypes, process};
-use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
-use ddp_doctor_diagnosis::input::align::compare;
-use ddp_doctor_diagnosis::words::Ranks;
 
 /// Time between two dumps of stacks after which the calls in them count as waits.
 const LASTING: Duration = Duration::from_secs(60);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Event, OomKills};
+use ddp_doctor_diagnosis::input::allocation;
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::logs::job::{LoggedJob, Topic};
 use crate::process;
-use ddp_doctor_diagnosis::event::{Event, OomKills};
-use ddp_doctor_diagnosis::input::allocation;
-use ddp_doctor_diagnosis::words;
 
 impl LoggedJob {
     /// Adds how ranks ended, what they raised, and where they stood.

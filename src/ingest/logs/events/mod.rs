@@ -6,6 +6,9 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
+use ddp_doctor_diagnosis::model::TEXT_LAYER;
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
@@ -13,9 +16,6 @@ use super::Log;
 use super::folders::launch_of;
 use super::job::{EARLIER, LoggedJob, Topic, before};
 use crate::process;
-use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
-use ddp_doctor_diagnosis::model::TEXT_LAYER;
-use ddp_doctor_diagnosis::words::Ranks;
 
 mod collectives;
 mod endings;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, Parameters};
+use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ParameterFact};
 
@@ -9,8 +11,6 @@ use super::collectives::named;
 use crate::logs::facts::GroupName;
 use crate::logs::job::{LoggedJob, OfModel, Rank, SAME_MODEL};
 use crate::process;
-use ddp_doctor_diagnosis::event::{Event, GroupInfo, Parameters};
-use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE, UNFINISHED};
 
 impl LoggedJob {
     /// Adds what ranks state about the parameters of their models.

@@ -1,5 +1,8 @@
 //! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
 
+use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
+use ddp_doctor_diagnosis::input::request;
+use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::words::signal_name;
@@ -7,9 +10,6 @@ use ddp_doctor_proto::words::signal_name;
 use crate::logs::facts::ExitStatus;
 use crate::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};
 use crate::process;
-use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
-use ddp_doctor_diagnosis::input::request;
-use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
 
 impl LoggedJob {
     /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an

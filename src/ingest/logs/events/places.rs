@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use ddp_doctor_diagnosis::stacks;
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::Where;
 
 use super::were;
 use crate::logs::job::{LoggedJob, Topic, in_collective, place_of};
-use ddp_doctor_diagnosis::stacks;
-use ddp_doctor_diagnosis::words;
 
 /// Ranks at one place.
 struct Group {

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Call, CallId, Event, ThreadId};
+use ddp_doctor_diagnosis::input::backends::{GLOO, NCCL};
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{unnamed_group, were};
 use crate::logs::job::{Barrier, LAUNCH, LoggedJob, Topic, Wait};
 use crate::process;
-use ddp_doctor_diagnosis::event::{Call, CallId, Event, ThreadId};
-use ddp_doctor_diagnosis::input::backends::{GLOO, NCCL};
-use ddp_doctor_diagnosis::words::Ranks;
 
 /// Where ranks meet, if the text does not say it.
 const STORE: &str = "their store";

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::input::backends;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ParameterFact};
 
@@ -10,9 +13,6 @@ use crate::logs::lines::{Label, Line, bracketed_rank};
 use crate::logs::scan::{
     after, cut, number, number_after, rank, small_after, split, until, world_size_after,
 };
-use ddp_doctor_diagnosis::input::backends;
-use ddp_doctor_diagnosis::model::MAX_WORLD;
-use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 
 /// Maximum length of a name.
 const MAX_NAME: usize = 128;

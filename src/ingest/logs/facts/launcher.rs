@@ -1,13 +1,13 @@
 //! Lines of launchers and of the kernel: the failure report of torchrun, Slurm's, mpirun's.
 
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+use ddp_doctor_diagnosis::model::libc_signal::{KILL, TERM};
 use ddp_doctor_proto::report::Timestamp;
 
 use super::traceback::Traceback;
 use super::{ExitStatus, Facts, Statement, Subject};
 use crate::logs::lines::{Label, Line, Name, Worker, kernel_time, report_time};
 use crate::logs::scan::{self, after, cut, number, small_after, until};
-use ddp_doctor_diagnosis::model::MAX_WORLD;
-use ddp_doctor_diagnosis::model::libc_signal::{KILL, TERM};
 
 /// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
 /// Lightning, fairseq, torchtitan, Megatron-LM, the trainer of Transformers, a server of SGLang that was stopped, Ray,

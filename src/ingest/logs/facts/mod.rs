@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
+use ddp_doctor_diagnosis::model::libc_signal;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
 use super::lines::{Label, Name};
 use crate::stack_text::frame_bytes;
-use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
-use ddp_doctor_diagnosis::model::libc_signal;
 
 mod accounting;
 mod c10d;

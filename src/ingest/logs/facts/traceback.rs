@@ -1,5 +1,6 @@
 //! Tracebacks of Python, also interleaved ones if labels tell the processes apart.
 
+use ddp_doctor_diagnosis::model::libc_signal::KILL;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
@@ -8,7 +9,6 @@ use super::{ExitStatus, Facts, LineNumber, Statement, Subject, c10d};
 use crate::logs::lines::{Label, Line, Worker, bracketed_rank, report_time};
 use crate::logs::scan::{self, cut};
 use crate::stack_text::{frame_bytes, python_frame, users_line};
-use ddp_doctor_diagnosis::model::libc_signal::KILL;
 
 /// Maximum number of frames kept of a traceback; the outermost ones are dropped.
 const MAX_FRAMES: usize = 128;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::input::transport::is_due_to_others;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::logs::Log;
 use crate::logs::facts::{Fact, Facts, Statement};
-use ddp_doctor_diagnosis::input::transport::is_due_to_others;
 
 /// Time by which facts without one precede those with one.
 pub(in super::super) const EARLIER: Duration = Duration::from_secs(1);

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::Event;
+use ddp_doctor_diagnosis::input::transport;
+use ddp_doctor_diagnosis::model::libc_signal::{ABRT, TERM};
+use ddp_doctor_diagnosis::words::{self, Ranks};
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
@@ -13,10 +17,6 @@ use super::rank::{Raised, Rank, went_on_after};
 use super::{LoggedJob, Topic, joins};
 use crate::logs::facts::{ExitStatus, Facts, GroupName};
 use crate::process;
-use ddp_doctor_diagnosis::event::Event;
-use ddp_doctor_diagnosis::input::transport;
-use ddp_doctor_diagnosis::model::libc_signal::{ABRT, TERM};
-use ddp_doctor_diagnosis::words::{self, Ranks};
 
 /// Maximum time by which the loss of a peer may be observed before the failure of that peer.
 const ECHO: Duration = Duration::from_secs(2);

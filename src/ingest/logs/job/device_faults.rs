@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::input::allocation;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::rank::Raised;
 use super::{LoggedJob, Rank, before};
 use crate::logs::facts::{Fact, Statement};
-use ddp_doctor_diagnosis::input::allocation;
 
 /// Parts of exceptions that a fault of a device leads to.
 const ERRORS: [&str; 4] =

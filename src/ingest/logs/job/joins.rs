@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::before;
 use crate::logs::facts::Statement;
-use ddp_doctor_diagnosis::words::Ranks;
 
 /// What to do if ranks are missing, whichever they are.
 pub(in super::super) const LAUNCH: &str = "Compare what was launched (nodes × processes per node) with the size of the world, and check for \

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::model::libc_signal::KILL;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::unidentified_processes::{LESS_MEMORY, name};
 use super::{LoggedJob, Rank, Topic};
 use crate::logs::facts::{ExitStatus, Subject};
-use ddp_doctor_diagnosis::model::libc_signal::KILL;
 
 /// Beginnings of names of processes that may be those of ranks. The kernel keeps 15 letters.
 const NAMES: [&str; 6] =

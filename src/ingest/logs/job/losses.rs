@@ -1,11 +1,11 @@
 //! Exceptions that concern other ranks: lost connections, ended waits, and differences between ranks.
 
+use ddp_doctor_diagnosis::input::transport;
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::Where;
 
 use super::rank::{CHECKPOINT, MISMATCH};
 use crate::logs::scan::after;
-use ddp_doctor_diagnosis::input::transport;
-use ddp_doctor_diagnosis::words;
 
 /// What PyTorch and Gloo report if the calls of two ranks are not alike.
 const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Event, Stacks, UnplacedFailure};
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
@@ -15,8 +17,6 @@ use super::facts::{ExitStatus, Fact, Facts, GroupName, KERNEL, Statement, Subjec
 use super::lines::Label;
 use super::{Log, scan};
 use clock::Clock;
-use ddp_doctor_diagnosis::event::{Event, Stacks, UnplacedFailure};
-use ddp_doctor_diagnosis::words;
 use device_faults::DeviceFault;
 use joins::Joins;
 use kernel_kills::KernelKill;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+
 use crate::logs::facts::{Facts, Gpu, Statement, Subject, is_name};
 use crate::logs::lines::{Name, Worker};
-use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// A name of a process, and its rank; `None`: several ranks have it.
 type Known<K> = BTreeMap<K, Option<u32>>;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{NodeFailure, Stacks};
+use ddp_doctor_diagnosis::model::libc_signal::KILL;
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{Op, ParameterFact};
 
 use crate::logs::facts::{ExitStatus, GroupName, Statement};
 use crate::logs::scan::{after, until};
-use ddp_doctor_diagnosis::event::{NodeFailure, Stacks};
-use ddp_doctor_diagnosis::model::libc_signal::KILL;
-use ddp_doctor_diagnosis::words;
 
 /// What PyTorch's comparison of calls reports.
 pub(super) const MISMATCH: &str = "Detected mismatch between collectives";

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::Where;
-
 use ddp_doctor_diagnosis::event::Stacks;
 use ddp_doctor_diagnosis::{stacks, words};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::Where;
 
 /// Where the main thread of a process was: "in `all_reduce` at train.py:9".
 pub(in super::super) fn place_of(stacks: &Arc<Stacks>) -> String {

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::event::{Event, NodeFailure, UnplacedFailure};
+use ddp_doctor_diagnosis::input::{allocation, known_errors, transport};
+use ddp_doctor_diagnosis::model::libc_signal::{ABRT, KILL};
+use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::words::signal_name;
 
@@ -10,10 +14,6 @@ use super::rank::went_on_after;
 use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
 use crate::logs::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use crate::logs::scan::{after, until};
-use ddp_doctor_diagnosis::event::{Event, NodeFailure, UnplacedFailure};
-use ddp_doctor_diagnosis::input::{allocation, known_errors, transport};
-use ddp_doctor_diagnosis::model::libc_signal::{ABRT, KILL};
-use ddp_doctor_diagnosis::words;
 
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;

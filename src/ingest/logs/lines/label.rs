@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
+use ddp_doctor_diagnosis::model::MAX_WORLD;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::timestamps::{Day, Year, clock, glog, report_time, stamp};
 use crate::logs::scan;
-use ddp_doctor_diagnosis::model::MAX_WORLD;
 
 /// Beginning of a label of PyTorch.
 const OPEN: &str = "[rank";

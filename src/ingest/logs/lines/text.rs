@@ -3,9 +3,10 @@
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use super::wraps::{self, Widest};
 use ddp_doctor_diagnosis::words::bytes;
 use ddp_doctor_host::input_files;
+
+use super::wraps::{self, Widest};
 
 /// Maximum length of a line in bytes; the rest of a longer one is skipped.
 const MAX_LINE: usize = 16 << 10;

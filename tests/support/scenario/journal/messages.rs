@@ -235,6 +235,7 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
         state: thread.state.map(String::from).unwrap_or_default(),
         wait_channel: thread.wait_channel.as_deref().unwrap_or_default().into(),
         cpu_ns: thread.cpu_time.map(|time| time.as_nanos() as u64),
+        asleep_ns: thread.asleep.map(|time| time.as_nanos() as u64),
         holds_gil: thread.holds_gil,
         python: frames(&thread.python),
         native: frames(&thread.native),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::diagnosis::model::STACK_LAYER;
 use ddp_doctor::evidence::journal::Writer;
 use ddp_doctor::postmortem;
 use ddp_doctor_proto::report::{Report, Timestamp};
@@ -60,6 +61,7 @@ impl Scenario {
             boot_id: format!("boot of node-{node}"),
             stall_after_s: self.stall_after.map_or(0, |seconds| seconds as u32),
             time_scale: self.time_scale,
+            attached: self.layer == STACK_LAYER,
             ..v1::Hello::default()
         })
     }

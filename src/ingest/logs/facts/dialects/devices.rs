@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::input::xids;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::logs::facts::{Facts, Gpu, Statement, Subject};
 use crate::logs::lines::Line;
 use crate::logs::scan::{self, after, cut, small_after, split};
-use ddp_doctor_diagnosis::input::xids;
 
 /// Beginnings of errors by which the runtime of ROCm ends a process.
 const ROCM: [&str; 2] = ["HW Exception by GPU node", "Memory access fault by GPU node"];

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{of_rank, op_in};
 use crate::logs::facts::{Facts, Statement};
 use crate::logs::lines::Line;
 use crate::logs::scan::{after, number, rank, until};
-use ddp_doctor_diagnosis::words::Ranks;
 
 /// What precedes the seconds in the first line of a report.
 const STALLED: &str = "waiting for remainder of ranks for more than ";

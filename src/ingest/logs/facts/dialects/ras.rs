@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::report::Timestamp;
 use serde_json::Value;
 
 use crate::logs::facts::{ExitStatus, Facts, Statement, Subject};
 use crate::logs::lines::Line;
 use crate::logs::scan::{after, cut, number, number_after, rank, small_after, until};
-use ddp_doctor_diagnosis::words::Ranks;
 
 /// Table of communicators, with which a report begins.
 const BEGIN: &str = "Communicators... (";

@@ -6,10 +6,11 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ProcessState, v1};
 use serde::{Deserialize, Serialize};
+use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::RankProcess;
-use crate::attach::outside::{self, Question};
-use crate::attach::ras;
+use super::find::RankProcess;
+use super::outside::{self, Question};
+use super::ras;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
@@ -66,14 +67,14 @@ pub fn read(ranks: &[RankProcess]) -> Vec<Facts> {
     let driver = std::fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
     let versions = versions(ranks);
     let connected = connections(ranks);
-    let each = ranks.iter().zip(versions).zip(connected);
-    let facts = each.map(|((rank, versions), connected_to)| {
+    let each = ranks.iter().zip(versions).zip(connected).zip(resident(ranks));
+    let facts = each.map(|(((rank, versions), connected_to), rss)| {
         let lines = proc::cgroups(rank.pid);
         let group = MemoryGroup::parse(&lines);
         let usage = group.as_ref().and_then(MemoryGroup::tightest);
         let memory = v1::MemorySample {
             unix_ns: Timestamp::now().0,
-            rss: proc::resident(rank.pid),
+            rss,
             cgroup_used: usage.map(|it| it.used),
             cgroup_limit: usage.map(|it| it.limit),
             cgroup_held: usage.and_then(|it| it.reclaims),
@@ -135,6 +136,16 @@ impl Facts {
         }
         parts.join(" · ")
     }
+}
+
+/// Memory in the resident sets of ranks, in bytes; `None` also for a zombie.
+fn resident(ranks: &[RankProcess]) -> Vec<Option<u64>> {
+    let pids: Vec<Pid> = ranks.iter().map(|it| Pid::from_u32(it.pid)).collect();
+    let mut system = System::new();
+    let what = ProcessRefreshKind::nothing().with_memory().without_tasks();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
+    let memory = |pid: &Pid| system.process(*pid).map(Process::memory).filter(|&it| it > 0);
+    pids.iter().map(memory).collect()
 }
 
 /// What the user should know about ranks that have ended: the kernel may have killed them for lack of memory.
@@ -226,6 +237,13 @@ mod tests {
         let note = note_on_kills(&[Facts::default(), facts]).unwrap();
         assert!(note.contains("killed 1 process for lack of memory"), "{note}");
         assert_eq!(note_on_kills(&[Facts { oom_kills: Some(0), ..Facts::default() }]), None);
+    }
+
+    #[test]
+    fn memory_of_a_process_is_read() {
+        let rank = |pid| RankProcess { pid, ..RankProcess::default() };
+        let found = resident(&[rank(std::process::id()), rank(u32::MAX)]);
+        assert!(found[0].is_some_and(|it| it > 1 << 20) && found[1].is_none(), "{found:?}");
     }
 
     #[test]

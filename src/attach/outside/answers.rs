@@ -7,10 +7,10 @@ use std::thread;
 
 use prost::Message;
 
-use super::find::facts::Versions;
-use super::find::spawned::Stated;
-use super::outside::{Question, Request};
-use super::{find, sample};
+use super::{Question, Request};
+use crate::attach::facts::Versions;
+use crate::attach::find::spawned::Stated;
+use crate::attach::{find, sample};
 use crate::host::proc;
 use crate::node::stack_reader::native::FunctionCache;
 
