@@ -436,17 +436,18 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
 }
 
 /// Text of a rank for a reader: control characters and invisible ones are replaced, because they could control a
-/// terminal or hide something, and addresses are not recognizable as links, because a word joiner, which is
-/// invisible, separates their parts. Text that is already so does not change.
+/// terminal or hide something. Addresses are not recognizable as links, nor are commands to the service that runs a
+/// test and reads its output, because a word joiner, which is invisible, separates their parts. Text that is already
+/// so does not change.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {
-        let joins_next = || is_in_address(&out, &text[at + c.len_utf8()..]);
+        let joins_next = || is_acted_on(&out, &text[at + c.len_utf8()..]);
         if c == JOINER && joins_next() {
             continue;
         }
-        if is_in_address(&out, &text[at..]) {
+        if is_acted_on(&out, &text[at..]) {
             out.push(JOINER);
         }
         out.push(if is_hidden(c) { '\u{fffd}' } else { c });
@@ -457,16 +458,35 @@ pub fn plain(text: &str) -> String {
 /// An invisible character that separates nothing, and takes no column.
 pub const JOINER: char = '\u{2060}';
 
-/// Whether these two texts, one right behind the other, are parts of one address.
+/// Whether these two texts, one right behind the other, are the parts of an address, or of a command of GitHub, Azure
+/// Pipelines or TeamCity ("::error::", "##[error]", "##vso[", "##teamcity[").
 #[must_use]
-pub fn is_in_address(before: &str, after: &str) -> bool {
-    /// What an address begins with, in lower case, before and after the joiner.
-    const STARTS: [(&str, &str); 4] = [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
+pub fn is_acted_on(before: &str, after: &str) -> bool {
+    /// What they begin with, in lower case, before and after the joiner.
+    const STARTS: [(&str, &str); 7] = [
+        (":", "//"),
+        ("www", "."),
+        ("mailto", ":"),
+        ("xmpp", ":"),
+        ("##", "["),
+        ("##", "vso["),
+        ("##", "teamcity["),
+    ];
+    // At the start of a line: lines are wrapped between words.
+    let is_at_start = |line: &str| line.is_empty() || line.ends_with(char::is_whitespace);
+    let name = after.strip_prefix(':').and_then(|it| it.chars().next());
+    if name.is_some_and(|it| !it.is_whitespace())
+        && before.strip_suffix(':').is_some_and(is_at_start)
+    {
+        return true;
+    }
     let ends_with = |start: &str| {
         let from = before.len().checked_sub(start.len());
         from.and_then(|from| before.get(from..)).is_some_and(|end| end.eq_ignore_ascii_case(start))
     };
-    STARTS.iter().any(|(start, rest)| after.starts_with(rest) && ends_with(start))
+    let begins_with =
+        |rest: &str| after.get(..rest.len()).is_some_and(|it| it.eq_ignore_ascii_case(rest));
+    STARTS.iter().any(|(start, rest)| begins_with(rest) && ends_with(start))
 }
 
 /// Whether a character is a control character or an invisible one.
@@ -512,6 +532,22 @@ mod tests {
             ("WWW.a.b", "WWW\u{2060}.a.b"),
             ("mailto:a", "mailto\u{2060}:a"),
             ("train.py:9 :: a/b", "train.py:9 :: a/b"),
+        ] {
+            assert_eq!(plain(text), expected);
+            assert_eq!(plain(expected), expected);
+        }
+    }
+
+    #[test]
+    fn commands_of_services_that_run_tests_are_not_recognizable() {
+        for (text, expected) in [
+            ("::error::x", ":\u{2060}:error::x"),
+            ("text ::stop-commands::x", "text :\u{2060}:stop-commands::x"),
+            ("a ##[error]", "a ##\u{2060}[error]"),
+            ("##VSO[task.prependpath]/tmp", "##\u{2060}VSO[task.prependpath]/tmp"),
+            ("##teamcity[x]", "##\u{2060}teamcity[x]"),
+            ("c10d::Work::wait", "c10d::Work::wait"),
+            ("## vso[", "## vso["),
         ] {
             assert_eq!(plain(text), expected);
             assert_eq!(plain(expected), expected);

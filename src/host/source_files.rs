@@ -5,6 +5,9 @@
 //! The folders of a job that runs here, or ran here in a run directory of this user, are the working
 //! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one. Files of a
 //! process in a container are read below the root directory of that process ([`ProcessRoot`]).
+//!
+//! A path that the evidence chose is looked up only if it is, as text, below such a folder: elsewhere, a lookup alone
+//! can mount the directory of another host, or never return.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -83,25 +86,46 @@ impl ProcessRoot {
     }
 }
 
+/// A folder below which source files are read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Folder {
+    /// Canonical path, as this process knows it.
+    canonical: PathBuf,
+    /// Paths without `..` by which the job may name it.
+    names: Vec<PathBuf>,
+}
+
 /// The folders below which source files are read.
 #[derive(Clone, Debug, Default)]
 pub struct SourceFolders {
-    /// Canonical paths.
-    folders: Vec<PathBuf>,
-    /// Folders of processes with other root directories: canonical paths, as this process knows them.
-    in_roots: Vec<(ProcessRoot, Vec<PathBuf>)>,
-    /// Canonical paths of the folders that the user gave. The recorded path of a file may end in a path below
-    /// them.
-    given: Vec<PathBuf>,
+    folders: Vec<Folder>,
+    /// Folders of processes with other root directories.
+    in_roots: Vec<(ProcessRoot, Vec<Folder>)>,
+    /// Folders that the user gave. The recorded path of a file may end in a path below them.
+    given: Vec<Folder>,
+}
+
+impl Folder {
+    /// A folder of this process; `None`: it does not exist.
+    fn open(path: &Path) -> Option<Self> {
+        let (canonical, named) = (path.canonicalize().ok()?, absolute(path)?);
+        Some(Self { names: vec![canonical.clone(), named], canonical })
+    }
+
+    /// Whether a path without `..` is below the folder, as text.
+    fn names(&self, file: &Path) -> bool {
+        self.names.iter().any(|name| file.starts_with(name))
+    }
 }
 
 impl SourceFolders {
     /// Folders of a job of this user on this machine.
     #[must_use]
     pub fn of_program(folders: &[PathBuf]) -> Self {
+        let opened = folders.iter().filter_map(|it| Folder::open(it));
         // Everything is below the root.
-        let canonical = folders.iter().filter_map(|it| it.canonicalize().ok());
-        let mut folders: Vec<PathBuf> = canonical.filter(|it| it.parent().is_some()).collect();
+        let mut folders: Vec<Folder> =
+            opened.filter(|it| it.canonical.parent().is_some()).collect();
         folders.sort();
         folders.dedup();
         Self { folders, ..Self::default() }
@@ -116,10 +140,13 @@ impl SourceFolders {
     ) -> Self {
         let files = command.iter().map(|word| working_directory.join(word.as_ref()));
         let sources = files.filter(|file| is_source(file));
-        let mut folders: Vec<PathBuf> = sources
-            .chain([working_directory.to_owned()])
-            .filter_map(|it| root.folder(&it))
-            .collect();
+        let folder = |path: PathBuf| {
+            let canonical = root.folder(&path)?;
+            let named = absolute(if is_source(&path) { path.parent()? } else { &path })?;
+            Some(Folder { canonical, names: vec![named] })
+        };
+        let all = sources.chain([working_directory.to_owned()]);
+        let mut folders: Vec<Folder> = all.filter_map(folder).collect();
         folders.sort();
         folders.dedup();
         Self { in_roots: vec![(root, folders)], ..Self::default() }
@@ -134,14 +161,21 @@ impl SourceFolders {
         self
     }
 
-    /// The working directory, and the folders of source files among the words of a command.
+    /// The working directory, and the folders of source files among the words of a command, each by all paths that are
+    /// known: links may lead to it.
     #[must_use]
     pub fn of_command<T: AsRef<OsStr>>(command: &[T], working_directory: &Path) -> Vec<PathBuf> {
         let files = command.iter().map(|word| working_directory.join(word.as_ref()));
         let sources = files.filter(|file| is_source(file) && file.is_file());
-        let folders =
-            sources.filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
-        let mut folders: Vec<PathBuf> = folders.chain([working_directory.to_owned()]).collect();
+        let real = |file: &PathBuf| Some(file.canonicalize().ok()?.parent()?.to_owned());
+        let named = |file: &PathBuf| Some(absolute(file)?.parent()?.to_owned());
+        let folders = sources.flat_map(|file| [real(&file), named(&file)]).flatten();
+        // A shell follows links by name.
+        let by_shell = std::env::var_os("PWD").map(PathBuf::from);
+        let by_shell = by_shell
+            .filter(|it| it.canonicalize().is_ok_and(|it| it.as_path() == working_directory));
+        let mut folders: Vec<PathBuf> =
+            folders.chain([working_directory.to_owned()]).chain(by_shell).collect();
         folders.sort();
         folders.dedup();
         folders
@@ -150,7 +184,7 @@ impl SourceFolders {
     /// Adds folders that the user gave.
     #[must_use]
     pub fn and_given(mut self, folders: &[PathBuf]) -> Self {
-        self.given.extend(folders.iter().filter_map(|it| it.canonicalize().ok()));
+        self.given.extend(folders.iter().filter_map(|it| Folder::open(it)));
         self
     }
 
@@ -177,17 +211,32 @@ impl SourceFolders {
         if self.is_empty() || !is_source(file) {
             return None;
         }
-        let all = || self.folders.iter().chain(&self.given);
-        let in_root = || {
-            let mut roots = self.in_roots.iter();
-            roots.find_map(|(root, folders)| open_found_below(root.find(file)?, folders))
+        let named = absolute(file)?;
+        let here = || {
+            let mut folders = self.folders.iter().chain(&self.given);
+            folders.find_map(|it| it.names(&named).then(|| open_below(&named, it))?)
         };
-        open_below(file, all()).or_else(in_root).or_else(|| {
+        let in_root = || {
+            let mut folders = self
+                .in_roots
+                .iter()
+                .flat_map(|(root, folders)| folders.iter().map(move |folder| (root, folder)));
+            folders.find_map(|(root, folder)| {
+                let found = folder.names(&named).then(|| root.find(&named))??;
+                open_found_below(found, folder)
+            })
+        };
+        here().or_else(in_root).or_else(|| {
             // The job had another path to the program: the longest end of it that exists is taken.
             let parts: Vec<Component<'_>> = file.components().collect();
-            let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
-            let mut ends = ends.filter(|end| end.is_relative());
-            ends.find_map(|end| self.given.iter().find_map(|it| open_below(&it.join(&end), [it])))
+            let is_end =
+                |parts: &[Component<'_>]| parts.iter().all(|it| matches!(it, Component::Normal(_)));
+            let ends = (0..parts.len()).map(|from| &parts[from..]).filter(|it| is_end(it));
+            let ends = ends.map(|it| it.iter().collect::<PathBuf>());
+            let open =
+                |end: PathBuf, folder: &Folder| open_below(&folder.canonical.join(end), folder);
+            ends.into_iter()
+                .find_map(|end| self.given.iter().find_map(|folder| open(end.clone(), folder)))
         })
     }
 }
@@ -232,24 +281,34 @@ impl SourceLines {
     }
 }
 
-/// Opens a regular file that is a source file below one of these folders, once all links are resolved.
-fn open_below<'a>(file: &Path, folders: impl IntoIterator<Item = &'a PathBuf>) -> Option<File> {
+/// Opens a regular file that is a source file below a folder, once all links are resolved.
+fn open_below(file: &Path, folder: &Folder) -> Option<File> {
     let found = File::options().read(true).custom_flags(libc::O_PATH).open(file).ok()?;
-    open_found_below(found, folders)
+    open_found_below(found, folder)
 }
 
 /// Like [`open_below`], for a file that was identified (`O_PATH`) before it is opened for reading, and cannot be
 /// exchanged in between.
-fn open_found_below<'a>(
-    found: File,
-    folders: impl IntoIterator<Item = &'a PathBuf>,
-) -> Option<File> {
+fn open_found_below(found: File, folder: &Folder) -> Option<File> {
     let path = canonical(&found)?;
-    let is_below = folders.into_iter().any(|folder| path.starts_with(folder));
+    let is_below = path.starts_with(&folder.canonical);
     if !is_below || !is_source(&path) || !found.metadata().ok()?.is_file() {
         return None;
     }
     input_files::reopen(&found).ok()
+}
+
+/// An absolute path without `.` and `..`, as text: nothing is looked up. `None`: it leads out of the root directory.
+fn absolute(path: &Path) -> Option<PathBuf> {
+    let mut found = PathBuf::from("/");
+    for part in std::path::absolute(path).ok()?.components() {
+        match part {
+            Component::Normal(name) => found.push(name),
+            Component::ParentDir => found.pop().then_some(())?,
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    Some(found)
 }
 
 /// Path of an open file without links.
@@ -295,6 +354,30 @@ mod tests {
         assert_eq!(folders.read(home.join("settings.py").to_str().unwrap()), None);
         assert_eq!(SourceFolders::default().read(program.join("model.py").to_str().unwrap()), None);
         assert!(SourceFolders::of_program(&["/".into()]).is_empty());
+    }
+
+    #[test]
+    fn paths_elsewhere_are_not_looked_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, elsewhere) = (dir.path().join("program"), dir.path().join("elsewhere"));
+        fs::create_dir(&program).unwrap();
+        fs::write(program.join("model.py"), "x").unwrap();
+        symlink(&program, &elsewhere).unwrap();
+        let read = |folders: &SourceFolders, file: &str| {
+            folders.read(dir.path().join(file).to_str().unwrap())
+        };
+        let folders = SourceFolders::of_program(std::slice::from_ref(&program));
+        // That this link leads to the program would be known only after it was followed.
+        for file in ["elsewhere/model.py", "elsewhere/../elsewhere/model.py"] {
+            assert_eq!(read(&folders, file), None, "{file}");
+        }
+        // As text, this is below the program.
+        assert_eq!(read(&folders, "absent/../program/model.py").as_deref(), Some("x"));
+        let named = SourceFolders::of_command(&["elsewhere/model.py"], dir.path());
+        let folders = SourceFolders::of_program(&named);
+        for file in ["elsewhere/model.py", "program/model.py"] {
+            assert_eq!(read(&folders, file).as_deref(), Some("x"), "{file}");
+        }
     }
 
     #[test]

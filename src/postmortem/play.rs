@@ -26,6 +26,8 @@ use crate::ingest::{Observer, logs};
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// While nothing happens, the interval of evaluations grows to the elapsed time divided by this.
 const PATIENCE: u32 = 64;
+/// Number of evaluations in such times after which they become rare: a small journal can have many long gaps.
+const MAX_LOOKS: u32 = 1 << 17;
 /// Maximum time between the announcement of an exit and the end of the process.
 const TEARDOWN: Duration = Duration::from_secs(10);
 /// Number of messages of a box decoded at a time.
@@ -51,6 +53,7 @@ pub(super) fn play(
         now: Timestamp::default(),
         wall: Timestamp::now(),
         is_blind: false,
+        looks: 0,
         observer,
     };
     let tables = Arc::new(Memory::new(JOB_TABLES));
@@ -87,6 +90,7 @@ pub fn engine_of_rounds(rounds: &[&[v1::Report]]) -> Engine {
         now: Timestamp::default(),
         wall: Timestamp::now(),
         is_blind: false,
+        looks: 0,
         observer: &mut unobserved,
     };
     let mut reports: Vec<(usize, &v1::Report)> = (0..)
@@ -134,6 +138,7 @@ fn play_logs(job: &RecordedJob, mut config: Config, observer: &mut dyn Observer)
         now: evidence.ends,
         wall: Timestamp::now(),
         is_blind: false,
+        looks: 0,
         observer,
     };
     stage.feed();
@@ -155,6 +160,8 @@ struct Stage<'a> {
     /// Whether the next report of a journal follows events that were dropped. Until then nothing is
     /// evaluated: what the ranks of that node do is unknown.
     is_blind: bool,
+    /// Number of evaluations while nothing happened.
+    looks: u32,
     observer: &'a mut dyn Observer,
 }
 
@@ -181,7 +188,9 @@ impl Stage<'_> {
             self.look();
             let from = self.now;
             while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
-                let rest = due.since(from) / PATIENCE;
+                self.looks = self.looks.saturating_add(1);
+                let patience = if self.looks < MAX_LOOKS { PATIENCE } else { 1 };
+                let rest = due.since(from) / patience;
                 self.now = due.max(self.now.plus(rest)).min(at);
                 self.engine.handle_timeout(self.now);
                 self.look();
@@ -535,34 +544,5 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_of_a_job_share_one_limit_of_memory() {
-        let tables = Arc::new(Memory::new(64 << 10));
-        let mut rejected = Vec::new();
-        for number in 0..2 {
-            let node = Node {
-                hello: v1::Hello::default(),
-                journal: None,
-                boxes: Vec::new(),
-                no_boxes: Vec::new(),
-                gaps: Vec::new(),
-            };
-            let mut part = Part::new(number, node, &tables, &mut Vec::new());
-            let joined = v1::ProcessJoined { process: 1, ..v1::ProcessJoined::default() };
-            let group = v1::GroupDefined {
-                process: 1,
-                id: 1,
-                members: (0..4000).collect(),
-                ..v1::GroupDefined::default()
-            };
-            let kinds = [Kind::ProcessJoined(joined), Kind::GroupDefined(group)];
-            let events = kinds.map(|kind| v1::Event { kind: Some(kind) }).into();
-            part.decoder.decode(v1::Report { events, ..v1::Report::default() }, &mut Vec::new());
-            rejected.push((part.decoder.rejected(), part));
-        }
-        assert_eq!((rejected[0].0, rejected[1].0), (0, 1));
-    }
-}
+#[path = "play_tests.rs"]
+mod tests;

@@ -184,7 +184,7 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
 
     fs::remove_file(dir.path().join("junk")).unwrap();
     fs::remove_file(dir.path().join("cut.box")).unwrap();
-    let twice = analyze(dir.path(), &[".", "node-0.ddpj", "."]);
+    let twice = analyze(dir.path(), &[".", "node-0.ddpj", ".", "--format", "json"]);
     assert_eq!(stderr(&twice), "", "a path given twice is not an error");
 
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();

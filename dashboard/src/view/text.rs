@@ -44,7 +44,7 @@ pub(super) fn separate_addresses(buffer: &mut Buffer) {
         for cell in row {
             end += cell.symbol().len();
             let (before, after) = text.split_at(end);
-            if words::is_in_address(before, after) {
+            if words::is_acted_on(before, after) {
                 let symbol = format!("{}{}", cell.symbol(), words::JOINER);
                 cell.set_symbol(&symbol);
             }

@@ -6,6 +6,9 @@
 //! file contains many times is stored once, no operation recurses, and nothing is copied from the
 //! file.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
 mod json;
 mod pickle;
 
@@ -13,6 +16,16 @@ mod pickle;
 const MAX_CONTAINERS: usize = 1 << 22;
 /// Maximum number of values of a file, counting repetitions.
 const MAX_VALUES: usize = 1 << 24;
+
+/// Number of values that may be visited for each byte of a file, repetitions included: a file can refer to one long list
+/// from many places. Dumps of PyTorch need less than one.
+const VISITS: u64 = 4;
+/// Number of visits whatever the size of a file, for values that each entry has in common with others.
+const MIN_VISITS: u64 = 1 << 16;
+/// Number of bytes of a text that count as one visit.
+const VISITED_TEXT: usize = 16;
+/// Maximum length of a number that is written as text, in bytes.
+const MAX_NUMBER: usize = 32;
 
 /// A value of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +59,16 @@ pub(super) struct Document {
     /// Why the file ends too early, if it does. Values before the cut are present.
     pub(super) cut: Option<String>,
     /// Lists and dictionaries that were being filled at the cut.
-    open: Vec<Value>,
+    open: BTreeSet<Container>,
+    /// Number of values that may still be visited; afterwards, lists, dictionaries and texts are empty.
+    visits: Cell<u64>,
+}
+
+/// Identifies a list or a dictionary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Container {
+    List(u32),
+    Dict(u32),
 }
 
 /// Where the values of a list or dictionary are.
@@ -66,6 +88,13 @@ pub(super) struct Invalid(pub(super) String);
 /// Reads a pickle or a JSON text. Returns its data and the outermost value; a file that ends too early
 /// yields the values before the cut.
 pub(super) fn read(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
+    let visits = (bytes.len() as u64).saturating_mul(VISITS).max(MIN_VISITS);
+    let (document, root) = decode(bytes)?;
+    document.visits.set(visits);
+    Ok((document, root))
+}
+
+fn decode(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
     match bytes.trim_ascii_start().first() {
         Some(0x80) => pickle::read(bytes),
         Some(b'{') => json::read(&bytes),
@@ -138,6 +167,28 @@ impl Document {
     pub(super) fn node(&self, value: Value) -> Node<'_> {
         Node { document: self, value }
     }
+
+    /// Counts visited values. Returns whether they may be visited.
+    fn visit(&self, count: usize) -> bool {
+        let left = self.visits.get().checked_sub(count as u64);
+        self.visits.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    /// Values that are visited all at once.
+    fn visited<'a>(&self, values: &'a [Value]) -> &'a [Value] {
+        if self.visit(values.len()) { values } else { &[] }
+    }
+}
+
+impl Value {
+    const fn container(self) -> Option<Container> {
+        match self {
+            Self::List(at) => Some(Container::List(at)),
+            Self::Dict(at) => Some(Container::Dict(at)),
+            _ => None,
+        }
+    }
 }
 
 impl Contents {
@@ -187,7 +238,9 @@ impl<'a> Node<'a> {
     pub(super) fn pairs(self) -> impl Iterator<Item = (Self, Self)> {
         let document = self.document;
         let values = match self.value {
-            Value::Dict(at) => document.dicts[at as usize].values(&document.filled),
+            Value::Dict(at) => {
+                document.visited(document.dicts[at as usize].values(&document.filled))
+            }
             _ => &[],
         };
         let pairs = values.chunks_exact(2);
@@ -198,7 +251,9 @@ impl<'a> Node<'a> {
     pub(super) fn items(self) -> impl ExactSizeIterator<Item = Self> {
         let document = self.document;
         let values = match self.value {
-            Value::List(at) => document.lists[at as usize].values(&document.filled),
+            Value::List(at) => {
+                document.visited(document.lists[at as usize].values(&document.filled))
+            }
             _ => &[],
         };
         values.iter().map(move |&value| document.node(value))
@@ -222,7 +277,12 @@ impl<'a> Node<'a> {
 
     /// Whether the file ends inside of this list or dictionary.
     pub(super) fn is_cut(self) -> bool {
-        self.document.open.contains(&self.value)
+        self.value.container().is_some_and(|it| self.document.open.contains(&it))
+    }
+
+    /// Whether more values were visited than the size of the file explains: later ones seem to be empty.
+    pub(super) fn is_exhausted(self) -> bool {
+        self.document.visits.get() == 0
     }
 
     pub(super) fn text(self) -> Option<&'a str> {
@@ -242,14 +302,17 @@ impl<'a> Node<'a> {
             return None;
         };
         let (start, len) = (start as usize, len as usize);
-        self.document.text.get(start..start + len)
+        let text = self.document.text.get(start..start + len);
+        text.filter(|it| self.document.visit(it.len() / VISITED_TEXT))
     }
 
     /// An integer, also one that is written as text.
     pub(super) fn int(self) -> Option<i64> {
         match self.value {
             Value::Int(number) => Some(number),
-            Value::Text(_) => self.text()?.trim().parse().ok(),
+            Value::Text(text) if text.len as usize <= MAX_NUMBER => {
+                self.text()?.trim().parse().ok()
+            }
             _ => None,
         }
     }
@@ -293,7 +356,7 @@ impl Stack {
             if let Some(&container) = self.values.last() {
                 // Collected values whose container is unknown are dropped.
                 drop(document.extend(container, &collected));
-                document.open.push(container);
+                document.open.extend(container.container());
             }
         }
         self.values.first().copied()

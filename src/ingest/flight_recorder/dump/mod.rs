@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -24,6 +24,8 @@ use entries::{EntryReader, counted, ranks, text};
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
+/// Number of bytes of a file, compressed or not, that make room for one more entry: its times alone take as many.
+const BYTES_OF_ENTRY: u64 = 4;
 /// Maximum number of process groups of a dump.
 const MAX_GROUPS: usize = 1 << 14;
 /// Maximum number of members of all groups of a dump.
@@ -263,7 +265,11 @@ impl Dump {
                 break;
             }
             left -= 1;
-            match reader.entry(entry) {
+            let entry = reader.entry(entry);
+            if root.is_exhausted() {
+                break;
+            }
+            match entry {
                 Some(entry) => dump.entries.push(entry),
                 None => dump.skipped += 1,
             }
@@ -272,6 +278,10 @@ impl Dump {
                 left = left.saturating_sub(KIND - room.take(KIND));
             }
             kinds = reader.kinds.len();
+        }
+        if root.is_exhausted() {
+            let text = "its values refer to each other too often: later ones are left out";
+            dump.cut.get_or_insert(text.into());
         }
         dump.kinds = reader.kinds;
         dump.threads = reader.threads;
@@ -330,11 +340,19 @@ impl Entry {
     }
 }
 
+/// Maximum number of bytes of dumps that are decoded at once, unless one dump has more: decoded, a byte takes up to 32.
+const MAX_DECODED: u64 = 64 << 20;
+
 /// Room for the entries of all dumps, and what the dumps share.
 #[derive(Debug)]
 pub(super) struct Room {
     entries: AtomicUsize,
+    /// Room for entries that files may still add, by their sizes.
+    more_entries: AtomicUsize,
     bytes: AtomicU64,
+    /// Number of bytes that are being decoded.
+    decoded: Mutex<u64>,
+    is_decoded: Condvar,
     /// Lists of members: every dump of a job has that of the group of all ranks.
     members: Mutex<HashSet<Arc<[u32]>>>,
 }
@@ -342,8 +360,39 @@ pub(super) struct Room {
 impl Room {
     /// Room for this many entries and bytes.
     pub(super) fn new(entries: usize, bytes: u64) -> Self {
-        let (entries, bytes) = (AtomicUsize::new(entries), AtomicU64::new(bytes));
-        Self { entries, bytes, members: Mutex::default() }
+        Self {
+            entries: AtomicUsize::new(entries),
+            more_entries: AtomicUsize::new(0),
+            bytes: AtomicU64::new(bytes),
+            decoded: Mutex::default(),
+            is_decoded: Condvar::new(),
+            members: Mutex::default(),
+        }
+    }
+
+    /// Room that grows with the sizes of files, up to this many entries.
+    pub(super) fn growing(entries: usize, bytes: u64) -> Self {
+        let first = entries.min(MAX_ENTRIES);
+        Self { more_entries: AtomicUsize::new(entries - first), ..Self::new(first, bytes) }
+    }
+
+    /// Adds the room that a file of this many bytes explains.
+    pub(super) fn grow(&self, bytes: u64) {
+        let wanted = usize::try_from(bytes / BYTES_OF_ENTRY).unwrap_or(usize::MAX);
+        let added = take(&self.more_entries, wanted);
+        self.entries.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// Decodes a dump of this many bytes, once there is memory for it.
+    pub(super) fn decode<T>(&self, bytes: u64, decode: impl FnOnce() -> T) -> T {
+        let lock = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_too_much = |decoded: &mut u64| *decoded > 0 && *decoded + bytes > MAX_DECODED;
+        let waited = self.is_decoded.wait_while(lock(), is_too_much);
+        *waited.unwrap_or_else(PoisonError::into_inner) += bytes;
+        let result = decode();
+        *lock() -= bytes;
+        self.is_decoded.notify_all();
+        result
     }
 
     /// Takes room for bytes that were read. Returns whether there was room.
@@ -364,9 +413,14 @@ impl Room {
     }
 
     /// Takes room for `wanted` entries, or what is left.
-    fn take(&self, wanted: usize) -> usize {
-        let rest = |left: usize| Some(left.saturating_sub(wanted));
-        let left = self.entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
-        wanted.min(left.unwrap_or(0))
+    pub(super) fn take(&self, wanted: usize) -> usize {
+        take(&self.entries, wanted)
     }
+}
+
+/// Subtracts `wanted`, or what is left. Returns what was subtracted.
+fn take(left: &AtomicUsize, wanted: usize) -> usize {
+    let rest = |left: usize| Some(left.saturating_sub(wanted));
+    let before = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+    wanted.min(before.unwrap_or(0))
 }

@@ -69,7 +69,7 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
     progress.found(paths.len());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let room = Room::new(MAX_ENTRIES, MAX_ALL);
+    let room = Room::growing(MAX_ENTRIES, MAX_ALL);
     let done: Mutex<Vec<(usize, Contents)>> = Mutex::new(Vec::new());
     let work = || {
         while let Some((at, path)) = {
@@ -112,6 +112,7 @@ fn read(path: &Path, room: &Room) -> Contents {
     let opened = input_files::open(path);
     let result = opened.and_then(|file| {
         let written = since_epoch(file.get_ref());
+        room.grow(file.limit());
         let expanded = file.limit().saturating_mul(MAX_EXPANSION).max(MIN_EXPANDED);
         let bytes = &Bytes { of_file: Cell::new(expanded), of_all: room };
         let mut reader = Reader { contents: Contents::default(), room, bytes };
@@ -274,10 +275,14 @@ impl Reader<'_> {
 
 /// Reads a dump in either dialect.
 pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>, room: &Room) -> Result<Dump, Invalid> {
-    let (mut document, root) = document::read(bytes)?;
-    let cut = damage.or(document.cut.take());
-    Dump::new(document.node(root), cut, room)
+    room.decode(bytes.len() as u64, || {
+        let (mut document, root) = document::read(bytes)?;
+        let cut = damage.or(document.cut.take());
+        Dump::new(document.node(root), cut, room)
+    })
 }
 
+#[cfg(test)]
+mod hostile_tests;
 #[cfg(test)]
 mod tests;
