@@ -236,10 +236,14 @@ pub fn clock(at: Timestamp) -> String {
 }
 
 /// The first line of an exception's text, cut after 160 characters, without its full stop and the place
-/// in PyTorch's source with which its C++ errors begin.
+/// in PyTorch's source with which its C++ errors begin. The message of some begins with an empty line.
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
-    let first_line = text.lines().next().unwrap_or("");
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first_line = lines.next().unwrap_or("");
+    let is_kind = first_line.strip_suffix(':').is_some_and(|kind| !kind.contains(' '));
+    let next_line = lines.next().filter(|_| is_kind);
+    let first_line = &next_line.map_or(first_line.into(), |it| format!("{first_line} {it}"));
     let without_place = first_line.split_once(": [").and_then(|(kind, rest)| {
         let (place, message) = rest.split_once("] ")?;
         place.starts_with('/').then(|| format!("{kind}: {message}"))
@@ -289,6 +293,9 @@ mod tests {
         let gloo = "RuntimeError: [/build/third_party/gloo/pair.cc:561] Connection closed by peer";
         assert_eq!(short(gloo), "RuntimeError: Connection closed by peer");
         assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
+        let indented = "RuntimeError: \n        Failed to run stage backward:\n        more";
+        assert_eq!(short(indented), "RuntimeError: Failed to run stage backward:");
+        assert_eq!(short("KeyError:"), "KeyError:");
         assert_eq!(short("OSError: no such file."), "OSError: no such file");
         assert_eq!(short("OSError: and so on..."), "OSError: and so on...");
         assert_eq!(short(&"x".repeat(500)).chars().count(), 161);

@@ -12,9 +12,10 @@ pub(in super::super) fn address(text: &str) -> io::Result<SocketAddr> {
     found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Parses a number of seconds, from 0 to a year.
+/// Parses a number of seconds, from 0 to a year: `10`, `0.5`, or `10s`.
 pub(in super::super) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_error| "not a number of seconds".to_owned())?;
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let seconds: f64 = number.parse().map_err(|_error| "not a number of seconds".to_owned())?;
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
@@ -54,6 +55,15 @@ mod tests {
         assert_eq!(size("1048576"), Ok(1 << 20));
         for wrong in ["", "G", "-1G", "1.5G", "1X", "10K", "99999999999T"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_have_their_unit() {
+        assert_eq!(seconds("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["", "s", "10m", "-1", "1e99", "nan"] {
+            assert!(seconds(text).is_err(), "{text}");
         }
     }
 

@@ -156,6 +156,12 @@ pub(crate) fn blocked_on(model: &Model, process: &Process) -> Option<BlockedOn> 
     })
 }
 
+/// Why the stacks of a process could not be read since its latest record; `None` if they were, or were not requested.
+pub(crate) fn unread(process: &Process) -> Option<&str> {
+    let last = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
+    (last.threads.is_empty() && !last.trouble.is_empty()).then_some(&last.trouble)
+}
+
 /// The line of the thread that keeps the interpreter's lock, in the latest capture: the user's, or else the innermost.
 pub(crate) fn lock_keeper(process: &Process) -> Option<&Where> {
     let threads = &process.stacks.last()?.threads;

@@ -65,8 +65,8 @@ impl HangTimer {
                 group: group.unwrap_or_default(),
                 seq: finding.seq.unwrap_or(0),
             };
-            let before = self.current.iter().find(|(other, _)| *other == identity);
-            let since = before.map_or(now, |(_, since)| *since);
+            let before = self.current.iter().filter(|(other, _)| are_of_one_wait(other, &identity));
+            let since = before.map(|(_, since)| *since).min().unwrap_or(now);
             let kill_after = match finding.confidence {
                 Confidence::Proved => self.kill_after.proved,
                 _ => self.kill_after.supported,
@@ -97,6 +97,11 @@ impl HangTimer {
     pub fn reason(&self, now: Instant) -> Option<&v1::KillReason> {
         self.due.as_ref().filter(|(due, _)| *due <= now).map(|(_, reason)| reason)
     }
+}
+
+/// Whether two findings are of one wait: what is known of it may change.
+fn are_of_one_wait(a: &v1::KillReason, b: &v1::KillReason) -> bool {
+    (&a.group, a.seq) == (&b.group, b.seq) && (a.seq > 0 || a.code == b.code)
 }
 
 /// Whether the job hangs.
@@ -230,6 +235,23 @@ mod tests {
         assert_eq!(timer.reason(after(24)), None);
         let reason = timer.reason(after(25)).map(|reason| (&*reason.code, reason.seq));
         assert_eq!(reason, Some(("DD101", 3)));
+    }
+
+    #[test]
+    fn wait_that_is_understood_otherwise_does_not_begin_again() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut timer = HangTimer::new(KillAfter::new(None, &Timing::default()));
+        timer.update(&[finding("DD101", Confidence::Supported)], start);
+        timer.update(&[finding("DD204", Confidence::Supported)], after(10));
+        assert_eq!(timer.due(), Some(after(30)));
+        let other = Finding { seq: Some(4), ..finding("DD204", Confidence::Supported) };
+        timer.update(&[other], after(20));
+        assert_eq!(timer.due(), Some(after(50)), "another wait");
+        let nowhere = |code| Finding { seq: None, ..finding(code, Confidence::Supported) };
+        timer.update(&[nowhere("DD301")], after(30));
+        timer.update(&[nowhere("DD303")], after(40));
+        assert_eq!(timer.due(), Some(after(70)), "of no call");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A capture takes some milliseconds, but needs the kernel's lock of the process' memory map, which
 //! a hanging device can hold indefinitely. If a capture takes too long, another thread captures the
-//! next process. A late capture, on a busy host, is still reported.
+//! next process. A late capture, on a busy host, is still reported; a second one of its process would not be earlier.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +17,10 @@ use crate::node::stack_reader::native::FunctionCache;
 
 /// Time after which another thread captures the next process.
 const MAX_CAPTURE: Duration = Duration::from_secs(3);
-/// Maximum number of unfinished captures of one process.
-const MAX_UNFINISHED: usize = 3;
+
+/// Why a process is not captured again.
+const UNFINISHED: &str =
+    "an earlier capture has not returned: its memory map is locked, or the host is too busy";
 
 /// When stacks are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,11 +110,11 @@ impl StackSampler {
             return;
         }
         for request in requests {
-            let unfinished = self.overdue.iter().filter(|it| it.0 == request.process);
+            let is_unfinished = self.overdue.iter().any(|it| it.0 == request.process);
             if self.when == When::Never {
                 self.answer(request.process, "stack capture is disabled (--stacks never)");
-            } else if unfinished.count() >= MAX_UNFINISHED {
-                self.answer(request.process, "its memory map is locked; reads do not return");
+            } else if is_unfinished {
+                self.answer(request.process, UNFINISHED);
             } else if !self.pending.contains(&request) {
                 self.pending.push_back(request);
                 self.send_request(request);
@@ -258,10 +260,9 @@ mod tests {
         let answered = answers(&mut stack_sampler, 3);
         assert_eq!((answered[&1].as_str(), answered[&3].as_str()), ("", ""));
         assert!(answered[&2].contains("has not returned"), "{answered:?}");
-        let unfinished = || (2, channel().1);
-        stack_sampler.overdue = vec![unfinished(), unfinished(), unfinished()];
         stack_sampler.request([request(2)].into_iter(), true);
-        assert!(answers(&mut stack_sampler, 1)[&2].contains("reads do not return"));
+        assert_eq!(answers(&mut stack_sampler, 1)[&2], UNFINISHED);
+        assert_eq!(stack_sampler.overdue.len(), 1);
     }
 
     #[test]

@@ -47,6 +47,11 @@ pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
         args.iter().cloned().partition(|word| word.starts_with("child="));
     let (locks, args): (Vec<String>, Vec<String>) =
         args.into_iter().partition(|word| word.starts_with("holds="));
+    if let [word] = &args[..]
+        && let Some(why) = word.strip_prefix("unread=")
+    {
+        return Ok(Stacks { at, trouble: why.replace('_', " ").into(), ..Stacks::default() });
+    }
     let held_locks = locks.iter().map(|word| word["holds=".len()..].into()).collect();
     let children = children.iter().map(|word| child(word)).collect::<Result<_, _>>()?;
     let threads = args.split(|word| word == "|").enumerate();

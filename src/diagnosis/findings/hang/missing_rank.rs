@@ -237,7 +237,10 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
         Some(Activity { line: Some(line), moves: true, .. }) => {
             format!(" It is running {} at {}.", words::function(line), words::line(line))
         }
-        _ => String::new(),
+        _ => match stacks::unread(process) {
+            Some(why) => format!(" Its stacks could not be read: {why}."),
+            None => String::new(),
+        },
     }
 }
 

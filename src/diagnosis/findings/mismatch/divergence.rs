@@ -10,8 +10,8 @@ use crate::input::align::{Mismatch, compare};
 use crate::input::event::Call;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
-use crate::source::cause::{self, CauseHypothesis};
-use crate::words::{Ranks, begin, joined};
+use crate::source::cause::{self, CauseHypothesis, Mistake};
+use crate::words::{self, Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -71,6 +71,25 @@ pub(crate) fn sides(
         Some(format!("{} {call}", Ranks(ranks).with(one, several)))
     });
     joined(sides, ", ")
+}
+
+/// Whether all calls that met are of one line, as far as lines are known.
+pub(crate) fn are_at_one_line(join: &Join) -> bool {
+    let mut places = join.calls.values().filter_map(|it| it.call.place.as_ref());
+    let first = places.next();
+    places.all(|it| first.is_some_and(|first| it.is_same_line(first)))
+}
+
+/// The calls that met, in few words: "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26".
+/// `None`: of too many kinds.
+pub(crate) fn meeting_lines(join: &Join, classes: &[Vec<u32>]) -> Option<Mistake> {
+    let [first, second] = classes else { return None };
+    let call_of = |ranks: &[u32]| {
+        let call = &join.calls.get(ranks.first()?)?.call;
+        Some(format!("{} of {}{}", call.op, Ranks(ranks), words::at(call.place.as_deref())))
+    };
+    let clause = format!("{} meets {}", call_of(first)?, call_of(second)?);
+    Some(Mistake::new(&[], clause))
 }
 
 /// A draft with root cause, victims, effect and proof of calls that disagree, without sentences.

@@ -4,7 +4,9 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::findings::advice;
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{DivergedJoin, OTHER_LINES, parted, reading, sides};
+use crate::findings::mismatch::divergence::{
+    DivergedJoin, OTHER_LINES, are_at_one_line, meeting_lines, parted, reading, sides,
+};
 use crate::input::align::{self, Mismatch};
 use crate::input::event::Call;
 use crate::model::Join;
@@ -53,42 +55,36 @@ pub(crate) fn draft(
         why.push(format!("The calls differ in {}.", differences.join(", ")));
     }
     draft.why.splice(0..0, why);
-    let calls = classes.iter().filter_map(|it| join.calls.get(it.first()?));
-    let mut places = calls.filter_map(|it| it.call.place.as_ref());
-    let first = places.next();
-    let is_one_line = places.all(|it| first.is_some_and(|first| it.is_same_line(first)));
+    let is_one_line = are_at_one_line(join);
     let next = if is_one_line { about.next } else { OTHER_LINES };
     let reading = reading(situation, met, &classes);
     // The advice for a mismatch may contradict that for its cause.
     if advice::against(code, &reading).is_none() {
         draft.advise(next);
     }
-    draft.mistake = fact(join, &classes, about.value, is_one_line);
+    draft.mistake = if is_one_line {
+        differing_values(join, &classes, about.value)
+    } else {
+        meeting_lines(join, &classes)
+    };
     draft.explain(reading);
     draft
 }
 
-/// The calls that met, in few words: "broadcast at train.py:9 has root 0 on rank 0 and root 1 on rank 1",
-/// "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26". `None`: of too many kinds.
-fn fact(
+/// In what the calls at one line differ, in few words: "broadcast at train.py:9 has root 0 on rank 0 and root 1 on
+/// rank 1". `None`: they are of too many kinds.
+fn differing_values(
     join: &Join,
     classes: &[Vec<u32>],
     value: fn(&Call) -> Option<String>,
-    is_one_line: bool,
 ) -> Option<Mistake> {
     let [first, second] = classes else { return None };
     let call_of = |ranks: &[u32]| Some(&join.calls.get(ranks.first()?)?.call);
     let (one, other) = (call_of(first)?, call_of(second)?);
-    let of = |call: &Call, ranks| {
-        format!("{} of {}{}", call.op, Ranks(ranks), words::at(call.place.as_deref()))
-    };
-    if one.op == other.op && one.place.is_none() {
-        return None;
+    if one.op != other.op {
+        return meeting_lines(join, classes);
     }
-    if !is_one_line || one.op != other.op {
-        let clause = format!("{} meets {}", of(one, first), of(other, second));
-        return Some(Mistake::new(&[], clause));
-    }
+    one.place.as_ref()?;
     let clause = format!(
         "{}{} has {} on {} and {} on {}",
         one.op,

@@ -3,7 +3,9 @@
 use ddp_doctor_proto::catalogue::Code;
 
 use crate::findings::draft::Draft;
-use crate::findings::mismatch::divergence::{DivergedJoin, parted, reading};
+use crate::findings::mismatch::divergence::{
+    DivergedJoin, OTHER_LINES, are_at_one_line, meeting_lines, parted, reading,
+};
 use crate::input::splits::Misfit;
 use crate::model::{Join, MAX_MISFITS};
 use crate::situation::Situation;
@@ -11,6 +13,11 @@ use crate::words::{self, begin};
 
 /// Maximum number of pairs that sentences name.
 const NAMED: usize = 4;
+
+/// What to look at if all ranks are at one line.
+const NEXT: &str = "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each peer) \
+     gives every rank its output splits. If both sides compute the splits, check that they compute them from the same \
+     data.";
 
 /// DD108: the first `all_to_all` of a group in which splits disagree.
 pub(crate) fn draft(
@@ -45,11 +52,10 @@ pub(crate) fn draft(
     let others = misfits.iter().skip(1).take(NAMED);
     why.extend(others.map(|misfit| begin(format!("{}.", sentence(join, misfit)))));
     draft.why.splice(0..0, why);
-    draft.advise(
-        "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each \
-         peer) gives every rank its output splits. If both sides compute the splits, check that they \
-         compute them from the same data.",
-    );
+    draft.advise(if are_at_one_line(join) { NEXT } else { OTHER_LINES });
+    if !are_at_one_line(join) {
+        draft.mistake = meeting_lines(join, &classes);
+    }
     draft.explain(reading(situation, met, &classes));
     Some(draft)
 }

@@ -422,7 +422,8 @@ impl Process {
     }
 
     /// Adds a capture of stacks, which says nothing about progress. Captures from before the latest
-    /// record are dropped.
+    /// record are dropped. One that failed replaces none that succeeded: the process is where it was seen until
+    /// something else is seen.
     pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
         /// The first capture since the latest record, and the latest two.
         const KEPT: usize = 3;
@@ -431,10 +432,16 @@ impl Process {
         }
         let last_at = self.last_at;
         self.stacks.retain(|older| older.at >= last_at);
-        if self.stacks.len() == KEPT {
+        if stacks.threads.is_empty() && self.stacks.iter().any(|it| !it.threads.is_empty()) {
+            return;
+        }
+        self.stacks.retain(|older| !older.threads.is_empty());
+        // A capture that took long is reported late.
+        let place = self.stacks.partition_point(|older| older.at <= stacks.at);
+        self.stacks.insert(place, stacks);
+        if self.stacks.len() > KEPT {
             self.stacks.remove(1);
         }
-        self.stacks.push(stacks);
     }
 }
 
