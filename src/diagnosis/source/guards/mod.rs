@@ -80,16 +80,18 @@ fn way_on_stack(process: &Process, place: &Arc<Where>) -> Option<Vec<Arc<Where>>
         return None;
     }
     let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
-    let mut frames = stacks::users_frames(look, process.training_tid());
-    if !frames.next()?.is_same_line(place) {
+    let mut frames = stacks::users_frames(look, process.training_tid()).peekable();
+    if !frames.peek()?.is_same_line(place) {
         return None;
     }
+    // The source around a call by way of a library is known of the line itself.
+    let callers = frames.skip(usize::from(place.via.is_empty()));
     let site_of = |frame: &Where| {
         let mut known = process.sites.keys();
         let known = known.find(|it| it.via.is_empty() && it.is_same_line(frame));
         known.map_or_else(|| Arc::new(frame.clone()), Arc::clone)
     };
-    let callers = frames.take(MAX_CALLERS).map(site_of);
+    let callers = callers.take(MAX_CALLERS).map(site_of);
     Some(std::iter::once(Arc::clone(place)).chain(callers).collect())
 }
 
