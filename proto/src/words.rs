@@ -459,7 +459,7 @@ pub fn plain(text: &str) -> String {
 pub const JOINER: char = '\u{2060}';
 
 /// Whether these two texts, one right behind the other, are the parts of an address, or of a command of GitHub, Azure
-/// Pipelines or TeamCity ("::error::", "##[error]", "##vso[", "##teamcity[").
+/// Pipelines or TeamCity: `::error::`, `##[error]`, `##vso[`, `##teamcity[`.
 #[must_use]
 pub fn is_acted_on(before: &str, after: &str) -> bool {
     /// What they begin with, in lower case, before and after the joiner.

@@ -194,6 +194,7 @@ impl Engine {
         let mut understood = Vec::new();
         self.roster.release(now, &mut understood);
         self.apply(understood);
+        self.model.recognize_interrupt();
         let losses = LostTime {
             communication: self.communication.look(&mut self.model, now).clone(),
             straggler: self.late.look(&self.model, now).cloned(),

@@ -241,9 +241,12 @@ pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first_line = lines.next().unwrap_or("");
-    let is_kind = first_line.strip_suffix(':').is_some_and(|kind| !kind.contains(' '));
-    let next_line = lines.next().filter(|_| is_kind);
-    let first_line = &next_line.map_or(first_line.into(), |it| format!("{first_line} {it}"));
+    let kind = first_line.strip_suffix(':').filter(|kind| !kind.contains(' '));
+    let first_line = &match (kind, lines.next()) {
+        (Some(_), Some(next_line)) => format!("{first_line} {next_line}"),
+        (Some(kind), None) => kind.to_owned(),
+        (None, _) => first_line.to_owned(),
+    };
     let without_place = first_line.split_once(": [").and_then(|(kind, rest)| {
         let (place, message) = rest.split_once("] ")?;
         place.starts_with('/').then(|| format!("{kind}: {message}"))
@@ -295,7 +298,7 @@ mod tests {
         assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
         let indented = "RuntimeError: \n        Failed to run stage backward:\n        more";
         assert_eq!(short(indented), "RuntimeError: Failed to run stage backward:");
-        assert_eq!(short("KeyError:"), "KeyError:");
+        assert_eq!(short("KeyboardInterrupt: "), "KeyboardInterrupt");
         assert_eq!(short("OSError: no such file."), "OSError: no such file");
         assert_eq!(short("OSError: and so on..."), "OSError: and so on...");
         assert_eq!(short(&"x".repeat(500)).chars().count(), 161);

@@ -1,4 +1,4 @@
-//! The child process that reads processes of other users ([`super::outside`]).
+//! The child process that reads processes of other users ([`super`]).
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};

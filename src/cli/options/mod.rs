@@ -12,7 +12,7 @@ use crate::transport::Credentials;
 mod monitoring;
 mod sources;
 mod stacks;
-mod values;
+pub(super) mod values;
 
 pub(super) use monitoring::Monitoring;
 pub(super) use sources::Sources;

@@ -23,6 +23,13 @@ pub(in super::super) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses the number of a process.
+pub(in super::super) fn process_id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_error| {
+        "not the number of a process; without one, all ranks on this host are found".to_owned()
+    })
+}
+
 /// Smallest size of a journal, in bytes: room for eight segments that repeat the definitions of some ranks.
 const MIN_SIZE: u64 = 256 << 10;
 
@@ -65,6 +72,12 @@ mod tests {
         for text in ["", "s", "10m", "-1", "1e99", "nan"] {
             assert!(seconds(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn name_of_a_program_is_no_process() {
+        assert_eq!(process_id("17"), Ok(17));
+        assert!(process_id("train.py").unwrap_err().starts_with("not the number of a process"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::attach::rounds::Rounds;
 use crate::attach::{self, Attached, Options, outside};
 use crate::cli::evidence_files::{Format, print_remarks, status};
 use crate::cli::exit_status::FailOn;
-use crate::cli::options::{Access, Global};
+use crate::cli::options::{Access, Global, values};
 use crate::cli::output::{output, say};
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
@@ -22,6 +22,7 @@ use crate::evidence::values::cut;
 use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
+use crate::host::proc;
 use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::host::users;
@@ -48,7 +49,7 @@ const MAX_ID: usize = 96;
 )]
 pub(in super::super) struct Attach {
     /// Processes of the job: one is enough [default: the only job on this host]
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = values::process_id)]
     pids: Vec<u32>,
     /// Read the job with this id; without it there must be one job on this host
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
@@ -234,6 +235,10 @@ impl Attach {
             if jobs.iter().any(|job| job.user == sys::user_id()) {
                 jobs.retain(|job| job.user == sys::user_id());
             }
+        }
+        let absent = self.pids.iter().find(|&&pid| proc::Stat::read(pid).is_err());
+        if let ([], Some(pid)) = (&jobs[..], absent) {
+            bail!("there is no process {pid}");
         }
         match &jobs[..] {
             [] if !self.pids.is_empty() => bail!(

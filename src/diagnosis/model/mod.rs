@@ -105,6 +105,8 @@ pub struct Model {
     pub creations: Creations,
     /// When the whole job was first asked to end.
     pub interrupted: Option<Timestamp>,
+    /// When a rank was first interrupted.
+    first_interrupt: Option<Timestamp>,
     /// Clocks of the hosts.
     pub clocks: BTreeMap<Arc<str>, Clock>,
     /// GPUs of the nodes.

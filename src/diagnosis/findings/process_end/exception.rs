@@ -65,13 +65,18 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
             let stalled_at = stalls.first().map(|stall| (stall.group, stall.seq));
             let place = diverged_at.or(stalled_at);
             let exception = decisive(situation, process, place)?;
+            // A launcher that passes a request on ends all ranks.
+            let is_alone = || process.end.is_some_and(|end| holds_up(situation, &stalls, end.at));
+            if request::signal_of(&exception.text).is_some() && !is_alone() {
+                return None;
+            }
             Some(Ended { process, rank, exception, diverted: diverted.is_some(), place, stalls })
         })
         .collect()
 }
 
 /// The exception that explains the end or the calls of a rank: one that was in flight at a call
-/// which its peers did not make, or else an uncaught one. Requests to end the job do not count.
+/// which its peers did not make, or else an uncaught one.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
@@ -81,12 +86,10 @@ fn decisive<'a>(
         let join = situation.join(group, seq)?;
         process.in_flight_at(&join.calls.get(&process.rank?)?.call)
     });
-    in_flight
-        .or_else(|| {
-            let exception = process.uncaught()?;
-            situation.model.is_before_shutdown(exception.at).then_some(exception)
-        })
-        .filter(|exception| request::signal_of(&exception.text).is_none())
+    in_flight.or_else(|| {
+        let exception = process.uncaught()?;
+        situation.model.is_before_shutdown(exception.at).then_some(exception)
+    })
 }
 
 /// The finding about the process, with this code.
@@ -232,6 +235,9 @@ fn why(ended: &Ended<'_>) -> String {
 pub(crate) fn advice(text: &str, place: Option<&Where>, from_communication: bool) -> String {
     match known_errors::advice(text) {
         Some(advice) => advice.into(),
+        None if request::signal_of(text).is_some() => {
+            "Find out what interrupted this rank alone: a launcher ends all ranks together.".into()
+        }
         None if from_communication => {
             "The error occurred in the communication with other ranks: find one that \
                                        ended or left, or a fault of the network between them."

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::input::event::Event;
-use crate::model::{Clock, Model, Note, is_before_request};
+use crate::model::{Clock, Doing, Model, Note, Process, Thread, is_before_request, libc_signal};
 
 /// Maximum number of processes kept that have not joined a process group.
 const MAX_STARTED: usize = 65_536;
@@ -72,6 +72,27 @@ impl Model {
             other => return Some(other),
         }
         None
+    }
+
+    /// Takes the first interrupt of a rank for a request to end the whole job if a launcher ended another rank after it,
+    /// or if a rank had waited for a noticeable time: a launcher passes Ctrl-C on to all ranks, and those inside calls do
+    /// not react to it. Otherwise one rank was interrupted alone.
+    pub(crate) fn recognize_interrupt(&mut self) {
+        let Some(at) = self.first_interrupt.filter(|_| self.interrupted.is_none()) else { return };
+        let noticeable = self.timing.interrupted_wait;
+        let has_waited = |thread: &Thread| match &thread.doing {
+            Doing::Call(call) => call.at.plus(noticeable) <= at,
+            Doing::Wait(_, since, _) => since.plus(noticeable) <= at,
+            Doing::Nothing => false,
+        };
+        let is_killed_since = |process: &Process| {
+            let end = process.end.filter(|end| end.at >= at);
+            matches!(end.and_then(|it| it.exit.signal), Some(libc_signal::TERM | libc_signal::KILL))
+        };
+        let is_noticed = |it: &Process| is_killed_since(it) || it.threads.values().any(has_waited);
+        if self.processes.values().any(is_noticed) {
+            self.asked_to_end(at);
+        }
     }
 
     /// The whole job was asked to end: that ranks destroy their groups then is not their fault.

@@ -11,6 +11,9 @@ use crate::model::ids::World;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 use crate::model::{Model, Wait};
 
+/// What Python raises in a process that gets SIGINT.
+const INTERRUPT: &str = "KeyboardInterrupt";
+
 impl Model {
     /// Takes an event in the life of a process; returns any other one.
     pub(super) fn apply_processes(&mut self, event: Event) -> Option<Event> {
@@ -60,6 +63,10 @@ impl Model {
                 process.known_until = (!read_whole).then_some(since);
             }
             Event::Exception { process, kind, text, place, at } => {
+                if text.starts_with(INTERRUPT) {
+                    let known = self.first_interrupt.unwrap_or(at);
+                    self.first_interrupt = Some(known.min(at));
+                }
                 let exception = Exception { kind, text, place, at, after_calls: 0 };
                 self.processes.get_mut(&process)?.raised(exception);
             }
