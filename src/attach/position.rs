@@ -107,8 +107,11 @@ pub fn locate(first: &Arc<Stacks>, last: &Arc<Stacks>, is_on_device: bool) -> Po
     if let (Some(earlier), Some(call)) = inside {
         // It may have returned and called again in between.
         let ran = now.cpu_time.zip(before.cpu_time).map(|(now, before)| now.saturating_sub(before));
-        let slept = call.asleep.is_none_or(|it| it >= apart / 2);
-        let polls = now.state == Some('R') || ran.is_some_and(|it| it * IDLE >= apart);
+        // A thread that slept before and runs now has woken up: on a busy host, the end of a healthy wait looks so.
+        let has_woken = before.asleep.is_some() && now.state == Some('R');
+        let slept = !has_woken && call.asleep.is_none_or(|it| it >= apart / 2);
+        let runs = before.asleep.is_none() && now.state == Some('R');
+        let polls = runs || ran.is_some_and(|it| it * IDLE >= apart);
         let is_same = earlier.op == call.op && earlier.place == call.place;
         if is_same && call.op == Op::InitProcessGroup && !slept {
             // No program calls it again and again: the rank with the store wakes up to count the others.
@@ -277,6 +280,19 @@ mod tests {
         );
         assert_eq!(of(Some(9.0), 10), Position::Moves, "another line");
         assert!(matches!(of(None, 9), Position::Inside(_)), "its sleep is unknown");
+    }
+
+    #[test]
+    fn rank_that_has_woken_up_moves_unless_it_polls() {
+        let of = |asleep, used| {
+            let first = capture(1, 5.0, asleep, all_reduce(9));
+            let mut last = Stacks::clone(&capture(3, 5.0 + used, None, all_reduce(9)));
+            last.threads[0].state = Some('R');
+            locate(&first, &Arc::new(last), false)
+        };
+        assert_eq!(of(Some(0.5), 0.01), Position::Moves);
+        assert!(matches!(of(Some(0.001), 0.5), Position::Inside(_)), "it polls");
+        assert!(matches!(of(None, 0.01), Position::Inside(_)), "its sleep is not known");
     }
 
     #[test]
