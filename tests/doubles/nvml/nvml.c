@@ -7,7 +7,8 @@
  * such as "0 busy 100". It is read again at every call, so that a test changes what a GPU reports by appending lines:
  * the last one with a key counts. A value without a line is not supported. "0 lost 1": the GPU has fallen off the bus.
  * Each line "0 xid 79" is one event, for the sets that were registered before the line was there. Once a process in a
- * line "0 process PID BYTES" was reported, there is a file with the name of that file, a dot and PID. */
+ * line "0 process PID BYTES" was reported twice, there is a file with the name of that file, a dot and PID: all that was
+ * read together with its first report was read before. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,20 @@ struct process {
     uint gpu_instance, compute_instance;
 };
 
+/* Whether a process was reported before; this report counts. */
+static int is_reported(uint pid) {
+    static uint reported[MAX_GPUS];
+    for (int i = 0; i < MAX_GPUS; i++) {
+        if (reported[i] == pid)
+            return 1;
+        if (reported[i] == 0) {
+            reported[i] = pid;
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, uint *count, struct process *out) {
     char found[LINE];
     uint all = (uint)find(number(gpu), "process", 0, found), room = *count;
@@ -159,6 +174,8 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, uint *count, struct proce
         out[i].gpu_instance = out[i].compute_instance = 0xFFFFFFFF;
         if (sscanf(found, "%u %llu", &out[i].pid, &out[i].memory) != 2)
             return INVALID;
+        if (!is_reported(out[i].pid))
+            continue;
         snprintf(found, sizeof found, "%s.%u", getenv("NVML_DOUBLE"), out[i].pid);
         FILE *reported = fopen(found, "w");
         if (reported)
