@@ -1,4 +1,4 @@
-//! What the kernel and the files of ranks state about them besides their stacks: memory, limits, versions, connections.
+//! What ranks state about themselves besides their stacks: memory, limits, versions, connections, steps.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,14 +11,15 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 use super::find::RankProcess;
 use super::outside::{self, Question};
 use super::ras;
+use super::step::Step;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
 use crate::node::blocked;
 use crate::node::stack_reader::maps::{self, Loaded};
 
-/// Time limit for the versions of all ranks of another user.
-const MAX_VERSIONS: Duration = Duration::from_secs(2);
+/// Time limit for what is read of all ranks of another user.
+const MAX_READ: Duration = Duration::from_secs(2);
 /// Maximum number of ranks whose connections to each other are read.
 const MAX_CONNECTED: usize = 64;
 /// File with the version of the driver of NVIDIA's GPUs.
@@ -42,6 +43,23 @@ impl Versions {
     }
 }
 
+/// What is in the memory of a rank; `None`: unknown.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Contents {
+    /// Versions of its libraries.
+    versions: Versions,
+    /// Its training step.
+    step: Option<Step>,
+}
+
+impl Contents {
+    /// The contents of a process.
+    #[must_use]
+    pub fn read(pid: u32) -> Self {
+        Self { versions: Versions::read(pid), step: Step::read(pid) }
+    }
+}
+
 /// Facts about a rank; `None`: unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -57,6 +75,8 @@ pub struct Facts {
     pub versions: Versions,
     /// Version of the driver of its GPUs.
     pub driver: Option<String>,
+    /// Its training step.
+    pub step: Option<Step>,
     /// Ranks on this host to which it has a TCP connection, ascending.
     pub connected_to: Vec<u32>,
 }
@@ -65,10 +85,10 @@ pub struct Facts {
 #[must_use]
 pub fn read(ranks: &[RankProcess]) -> Vec<Facts> {
     let driver = std::fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
-    let versions = versions(ranks);
+    let contents = contents(ranks);
     let connected = connections(ranks);
-    let each = ranks.iter().zip(versions).zip(connected).zip(resident(ranks));
-    let facts = each.map(|(((rank, versions), connected_to), rss)| {
+    let each = ranks.iter().zip(contents).zip(connected).zip(resident(ranks));
+    let facts = each.map(|(((rank, Contents { versions, step }), connected_to), rss)| {
         let lines = proc::cgroups(rank.pid);
         let group = MemoryGroup::parse(&lines);
         let usage = group.as_ref().and_then(MemoryGroup::tightest);
@@ -88,6 +108,7 @@ pub fn read(ranks: &[RankProcess]) -> Vec<Facts> {
             processors: cgroup::processors(&lines),
             versions,
             driver: driver.clone(),
+            step,
             connected_to,
         }
     });
@@ -113,6 +134,7 @@ impl Facts {
     pub fn line(&self) -> String {
         let mut parts: Vec<String> = Vec::new();
         parts.extend(self.state.map(|it| it.to_string()));
+        parts.extend(self.step.as_ref().map(ToString::to_string));
         parts.extend(self.memory.rss.map(|it| format!("memory {}", words::bytes(it))));
         let group = self.memory.cgroup_used.zip(self.memory.cgroup_limit);
         parts.extend(group.map(|(used, limit)| {
@@ -158,16 +180,16 @@ pub fn note_on_kills(facts: &[Facts]) -> Option<String> {
     ))
 }
 
-/// The versions in ranks, which may be of another user.
-fn versions(ranks: &[RankProcess]) -> Vec<Versions> {
+/// The contents of ranks, which may be of another user.
+fn contents(ranks: &[RankProcess]) -> Vec<Contents> {
     if ranks.iter().any(|it| outside::is_of_another_user(it.pid)) {
         let questions: Vec<(u32, Question)> =
-            ranks.iter().map(|it| (it.pid, Question::Versions)).collect();
-        let answers = outside::ask(&questions, MAX_VERSIONS).into_iter();
-        let versions = answers.map(|it| serde_json::from_slice(&it?).ok());
-        return versions.map(Option::unwrap_or_default).collect();
+            ranks.iter().map(|it| (it.pid, Question::Contents)).collect();
+        let answers = outside::ask(&questions, MAX_READ).into_iter();
+        let contents = answers.map(|it| serde_json::from_slice(&it?).ok());
+        return contents.map(Option::unwrap_or_default).collect();
     }
-    ranks.iter().map(|it| Versions::read(it.pid)).collect()
+    ranks.iter().map(|it| Contents::read(it.pid)).collect()
 }
 
 /// The version of PyTorch in a process, by the Python package that contains it.

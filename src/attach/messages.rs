@@ -302,6 +302,10 @@ impl Evidence<'_> {
         for (name, value) in facts.map(Facts::settings).unwrap_or_default() {
             out.push(records.setting(name, &value));
         }
+        records.step = facts.and_then(|facts| facts.step.as_ref()).map_or(0, |it| it.number);
+        if records.step > 0 {
+            out.push(records.step());
+        }
         let call = match &it.position {
             Position::Inside(call) => Some(call),
             _ => None,
@@ -436,6 +440,8 @@ struct Records {
     pid: u32,
     now: u64,
     tickets: u64,
+    /// Its training step; 0: unknown.
+    step: u32,
 }
 
 impl Records {
@@ -447,6 +453,7 @@ impl Records {
             ticket,
             mono_ns: self.now,
             kind: i32::from(kind.number()),
+            step: self.step,
             ..v1::Record::default()
         }
     }
@@ -455,6 +462,12 @@ impl Records {
         let text = format!("{name}={value}");
         // Settings precede the call.
         Kind::Record(v1::Record { mono_ns: 0, text, ..self.record(RecordKind::Setting) })
+    }
+
+    /// The beginning of its training step.
+    fn step(&mut self) -> Kind {
+        // It precedes the call, at an unknown time.
+        Kind::Record(v1::Record { mono_ns: 0, ..self.record(RecordKind::Step) })
     }
 
     /// The call that the process has been inside for this long, with the lines that lead to it.

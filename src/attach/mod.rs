@@ -45,6 +45,7 @@ pub mod ras;
 pub mod rounds;
 pub mod sample;
 pub mod sleep;
+mod step;
 
 use facts::Facts;
 use find::RankedJob;

@@ -44,8 +44,8 @@ pub enum Question {
         /// Its start time.
         start_ticks: u64,
     },
-    /// The versions of libraries in it: [`super::facts::Versions`] as JSON.
-    Versions,
+    /// Versions of its libraries, and its step: [`super::facts::Contents`] as JSON.
+    Contents,
     /// Its arguments: a list as JSON.
     Arguments,
 }

@@ -71,9 +71,7 @@ impl Node {
             ended: false,
         }
     }
-}
 
-impl Node {
     /// Adds a part of the round that it is sending.
     fn take(&mut self, mut report: v1::Report) {
         report.events.retain_mut(|event| {

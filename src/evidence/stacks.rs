@@ -64,6 +64,7 @@ fn blocked(on: &v1::BlockedOn) -> Blocked {
         pid: (on.pid != 0).then_some(on.pid),
         rank: on.rank,
         ends_in: on.ends_in_ns.map(Duration::from_nanos),
+        is_circle: on.is_circle,
     }
 }
 

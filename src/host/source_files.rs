@@ -231,12 +231,12 @@ impl SourceFolders {
             let parts: Vec<Component<'_>> = file.components().collect();
             let is_end =
                 |parts: &[Component<'_>]| parts.iter().all(|it| matches!(it, Component::Normal(_)));
-            let ends = (0..parts.len()).map(|from| &parts[from..]).filter(|it| is_end(it));
-            let ends = ends.map(|it| it.iter().collect::<PathBuf>());
-            let open =
-                |end: PathBuf, folder: &Folder| open_below(&folder.canonical.join(end), folder);
-            ends.into_iter()
-                .find_map(|end| self.given.iter().find_map(|folder| open(end.clone(), folder)))
+            let mut ends = (0..parts.len()).map(|from| &parts[from..]).filter(|it| is_end(it));
+            ends.find_map(|end| {
+                let end: PathBuf = end.iter().collect();
+                let open = |folder: &Folder| open_below(&folder.canonical.join(&end), folder);
+                self.given.iter().find_map(open)
+            })
         })
     }
 }

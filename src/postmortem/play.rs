@@ -46,16 +46,7 @@ pub(super) fn play(
     if !job.logs.is_empty() {
         return play_logs(&job, config, observer);
     }
-    let mut stage = Stage {
-        engine: Engine::new(config),
-        events: Vec::new(),
-        looked: Timestamp::default(),
-        now: Timestamp::default(),
-        wall: Timestamp::now(),
-        is_blind: false,
-        looks: 0,
-        observer,
-    };
+    let mut stage = Stage::new(config, Timestamp::default(), observer);
     let tables = Arc::new(Memory::new(JOB_TABLES));
     let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
     let mut parts: Vec<Part> =
@@ -83,16 +74,11 @@ pub fn engine_of_rounds(rounds: &[&[v1::Report]]) -> Engine {
     let hellos = rounds.iter().filter_map(|round| hello_of(round));
     let hello = hellos.max_by_key(|it| it.stall_after_s);
     let mut unobserved = Unobserved;
-    let mut stage = Stage {
-        engine: Engine::new(hello.map(settings::config).unwrap_or_default()),
-        events: Vec::new(),
-        looked: Timestamp::default(),
-        now: Timestamp::default(),
-        wall: Timestamp::now(),
-        is_blind: false,
-        looks: 0,
-        observer: &mut unobserved,
-    };
+    let mut stage = Stage::new(
+        hello.map(settings::config).unwrap_or_default(),
+        Timestamp::default(),
+        &mut unobserved,
+    );
     let mut reports: Vec<(usize, &v1::Report)> = (0..)
         .zip(rounds)
         .flat_map(|(node, round)| round.iter().map(move |report| (node, report)))
@@ -131,16 +117,8 @@ fn play_logs(job: &RecordedJob, mut config: Config, observer: &mut dyn Observer)
     // What the text itself gave up has waited long enough.
     let given_up = evidence.timeout.unwrap_or(config.stall_after);
     config.stall_after = config.stall_after.min(given_up);
-    let mut stage = Stage {
-        engine: Engine::new(config),
-        events: evidence.events,
-        looked: Timestamp::default(),
-        now: evidence.ends,
-        wall: Timestamp::now(),
-        is_blind: false,
-        looks: 0,
-        observer,
-    };
+    let mut stage = Stage::new(config, evidence.ends, observer);
+    stage.events = evidence.events;
     stage.feed();
     stage.engine.handle_timeout(stage.now);
     stage.look();
@@ -165,7 +143,21 @@ struct Stage<'a> {
     observer: &'a mut dyn Observer,
 }
 
-impl Stage<'_> {
+impl<'a> Stage<'a> {
+    /// The stage of a job without events.
+    fn new(config: Config, now: Timestamp, observer: &'a mut dyn Observer) -> Self {
+        Self {
+            engine: Engine::new(config),
+            events: Vec::new(),
+            looked: Timestamp::default(),
+            now,
+            wall: Timestamp::now(),
+            is_blind: false,
+            looks: 0,
+            observer,
+        }
+    }
+
     /// Passes decoded events to the engine. Returns whether they include the end of the job.
     fn feed(&mut self) -> bool {
         let mut ended = false;

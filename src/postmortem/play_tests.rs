@@ -6,16 +6,7 @@ use crate::diagnosis::event::{Call, CallId, ProcessId, ThreadId};
 #[test]
 fn long_gaps_are_evaluated_a_limited_number_of_times() {
     let mut unobserved = Unobserved;
-    let mut stage = Stage {
-        engine: Engine::new(Config::default()),
-        events: Vec::new(),
-        looked: Timestamp::default(),
-        now: Timestamp::default(),
-        wall: Timestamp::now(),
-        is_blind: false,
-        looks: 0,
-        observer: &mut unobserved,
-    };
+    let mut stage = Stage::new(Config::default(), Timestamp::default(), &mut unobserved);
     let hour = |number: u64| Timestamp(number * 3_600_000_000_000);
     stage.go_to(hour(1));
     let process = ProcessId(1);

@@ -246,7 +246,7 @@ fn dump_explains_why_a_process_cannot_be_read() {
     assert!(out(&seen).contains("it runs no Python"), "{}", out(&seen));
     let gone = dump(&["--pid", "4194305"]);
     assert_eq!(gone.status.code(), Some(3), "{}", out(&gone));
-    assert!(out(&gone).contains("there is no process 4194305"), "{}", out(&gone));
+    assert!(out(&gone).contains("process 4194305 does not exist"), "{}", out(&gone));
 
     // The user nobody needs a copy of the program in a directory that it can enter.
     let scratch = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a program, which is then killed with its process group, and for an expected
 /// event.
-const TIMEOUT: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Path of the `ddp-doctor` under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -114,7 +114,12 @@ pub(crate) struct Finished {
 }
 
 /// Runs a program in its own process group and waits for its exit.
-pub(crate) fn run_to_end(mut command: Command) -> Finished {
+pub(crate) fn run_to_end(command: Command) -> Finished {
+    run_to_end_within(command, TIMEOUT)
+}
+
+/// The same for a program that may take longer than others.
+pub(crate) fn run_to_end_within(mut command: Command, limit: Duration) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().unwrap();
     let group = child.id();
@@ -129,7 +134,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     let stderr = read(Box::new(child.stderr.take().unwrap()));
     let (done, ended) = channel::<()>();
     let watchdog = thread::spawn(move || {
-        let in_time = ended.recv_timeout(TIMEOUT).is_ok();
+        let in_time = ended.recv_timeout(limit).is_ok();
         if !in_time {
             // On SIGTERM the program ends its children; SIGKILL does not allow that.
             for signal in ["-TERM", "-KILL"] {
@@ -145,7 +150,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     let in_time = watchdog.join().unwrap();
     let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
     let finished = Finished { status: status.code(), signal: status.signal(), stdout, stderr };
-    assert!(in_time, "did not end within {TIMEOUT:?}\n{finished}");
+    assert!(in_time, "did not end within {limit:?}\n{finished}");
     finished
 }
 

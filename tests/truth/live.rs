@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
 use tempfile::TempDir;
@@ -16,7 +17,7 @@ use crate::doubles::Doubles;
 use crate::program::{Backend, Case, Launcher, Variant};
 use crate::programs;
 use crate::support::artifact;
-use crate::support::process::{program, run_to_end, without_own_variables};
+use crate::support::process::{program, run_to_end, run_to_end_within, without_own_variables};
 use crate::support::pytorch_jobs::{jobs, launch, variant, variants, venv};
 
 /// A finished live run and its directory.
@@ -24,6 +25,11 @@ pub(crate) struct Run {
     pub(crate) outcome: Outcome,
     pub(crate) scratch: TempDir,
 }
+
+/// The family of the programs that run engines.
+const ENGINES: &str = "engines";
+/// Time limit for an engine, which may import for minutes.
+const MAX_ENGINE: Duration = Duration::from_secs(600);
 
 /// Reason why a case cannot run on this machine.
 pub(crate) struct Unable(pub(crate) String);
@@ -45,7 +51,10 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     if digests {
         command.env("DDP_DOCTOR_DIGEST_ABOVE", "0");
     }
-    let finished = run_to_end(command);
+    let finished = match case.program.family.as_str() {
+        ENGINES => run_to_end_within(command, MAX_ENGINE),
+        _ => run_to_end(command),
+    };
     fs::write(scratch.path().join("output"), finished.to_string()).unwrap();
     if let Some(skipped) = finished.stdout.split("SKIPPED: ").nth(1) {
         let why = skipped.lines().next().unwrap_or_default();
@@ -65,7 +74,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         let ours: Vec<&str> = stderr.filter(is_ours).collect();
         assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
     }
-    if case.program.family == "engines" && case.variant == Variant::Healthy {
+    if case.program.family == ENGINES && case.variant == Variant::Healthy {
         has_same_results(case, &finished.stdout)?;
     }
     let text = finished.stderr;
@@ -114,7 +123,7 @@ fn has_same_results(case: &Case, with: &str) -> Result<(), Unable> {
             None => alone.env_remove(name),
         };
     }
-    let finished = run_to_end(alone);
+    let finished = run_to_end_within(alone, MAX_ENGINE);
     let results = |output: &str| {
         let lines =
             output.lines().filter_map(|line| Some(line.split_once("RESULT ")?.1.to_owned()));

@@ -1881,6 +1881,10 @@ pub struct BlockedOn {
     /// Absent: it does not end by itself, or its end is unknown.
     #[prost(uint64, optional, tag = "5")]
     pub ends_in_ns: ::core::option::Option<u64>,
+    /// It waits for processes that wait for it, and nothing else can end one of these waits: all ends of their pipes and
+    /// sockets are theirs, and other threads of those processes wait for locks.
+    #[prost(bool, tag = "6")]
+    pub is_circle: bool,
 }
 /// One frame of a stack.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -8,7 +8,7 @@ use std::thread;
 use prost::Message;
 
 use super::{Question, Request};
-use crate::attach::facts::Versions;
+use crate::attach::facts::Contents;
 use crate::attach::find::spawned::Stated;
 use crate::attach::{find, sample};
 use crate::host::proc;
@@ -70,7 +70,7 @@ impl Request {
             Question::Stacks { start_ticks } => {
                 return sample::stacks_of(pid, start_ticks, cache).encode_to_vec();
             }
-            Question::Versions => serde_json::to_vec(&Versions::read(pid)),
+            Question::Contents => serde_json::to_vec(&Contents::read(pid)),
             Question::Arguments => serde_json::to_vec(&proc::arguments(pid)),
         };
         json.unwrap_or_default()

@@ -149,6 +149,9 @@ impl Run {
             }
             return job::become_command(&command, &mut io::stderr());
         }
+        if self.kill_after.is_some() && self.on_hang != OnHang::Kill {
+            say("--kill-after has no effect without --on-hang kill");
+        }
         let timing = Timing::default().scaled(self.time_scale);
         let outcome = job::run(Options {
             command,

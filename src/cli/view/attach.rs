@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -35,6 +36,8 @@ use crate::transport::Credentials;
 
 /// Maximum number of jobs that a message names.
 const MAX_LISTED: usize = 8;
+/// Maximum number of jobs that are read at once.
+const MAX_AT_ONCE: usize = 16;
 /// Maximum length of the id of a job in a message, in bytes.
 const MAX_ID: usize = 96;
 
@@ -107,9 +110,9 @@ impl Attach {
         let several = jobs.len() > 1;
         let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
         let mut read = Vec::new();
-        for job in jobs {
-            match self.read(job, &ids, global)? {
-                Some(found) => read.push(found),
+        for attached in read_all(jobs, self.options()) {
+            match attached {
+                Some(attached) => read.push(self.diagnose(attached, &ids, global)?),
                 None if several => {}
                 None => bail!("all ranks have ended"),
             }
@@ -154,14 +157,13 @@ impl Attach {
         Ok(status(&analysis, self.fail_on))
     }
 
-    /// Reads and diagnoses one of the jobs with these ids; `None`: all its ranks have ended.
-    fn read(
+    /// Diagnoses one of the jobs with these ids.
+    fn diagnose(
         &self,
-        job: RankedJob,
+        mut attached: Attached,
         ids: &[String],
         global: &Global,
-    ) -> anyhow::Result<Option<(Attached, Analysis)>> {
-        let Some(mut attached) = Rounds::new(job, self.options()).read() else { return Ok(None) };
+    ) -> anyhow::Result<(Attached, Analysis)> {
         print_lines(&attached.notes, global);
         let elsewhere = attached.elsewhere();
         let credentials = Credentials { can_ask: false, ..self.access.credentials() };
@@ -192,7 +194,7 @@ impl Attach {
             print_lines(&[how_to_reach(&elsewhere, directory)], global);
         }
         print_remarks(&found.remarks, global.quiet);
-        Ok(Some((attached, found)))
+        Ok((attached, found))
     }
 
     /// Where the evidence of one of the jobs with these ids is kept; `None`: nowhere. `shares`: hosts share its report.
@@ -238,7 +240,7 @@ impl Attach {
         }
         let absent = self.pids.iter().find(|&&pid| proc::Stat::read(pid).is_err());
         if let ([], Some(pid)) = (&jobs[..], absent) {
-            bail!("there is no process {pid}");
+            bail!("process {pid} does not exist");
         }
         match &jobs[..] {
             [] if !self.pids.is_empty() => bail!(
@@ -269,7 +271,8 @@ fn list(jobs: &[RankedJob], user: u32) -> String {
         let id = plain(cut(&job.id, MAX_ID));
         let owner =
             if job.user == user { String::new() } else { format!(", of user {}", job.user) };
-        format!("{id} ({} ranks{owner})", job.ranks.len())
+        let count = job.ranks.len();
+        format!("{id} ({count} {}{owner})", if count == 1 { "rank" } else { "ranks" })
     };
     let mut listed: Vec<String> = own.iter().chain(&others).take(MAX_LISTED).map(name).collect();
     if jobs.len() > MAX_LISTED {
@@ -349,6 +352,18 @@ fn folder_name(job: &RankedJob, ids: &[String]) -> String {
 fn owner(job: &RankedJob) -> String {
     let name = users::name(job.user).map_or_else(String::new, |it| format!(" ({it})"));
     format!("job {} of user {}{name}", cut(&job.id, MAX_ID), job.user)
+}
+
+/// Reads jobs, several at a time, since captures are some time apart. `None` for each whose ranks have all ended.
+fn read_all(jobs: Vec<RankedJob>, options: Options) -> Vec<Option<Attached>> {
+    let read = |job: &RankedJob| Rounds::new(job.clone(), options).read();
+    let read_at_once = |jobs: &[RankedJob]| {
+        thread::scope(|scope| {
+            let threads: Vec<_> = jobs.iter().map(|job| scope.spawn(move || read(job))).collect();
+            threads.into_iter().map(|it| it.join().unwrap_or_default()).collect::<Vec<_>>()
+        })
+    };
+    jobs.chunks(MAX_AT_ONCE).flat_map(read_at_once).collect()
 }
 
 /// What is said of a job in which nothing blocks.

@@ -122,7 +122,7 @@ impl ShowStacks {
 
 fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::read(pid) else {
-        bail!("there is no process {pid}");
+        bail!("process {pid} does not exist");
     };
     let stacks = sample::capture(pid, stat.start_ticks, &FunctionCache::default());
     let has_frames = stacks.threads.iter().any(|it| !it.python.is_empty() || !it.native.is_empty());

@@ -30,6 +30,12 @@ pub fn is_of_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
+/// Whether a token is a name or a keyword.
+#[must_use]
+pub fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| is_of_word(c) && !c.is_ascii_digit())
+}
+
 /// Length of the text up to a comma or a bracket that closes what surrounds it.
 #[must_use]
 pub fn end_of_argument(text: &str) -> usize {

@@ -53,6 +53,8 @@ pub(super) fn find(
         What::Lock | What::Queue if is_idle && (polls || is_released_by_another(looks, thread)) => {
             Listening
         }
+        What::Circle if is_released_by_another(looks, thread) => Listening,
+        What::Circle => Blocked,
         _ if moves(first, last) => Computing,
         What::Lock | What::Queue if is_released_by_another(looks, thread) => Listening,
         What::DataLoader | What::Child if last.children.iter().any(may_go_on) => {
@@ -135,15 +137,33 @@ pub(super) fn processor_time(first: &Stacks, thread: &ThreadStack) -> Option<Dur
     Some(thread.cpu_time?.saturating_sub(before.cpu_time?))
 }
 
+/// The work that takes long of another thread, if `thread` waits for threads: it waits for that work.
+pub(super) fn work_of_another(
+    looks: [&Stacks; 2],
+    thread: &ThreadStack,
+    what: What,
+) -> Option<What> {
+    let [_, last] = looks;
+    let mut others = others(last, thread).filter(|_| what.is_of_threads());
+    others.find_map(|other| {
+        sort::what(looks, other, &Frames::new(other)).filter(|it| it.long_work().is_some())
+    })
+}
+
+/// The other threads of the program that run Python.
+fn others<'a>(stacks: &'a Stacks, thread: &ThreadStack) -> impl Iterator<Item = &'a ThreadStack> {
+    let tid = thread.tid;
+    stacks.threads.iter().filter(move |other| {
+        let is_captures = || other.python.iter().any(|frame| is_of_capture(&frame.file));
+        other.tid != tid && !other.python.is_empty() && !is_captures()
+    })
+}
+
 /// Whether another Python thread may release a lock or produce an item: one that runs, or waits for
 /// something other than a lock.
 fn is_released_by_another(looks: [&Stacks; 2], thread: &ThreadStack) -> bool {
     let [first, last] = looks;
-    let mut others = last.threads.iter().filter(|other| {
-        let is_captures = || other.python.iter().any(|frame| is_of_capture(&frame.file));
-        other.tid != thread.tid && !other.python.is_empty() && !is_captures()
-    });
-    others.any(|other| {
+    others(last, thread).any(|other| {
         let frames = Frames::new(other);
         let runs =
             processor_time(first, other).is_some_and(|used| used * IDLE >= last.at.since(first.at));

@@ -5,6 +5,7 @@ use ddp_doctor_proto::report::Where;
 
 use crate::input::event::{Stacks, ThreadStack};
 use crate::stacks::code::{Frames, is_stdlib};
+use crate::stacks::thread_in;
 
 /// What a process does or waits for outside collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum What {
     Queue,
     /// The exit of a child process.
     Child,
+    /// A process that waits for it.
+    Circle,
     /// A key of a store of c10d.
     Store,
     /// A message of another process: a pipe, a queue between processes, a selector.
@@ -200,6 +203,12 @@ const CHANNELS: &[(&str, What)] = &[
     ("poll_schedule_timeout", What::Message),
 ];
 
+/// Whether a thread waits for a process that waits for it.
+fn waits_in_circle(stacks: &Stacks, tid: u32) -> bool {
+    let on = thread_in(stacks, tid).and_then(|it| it.blocked_on.as_ref());
+    on.is_some_and(|it| it.is_circle)
+}
+
 /// What the program's thread does in the later capture; `None` if it is inside a collective that
 /// was not recorded.
 pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_>) -> Option<What> {
@@ -214,6 +223,9 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     }
     if keeps_gil(looks) {
         return Some(What::Gil);
+    }
+    if looks.iter().all(|stacks| waits_in_circle(stacks, thread.tid)) {
+        return Some(What::Circle);
     }
     if let Some(library) = library {
         return Some(library);

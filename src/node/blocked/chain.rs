@@ -1,8 +1,11 @@
 //! Processes that wait for each other.
 
+use std::fs;
+
 use ddp_doctor_proto::{BlockKind, v1};
 
-use super::{Waiter, wait_of};
+use super::syscall::Syscall;
+use super::{Enders, Wait, Waiter, wait_of};
 use crate::host::proc;
 use crate::host::proc::Stat;
 use crate::node::stack_reader::memory::ProcessMemory;
@@ -14,25 +17,63 @@ const MAX_DEPTH: usize = 8;
 
 /// Follows the wait of a process for one below it, such as a child, to what that one waits for. Another rank is the end:
 /// what it waits for is known from its own stacks.
-pub(super) fn to_its_end(pid: u32, mut on: v1::BlockedOn) -> v1::BlockedOn {
-    for _ in 0..MAX_LENGTH {
-        let next = if is_below(on.pid, pid) { wait_of_process(on.pid) } else { None };
+pub(super) fn to_its_end(pid: u32, wait: Wait) -> v1::BlockedOn {
+    let mut chain = vec![(pid, wait)];
+    while chain.len() <= MAX_LENGTH {
+        let Some((_, Wait { on, .. })) = chain.last() else { break };
+        let is_known = chain.iter().any(|(it, _)| *it == on.pid);
+        let next = if is_below(on.pid, pid) && !is_known { wait_of_process(on.pid) } else { None };
         let Some(next) = next else { break };
-        let what = format!("{}; that process waits for: {}", on.what, next.what);
-        on = v1::BlockedOn { what, ..next };
+        chain.push((on.pid, next));
     }
-    on
+    let is_circle = is_circle(&chain);
+    let texts: Vec<&str> = chain.iter().map(|(_, wait)| &*wait.on.what).collect();
+    let what = texts.join("; that process waits for: ");
+    let at = if is_circle { chain.first() } else { chain.last() };
+    let on = at.map(|(_, wait)| wait.on.clone()).unwrap_or_default();
+    v1::BlockedOn { what, is_circle, ..on }
+}
+
+/// Whether these processes, each of which waits for the next one, wait for each other: no other process can end one of
+/// these waits, and none has a thread that could do so. The threads of the first one are known from its stacks.
+fn is_circle(chain: &[(u32, Wait)]) -> bool {
+    let Some(((last, wait), [_, ..])) = chain.split_last() else { return false };
+    let is_in_chain = |pid: u32| chain.iter().any(|(it, _)| *it == pid);
+    let ended_within = |pid: u32, wait: &Wait| match &wait.ended_by {
+        Enders::Exit(child) => is_in_chain(*child),
+        Enders::Holders(ends) => {
+            let mut holders = ends.iter().flat_map(|end| end.clone().holders(pid));
+            holders.all(is_in_chain)
+        }
+        Enders::Unknown => false,
+    };
+    let leads_back = is_in_chain(wait.on.pid) && wait.on.pid != *last;
+    leads_back
+        && chain.iter().skip(1).all(|(pid, _)| has_only_locked_threads(*pid))
+        && chain.iter().all(|(pid, wait)| ended_within(*pid, wait))
+}
+
+/// Whether all threads of a process but the main thread wait for locks, without a timeout.
+fn has_only_locked_threads(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let Some((memory, tasks)) = ProcessMemory::open(pid).ok().zip(tasks.ok()) else { return false };
+    let is_locked = |tid: u32| {
+        let call = Syscall::read(pid, tid).filter(|it| it.futex().is_some());
+        call.is_some_and(|it| it.argument(&memory).is_none())
+    };
+    let mut tids = tasks.flatten().map(|it| it.file_name().to_str()?.parse().ok());
+    tids.all(|tid| tid.is_some_and(|tid| tid == pid || is_locked(tid)))
 }
 
 /// What the main thread of a process of this user waits for. A sleep adds nothing to the command that sleeps.
-fn wait_of_process(pid: u32) -> Option<v1::BlockedOn> {
+fn wait_of_process(pid: u32) -> Option<Wait> {
     if !proc::is_own(pid) {
         return None;
     }
     let memory = ProcessMemory::open(pid).ok()?;
     let python = python_frames(pid).unwrap_or_default();
-    let on = wait_of(Waiter { pid, tid: pid, python: &python, native: &[] }, &memory)?;
-    (on.kind != i32::from(BlockKind::Sleep.number())).then_some(on)
+    let wait = wait_of(Waiter { pid, tid: pid, python: &python, native: &[] }, &memory)?;
+    (wait.on.kind != i32::from(BlockKind::Sleep.number())).then_some(wait)
 }
 
 /// Whether a process is a child of another one, or a child of such a child.
@@ -45,7 +86,9 @@ fn is_below(pid: u32, above: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::process::{Child, Command};
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::AsRawFd;
+    use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -64,7 +107,7 @@ mod tests {
     fn end_of_kind(child: &Child, kind: BlockKind) -> v1::BlockedOn {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let on = to_its_end(std::process::id(), exit_of(child));
+            let on = to_its_end(std::process::id(), exit_of(child).into());
             if on.kind == i32::from(kind.number()) || Instant::now() > until {
                 return on;
             }
@@ -97,11 +140,73 @@ mod tests {
         }
     }
 
+    /// A child that has taken its standard input and output, and what this process waits for, once that is a circle.
+    fn circle_with(script: &str, wait: impl Fn(&Child) -> Wait) -> v1::BlockedOn {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        let on = loop {
+            let on = to_its_end(std::process::id(), wait(&child));
+            if on.is_circle || Instant::now() > until {
+                break on;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        // Pipes are closed after the child has ended, or it would go on.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        on
+    }
+
+    #[test]
+    fn parent_that_waits_for_a_child_whose_output_it_does_not_read_is_in_a_circle() {
+        let on = circle_with("exec cat /dev/zero", |child| Wait {
+            on: exit_of(child),
+            ended_by: Enders::Exit(child.id()),
+        });
+        assert!(on.is_circle, "{on:?}");
+        let own = std::process::id();
+        let expected = format!(
+            "exit of it; that process waits for: write to a pipe, whose other end is process {own} ("
+        );
+        assert!(on.what.starts_with(&expected), "{on:?}");
+    }
+
+    #[test]
+    fn wait_that_another_process_can_end_is_no_circle() {
+        let reader = |child: &Child| {
+            let fd = child.stdout.as_ref().unwrap().as_raw_fd();
+            super::super::on_descriptor(std::process::id(), "read of", fd as u32).unwrap()
+        };
+        // Each reads what the other one does not write.
+        let on = circle_with("exec cat", reader);
+        assert!(on.is_circle, "{on:?}");
+        // A process beside the child has its output, too.
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 30 & echo $!; exec cat"]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let comm = || fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();
+        while comm() != "cat\n" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let on = to_its_end(std::process::id(), reader(&child));
+        Command::new("kill").arg(line.trim()).status().unwrap();
+        end(child);
+        assert!(
+            !on.is_circle && on.what.contains("; that process waits for: read of a pipe"),
+            "{on:?}"
+        );
+    }
+
     #[test]
     fn child_that_sleeps_is_the_end() {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        let on = to_its_end(std::process::id(), exit_of(&child));
+        let on = to_its_end(std::process::id(), exit_of(&child).into());
         assert_eq!(on, exit_of(&child));
         end(child);
     }

@@ -21,6 +21,8 @@ const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 /// decides how long it takes.
 pub(super) fn process(pid: u32) -> String {
     let words = if proc::is_own(pid) { proc::arguments(pid) } else { Vec::new() };
+    // Programs given as arguments have lines.
+    let words: Vec<&str> = words.iter().flat_map(|it| it.split_whitespace()).collect();
     let command: String = words.join(" ").chars().take(MAX_COMMAND).collect();
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }

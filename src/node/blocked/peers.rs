@@ -6,7 +6,7 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use super::files;
+use super::{files, unix_sockets};
 use crate::host::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
@@ -18,35 +18,67 @@ const MAX_FOREIGN: usize = 16_384;
 /// Maximum number of descriptors of a process whose connections are listed.
 const MAX_OWN: usize = 16_384;
 
-/// A process that has the other end of a pipe.
-pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<u32> {
-    let writes = |pid: u32, fd: &str| {
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
-        Some(u32::from_str_radix(flags.trim(), 8).ok()? & WRITES != 0)
-    };
-    let own = writes(pid, &fd.to_string())?;
-    let name = format!("pipe:[{inode}]");
-    // A process that has both ends of the pipe would not be the one that is waited for.
-    let is_end = |other: u32, fds: &[String]| {
-        let ends: Vec<bool> = fds.iter().filter_map(|fd| writes(other, fd)).collect();
-        other != pid && ends.contains(&!own)
-    };
-    search(pid, &name, is_end)
+/// The other end of a pipe or a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Of the pipe with this inode: the end that reads or, for `true`, the end that writes.
+    Pipe(u64, bool),
+    /// The socket with this inode.
+    Socket(u64),
 }
 
-/// The process at the other end of a socket on this host, and the address of that end.
-pub(super) fn of_socket(pid: u32, inode: u64) -> (Option<u32>, Option<String>) {
+impl End {
+    /// Processes that have this end, those of the user of `pid` first.
+    pub(super) fn holders(self, pid: u32) -> impl Iterator<Item = u32> {
+        let name = match self {
+            Self::Pipe(inode, _) => format!("pipe:[{inode}]"),
+            Self::Socket(inode) => format!("socket:[{inode}]"),
+        };
+        let is_it = move |other: u32, fd: &str| match self {
+            Self::Pipe(_, end) => writes(other, fd) == Some(end),
+            Self::Socket(_) => true,
+        };
+        search(pid, name, move |other, fds| fds.iter().any(|fd| is_it(other, fd)))
+    }
+}
+
+/// Whether a descriptor may write.
+fn writes(pid: u32, fd: &str) -> Option<bool> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    Some(u32::from_str_radix(flags.trim(), 8).ok()? & WRITES != 0)
+}
+
+/// The other end of a pipe.
+pub(super) fn of_pipe(pid: u32, fd: u32, inode: u64) -> Option<End> {
+    Some(End::Pipe(inode, !writes(pid, &fd.to_string())?))
+}
+
+/// The other end of a socket on this host, and what is known of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SocketEnd {
+    /// The socket at the other end; of a connection that is not accepted, the one that listens.
+    pub(super) end: Option<End>,
+    /// Address of that end.
+    pub(super) address: Option<String>,
+    /// Whether nobody has accepted the connection.
+    pub(super) is_waiting: bool,
+}
+
+/// The other end of a socket.
+pub(super) fn of_socket(pid: u32, inode: u64) -> SocketEnd {
     let sockets = sockets(pid);
     let Some(own) = sockets.iter().find(|it| it.inode == inode) else {
-        return (None, None);
+        let end = unix_sockets::peer(inode).map(End::Socket);
+        return SocketEnd { end, ..SocketEnd::default() };
     };
-    let is_other = |it: &&Socket| it.local == own.remote && it.remote == own.local;
-    let peer = sockets
-        .iter()
-        .find(is_other)
-        .and_then(|it| search(pid, &format!("socket:[{}]", it.inode), |_, fds| !fds.is_empty()));
-    (peer, Some(own.remote.to_string()))
+    let address = Some(own.remote.to_string());
+    let other = sockets.iter().find(|it| it.local == own.remote && it.remote == own.local);
+    // Until it is accepted, a connection belongs to no process.
+    let is_waiting = other.is_some_and(|it| it.inode == 0);
+    let listens = || sockets.iter().find(|it| it.accepts(own.remote));
+    let other = if is_waiting { listens() } else { other };
+    SocketEnd { end: other.map(|it| End::Socket(it.inode)), address, is_waiting }
 }
 
 /// For each of these processes of this user, the others, by their places in the list, to which it has a TCP connection.
@@ -81,16 +113,21 @@ fn inodes(pid: u32) -> HashSet<u64> {
     targets.filter_map(|it| files::inode_of(it.to_str()?, "socket")).collect()
 }
 
-/// The first process for which its descriptors of this object hold the other end. The user of `pid` comes first.
-fn search(pid: u32, name: &str, is_end: impl Fn(u32, &[String]) -> bool) -> Option<u32> {
+/// The processes for which their descriptors of this object hold an end. Those of the user of `pid` come first.
+fn search(
+    pid: u32,
+    name: String,
+    is_end: impl Fn(u32, &[String]) -> bool,
+) -> impl Iterator<Item = u32> {
     let user = proc::owner(pid);
-    let all = proc::all().ok()?.into_iter();
-    let (own, foreign): (Vec<u32>, Vec<u32>) = all.partition(|it| proc::owner(*it) == user);
+    let mut all = proc::all().unwrap_or_default();
+    all.sort_by_key(|&it| proc::owner(it) != user);
     let mut unlimited = usize::MAX;
     let mut left = MAX_FOREIGN;
-    let in_own = own.into_iter().find(|&it| is_end(it, &descriptors(it, name, &mut unlimited)));
-    let mut foreign = foreign.into_iter();
-    in_own.or_else(|| foreign.find(|&it| is_end(it, &descriptors(it, name, &mut left))))
+    all.into_iter().filter(move |&it| {
+        let left = if proc::owner(it) == user { &mut unlimited } else { &mut left };
+        is_end(it, &descriptors(it, &name, left))
+    })
 }
 
 /// Descriptors of a process that refer to this object, as far as `left` allows to read them.
@@ -113,6 +150,14 @@ struct Socket {
     local: SocketAddr,
     remote: SocketAddr,
     inode: u64,
+}
+
+impl Socket {
+    /// Whether it listens where connections to this address arrive.
+    fn accepts(&self, address: SocketAddr) -> bool {
+        let is_there = self.local.ip() == address.ip() || self.local.ip().is_unspecified();
+        self.remote.port() == 0 && self.local.port() == address.port() && is_there
+    }
 }
 
 /// The TCP connections in the network namespace of a process.
@@ -161,38 +206,53 @@ pub(crate) fn address(text: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::pipe;
+    use std::io::{PipeWriter, pipe};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
     use std::process::Command;
 
     use super::*;
 
+    fn inode(fd: &impl AsRawFd, kind: &str) -> u64 {
+        let target = files::target(std::process::id(), fd.as_raw_fd() as u32).unwrap();
+        files::inode_of(&target, kind).unwrap()
+    }
+
+    fn holders(end: Option<End>) -> Vec<u32> {
+        end.unwrap().holders(std::process::id()).collect()
+    }
+
     #[test]
     fn address_of_the_other_end_of_a_connection_is_read() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
         let pid = std::process::id();
-        let target = files::target(pid, client.as_raw_fd() as u32).unwrap();
-        let inode = files::inode_of(&target, "socket").unwrap();
-        let (peer, address) = of_socket(pid, inode);
-        assert_eq!(address, Some(server.local_addr().unwrap().to_string()));
-        assert_eq!(peer, Some(pid));
+        let waiting = of_socket(pid, inode(&client, "socket"));
+        let (server, _) = listener.accept().unwrap();
+        let accepted = of_socket(pid, inode(&client, "socket"));
+        let address = Some(server.local_addr().unwrap().to_string());
+        assert_eq!((&waiting.address, &accepted.address), (&address, &address));
+        assert_eq!([waiting.is_waiting, accepted.is_waiting], [true, false]);
+        assert_eq!(waiting.end, Some(End::Socket(inode(&listener, "socket"))));
+        assert_eq!(holders(waiting.end), [pid]);
+        assert_eq!(holders(accepted.end), [pid]);
     }
 
     #[test]
-    fn process_with_the_other_end_of_a_pipe_is_found() {
+    fn processes_with_the_other_end_of_a_pipe_are_found() {
         let (reader, writer) = pipe().unwrap();
-        let mut child = Command::new("sleep").arg("30").stdout(writer).spawn().unwrap();
+        let sleep = |stdout: PipeWriter| Command::new("sleep").arg("30").stdout(stdout).spawn();
+        let mut children = [writer.try_clone().unwrap(), writer].map(|it| sleep(it).unwrap());
         let pid = std::process::id();
-        let fd = reader.as_raw_fd() as u32;
-        let target = files::target(pid, fd).unwrap();
-        let inode = files::inode_of(&target, "pipe").unwrap();
-        let found = of_pipe(pid, fd, inode);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(found, Some(child.id()));
+        let mut found = holders(of_pipe(pid, reader.as_raw_fd() as u32, inode(&reader, "pipe")));
+        let mut expected: Vec<u32> = children.iter().map(std::process::Child::id).collect();
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(super) struct Syscall {
 pub(super) enum Argument {
     /// A descriptor, and what is done with it.
     Descriptor(&'static str, u32),
-    /// One of several descriptors.
-    Descriptors(Vec<u32>),
+    /// One of several descriptors; and whether the call has a timeout.
+    Descriptors(Vec<u32>, bool),
     /// A path, and what is done with it.
     Path(&'static str, String),
     /// A lock of the file of a descriptor.
@@ -116,8 +116,8 @@ impl Syscall {
                 Some(Argument::Sleep(time.and_then(left)))
             }
             libc::SYS_futex => self.timeout_of_futex(memory).map(Argument::Thread),
-            libc::SYS_ppoll => descriptors(memory, first, second),
-            libc::SYS_epoll_pwait => Some(Argument::Descriptors(watched(self.pid, descriptor))),
+            libc::SYS_ppoll => descriptors(memory, first, second, third != 0),
+            libc::SYS_epoll_pwait => Some(self.watched(descriptor, fourth)),
             // `select` without descriptors is a sleep.
             libc::SYS_pselect6 if [second, third, fourth] == [0; 3] => {
                 Some(Argument::Sleep(time_at(memory, fifth, NANOSECOND)))
@@ -154,6 +154,11 @@ impl Syscall {
         Some(time.saturating_sub(now))
     }
 
+    /// A wait for the descriptors that an epoll descriptor watches.
+    fn watched(&self, epoll: u32, milliseconds: u64) -> Argument {
+        Argument::Descriptors(watched(self.pid, epoll), is_timeout(milliseconds))
+    }
+
     /// Calls that only older architectures have.
     #[cfg(target_arch = "x86_64")]
     fn older_argument(&self, memory: &impl Memory) -> Option<Argument> {
@@ -166,8 +171,8 @@ impl Syscall {
                 path("change of")
             }
             libc::SYS_readlink => path("read of"),
-            libc::SYS_poll => descriptors(memory, first, second),
-            libc::SYS_epoll_wait => Some(Argument::Descriptors(watched(self.pid, first as u32))),
+            libc::SYS_poll => descriptors(memory, first, second, is_timeout(third)),
+            libc::SYS_epoll_wait => Some(self.watched(first as u32, fourth)),
             libc::SYS_select if [second, third, fourth] == [0; 3] => {
                 Some(Argument::Sleep(time_at(memory, fifth, MICROSECOND)))
             }
@@ -179,6 +184,11 @@ impl Syscall {
     fn older_argument(&self, _memory: &impl Memory) -> Option<Argument> {
         None
     }
+}
+
+/// Whether a number of milliseconds limits a call; negative ones do not.
+const fn is_timeout(milliseconds: u64) -> bool {
+    milliseconds as i32 >= 0
 }
 
 /// The time at an address: seconds, and parts of a second of this length, as in `timespec` and `timeval`. `None`:
@@ -194,14 +204,14 @@ fn time_at(memory: &impl Memory, address: u64, part: Duration) -> Option<Duratio
 }
 
 /// The descriptors of a call of `poll`.
-fn descriptors(memory: &impl Memory, start: u64, count: u64) -> Option<Argument> {
+fn descriptors(memory: &impl Memory, start: u64, count: u64, ends: bool) -> Option<Argument> {
     let mut pages = Pages::new(memory);
     let bytes = pages.vec(start, 8 * count.min(MAX_DESCRIPTORS) as usize).ok()?;
     let fds = bytes.chunks_exact(8).filter_map(|entry| {
         let fd = i32::from_le_bytes(*entry.first_chunk()?);
         u32::try_from(fd).ok()
     });
-    Some(Argument::Descriptors(fds.collect()))
+    Some(Argument::Descriptors(fds.collect(), ends))
 }
 
 /// The descriptors that an epoll descriptor watches.
@@ -320,6 +330,8 @@ mod tests {
     #[test]
     fn descriptors_of_poll_are_read() {
         let memory = Text(&[6, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0]);
-        assert_eq!(descriptors(&memory, 0x1000, 2), Some(Argument::Descriptors(vec![6])));
+        let read = descriptors(&memory, 0x1000, 2, is_timeout(u64::MAX));
+        assert_eq!(read, Some(Argument::Descriptors(vec![6], false)));
+        assert!(is_timeout(0) && is_timeout(100) && !is_timeout(u64::from(u32::MAX)));
     }
 }

@@ -30,7 +30,8 @@ use crate::node::blocked;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};
-use python::{Gap, Integers, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
+pub use python::Integers;
+use python::{Gap, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
 /// Maximum length of a name in a reported frame, in bytes.

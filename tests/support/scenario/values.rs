@@ -77,7 +77,7 @@ fn child(word: &str) -> Result<ChildProcess, String> {
     })
 }
 
-/// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
+/// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`; `circle=TEXT`: it waits for a process that waits for it.
 fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
     let mut thread = ThreadStack {
         tid,
@@ -114,6 +114,10 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
             let ends_in = Some(Duration::from_secs_f64(left));
             let kind = BlockKind::Sleep;
             thread.blocked_on = Some(Arc::new(Blocked { kind, ends_in, ..Blocked::default() }));
+        } else if let Some(what) = word.strip_prefix("circle=") {
+            let (kind, what) = (BlockKind::Pipe, what.replace('_', " ").into());
+            let blocked = Blocked { kind, what, is_circle: true, ..Blocked::default() };
+            thread.blocked_on = Some(Arc::new(blocked));
         } else if word == "gil" {
             thread.holds_gil = Some(true);
         } else if let [state] = word.as_bytes() {

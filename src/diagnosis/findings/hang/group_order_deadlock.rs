@@ -172,6 +172,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         follow(&mut draft, omission);
         return Some(draft);
     }
+    cycle::blame_fewer(&mut draft, situation, waits);
     advise_order(&mut draft);
     Some(draft)
 }

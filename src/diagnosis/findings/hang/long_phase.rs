@@ -108,11 +108,14 @@ pub(crate) fn draft(
         format!("The phase began at {}{longest}.", words::clock(phase.since))
     }));
     draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
-    if let Some((outside, _)) = wait {
+    if wait.is_some() {
         draft.say(
             "That wait ends before the call gives up: the rank is not stuck if it then goes on.",
         );
-        draft.next = idle::advice(outside.what, process);
+        draft.advise(
+            "Nothing, if the wait is meant. Otherwise let every rank wait at the same place, or do not wait between \
+             collectives: until it ends, the others do nothing.",
+        );
         return Some(draft);
     }
     draft.advise(format!(

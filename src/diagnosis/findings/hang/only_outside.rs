@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
+use crate::findings::stalls::idle::{advice, lead_with_failed_thread, waits_for, where_it_is};
 use crate::findings::stalls::unexplained::unexplained;
 use crate::findings::view::{last_call, waiting_until, with_place};
 use crate::input::event::Call;
@@ -66,7 +66,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     draft.say(where_it_is(model, odd, &still)?);
     draft.next = advice(still.what, odd);
     if still.what.is_of_threads() {
-        blame_failed_thread(&mut draft, odd);
+        lead_with_failed_thread(&mut draft, odd, &still);
     }
     Some(draft)
 }

@@ -8,10 +8,9 @@ use ddp_doctor_proto::report::Confidence;
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
-use crate::findings::stalls::idle::{advice, blame_failed_thread, waits_for, where_it_is};
+use crate::findings::stalls::idle::{advice, lead_with_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{LockHolder, OriginKind, Situation, Stall, StallOrigin};
-use crate::source::cause::Mistake;
 use crate::source::guards;
 use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
@@ -65,24 +64,10 @@ pub(crate) fn draft(
     }
     draft.next = advice(what, first);
     blame_holder(&mut draft, situation, &absent);
-    if what.is_of_threads() && blame_failed_thread(&mut draft, first) {
-        draft.mistake = failed_thread(first, outside);
+    if what.is_of_threads() {
+        lead_with_failed_thread(&mut draft, first, outside);
     }
     Some(draft)
-}
-
-/// "rank 1 waits for a lock or for another thread at train.py:39, and its thread ended with KeyError: 'x' at
-/// train.py:34"
-fn failed_thread(process: &Process, outside: &Activity<'_>) -> Option<Mistake> {
-    let (rank, exception) = process.rank.zip(process.failed_thread())?;
-    let clause = format!(
-        "rank {rank} {}{}, and its thread ended with {}{}",
-        waits_for(outside.what),
-        words::at(outside.line),
-        words::short(&exception.text),
-        words::at(exception.place.as_deref()),
-    );
-    Some(Mistake::new(&[rank], clause))
 }
 
 /// The test on the rank that leads only these ranks to the lines where they are stuck.

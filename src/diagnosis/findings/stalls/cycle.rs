@@ -121,6 +121,32 @@ pub(crate) fn blame_minority(mut draft: Draft, dumps: &Dumps) -> Draft {
     draft
 }
 
+/// Makes the smaller side the root cause of a cycle of two waits in which more ranks wait: those that belong to both
+/// groups show which order most of them follow.
+pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &[Blocked]) {
+    let [one, other] = cycle else { return };
+    let side = |wait: &Blocked, across: &Blocked| -> Vec<u32> {
+        let is_there = |it: &Blocked| (it.group, it.seq) == (wait.group, wait.seq);
+        let members = &situation.model.group(across.group).members;
+        let blocked = situation.waits.blocked.iter();
+        let there = blocked.filter(|(_, waits)| waits.iter().any(is_there)).map(|(rank, _)| *rank);
+        there.filter(|rank| members.contains_key(rank)).collect()
+    };
+    let mut sides = [side(one, other), side(other, one)];
+    sides.sort_by_key(Vec::len);
+    let [fewer, more] = sides;
+    if fewer.is_empty() || fewer.len() == more.len() {
+        return;
+    }
+    draft.say(format!(
+        "{} agree on the order of these calls, and {} not.",
+        words::begin(Ranks(&more)),
+        Ranks(&fewer).with("does", "do"),
+    ));
+    draft.blame_instead(fewer);
+    draft.root_confidence = draft.root_confidence.min(Confidence::Supported);
+}
+
 /// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."
 pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let next = cycle.iter().cycle().skip(1);

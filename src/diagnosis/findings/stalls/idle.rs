@@ -9,6 +9,7 @@ use crate::findings::draft::Draft;
 use crate::findings::view::last_call_of;
 use crate::model::{Model, Process};
 use crate::situation::{Absent, OriginKind, Situation, Stall};
+use crate::source::cause::Mistake;
 use crate::stacks::{self, Activity, Occupation, What, is_users};
 use crate::words::{self, number};
 
@@ -111,6 +112,18 @@ pub(crate) fn in_source(outside: &Activity<'_>) -> String {
     line + &inner.unwrap_or_default()
 }
 
+/// Leads with the exception that ended a thread of the rank, if there is one: its other threads may wait for that
+/// thread.
+pub(crate) fn lead_with_failed_thread(
+    draft: &mut Draft,
+    process: &Process,
+    outside: &Activity<'_>,
+) {
+    let Some((rank, exception)) = process.rank.zip(process.failed_thread()) else { return };
+    blame_failed_thread(draft, process);
+    draft.mistake = Some(Mistake::failed_thread(rank, exception, outside.line));
+}
+
 /// Adds the exception that ended a thread of the rank: others may wait for that thread. Returns whether there
 /// is one.
 pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) -> bool {
@@ -132,6 +145,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::FileLock => "waits for a file that is locked",
         What::Lock | What::Queue => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
+        What::Circle => "waits for a process that waits for it",
         What::Store => "waits in the store for a key that is not set",
         What::Message => "waits for a message of another process",
         What::Network => "waits for the network",
@@ -191,6 +205,10 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
+        What::Circle => vec![
+            "Read what a child writes while writing to it or waiting for it (communicate(), or stdout=subprocess.DEVNULL): a full pipe stops the child.".into(),
+            "Close the ends of pipes that a process does not use, or its reader never sees the end of the input; receive with a timeout.".into(),
+        ],
         What::Store => vec!["Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
         What::Message => vec!["Find out which process is to send the message, and whether it still runs. Give the wait a timeout.".into()],
         What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],

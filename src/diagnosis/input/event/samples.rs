@@ -102,6 +102,8 @@ pub struct Blocked {
     pub rank: Option<u32>,
     /// Time after which the wait ends by itself at the latest; `None`: it does not, or this is unknown.
     pub ends_in: Option<Duration>,
+    /// Whether it waits for processes that wait for it, and nothing else can end one of these waits.
+    pub is_circle: bool,
 }
 
 /// Processes that the kernel killed for lack of memory shortly before a process ended; `None`:

@@ -93,10 +93,16 @@ impl Mistake {
 
     /// A rank raised an exception.
     pub(crate) fn raised(rank: u32, exception: &Exception) -> Self {
-        let text = words::short(&exception.text);
-        let text = cut(&text, MAX_EXCEPTION_CHARS);
-        let at = words::at(exception.place.as_deref());
-        Self::new(&[rank], format!("rank {rank} raised {text}{at}"))
+        Self::new(&[rank], format!("rank {rank} raised {}", shown(exception)))
+    }
+
+    /// An exception ended a thread of a rank, of which another thread waits at this line.
+    pub(crate) fn failed_thread(rank: u32, exception: &Exception, waits: Option<&Where>) -> Self {
+        let exception = shown(exception);
+        let waits = words::at(waits);
+        let clause =
+            format!("a thread of rank {rank} ended with {exception}; another one waits{waits}");
+        Self::new(&[rank], clause)
     }
 
     /// A rank raised an exception, and continued.
@@ -204,6 +210,12 @@ fn text(guard: &Guard, others: &str) -> String {
 /// The line of a test in the file of the line that depends on it.
 fn file(line: &Where, guard: &Guard) -> String {
     words::source_line(&Where { line: guard.line, ..line.clone() })
+}
+
+/// An exception and its line.
+fn shown(exception: &Exception) -> String {
+    let text = words::short(&exception.text);
+    format!("{}{}", cut(&text, MAX_EXCEPTION_CHARS), words::at(exception.place.as_deref()))
 }
 
 /// The start of a text that is longer than this.

@@ -5,7 +5,7 @@
 //! 0". Everything else is unknown, and known parts decide where they can: `step == 3 and rank == 0`
 //! is false on rank 1 at every step.
 
-use crate::source::python::{is_of_word, tokens};
+use crate::source::python::{is_name, is_of_word, tokens};
 
 /// Maximum nesting depth.
 const DEEPEST: usize = 32;
@@ -55,10 +55,6 @@ pub(super) fn of_rank(test: &str) -> Option<String> {
 }
 
 const COMPARISONS: [&str; 8] = ["==", "!=", "<=", ">=", "<", ">", "in", "is"];
-
-fn is_name(token: &str) -> bool {
-    token.starts_with(|c: char| is_of_word(c) && !c.is_ascii_digit())
-}
 
 enum Value {
     Unknown,

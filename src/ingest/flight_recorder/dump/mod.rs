@@ -385,14 +385,12 @@ impl Room {
 
     /// Decodes a dump of this many bytes, once there is memory for it.
     pub(super) fn decode<T>(&self, bytes: u64, decode: impl FnOnce() -> T) -> T {
-        let lock = || self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         let is_too_much = |decoded: &mut u64| *decoded > 0 && *decoded + bytes > MAX_DECODED;
-        let waited = self.is_decoded.wait_while(lock(), is_too_much);
+        let waited = self.is_decoded.wait_while(decoded, is_too_much);
         *waited.unwrap_or_else(PoisonError::into_inner) += bytes;
-        let result = decode();
-        *lock() -= bytes;
-        self.is_decoded.notify_all();
-        result
+        let _decoding = Decoding { room: self, bytes };
+        decode()
     }
 
     /// Takes room for bytes that were read. Returns whether there was room.
@@ -415,6 +413,19 @@ impl Room {
     /// Takes room for `wanted` entries, or what is left.
     pub(super) fn take(&self, wanted: usize) -> usize {
         take(&self.entries, wanted)
+    }
+}
+
+/// Bytes that are being decoded, which make room for others at the end, also after a panic.
+struct Decoding<'a> {
+    room: &'a Room,
+    bytes: u64,
+}
+
+impl Drop for Decoding<'_> {
+    fn drop(&mut self) {
+        *self.room.decoded.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        self.room.is_decoded.notify_all();
     }
 }
 

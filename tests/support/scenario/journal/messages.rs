@@ -245,6 +245,7 @@ fn stacked(process: u64, stacks: &Stacks) -> v1::Stacks {
             pid: on.pid.unwrap_or(0),
             rank: on.rank,
             ends_in_ns: on.ends_in.map(|it| it.as_nanos() as u64),
+            is_circle: on.is_circle,
         }),
         ..v1::ThreadStack::default()
     });
