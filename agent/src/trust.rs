@@ -21,6 +21,9 @@ pub enum Origin {
     Installation,
     /// A source tree around the running code.
     SourceTree,
+    /// Named by somebody, such as in a command: an owner without an id in this user namespace is trusted only with the
+    /// system's own directories.
+    Named,
 }
 
 /// Resolves the links of an absolute path. Checks that only trusted users can have made each of them,
@@ -54,7 +57,7 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         }
         // Others can have made or moved a link in a directory where they may add entries.
         check(&here, origin, own)?;
-        if !is_trusted(found.uid(), origin, own) && !is_unmapped(found.uid()) {
+        if !is_trusted(found.uid(), origin, own) && !is_accepted(found.uid(), &entry, origin) {
             return Err(format!("{shown} is a link of user {}", found.uid()));
         }
         let target = fs::read_link(&entry).map_err(|error| format!("{shown}: {error}"))?;
@@ -73,6 +76,13 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     let is_installer = || fs::metadata(own).is_ok_and(|it| it.uid() == owner);
     let is_user = owner == 0 || owner == sys::effective_uid();
     is_user || origin == Origin::Installation && is_installer()
+}
+
+/// Whether something of an owner without an id in this user namespace, who can be root or anybody else, is used where
+/// nobody else can have put it.
+fn is_accepted(owner: u32, path: &Path, origin: Origin) -> bool {
+    let is_systems = || path.parent().is_none_or(|it| it == "/") || path.starts_with("/usr");
+    is_unmapped(owner) && (origin != Origin::Named || is_systems())
 }
 
 /// Checks everything in a directory, and in those that its links lead to, such as the modules of a package and their
@@ -118,10 +128,10 @@ fn check_entry(
 ) -> Result<(), String> {
     let (shown, owner, mode) = (path.display(), found.uid(), found.mode());
     let is_unmapped = is_unmapped(owner);
-    if !is_trusted(owner, origin, own) && !is_unmapped {
+    if !is_trusted(owner, origin, own) && !is_accepted(owner, path, origin) {
         return Err(format!("{shown} belongs to user {owner}"));
     }
-    let is_strict = origin == Origin::SourceTree || is_unmapped;
+    let is_strict = origin != Origin::Installation || is_unmapped;
     let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.gid()) && is_strict;
     if !may_add && (mode & OTHER_WRITE != 0 || is_shared) {
         return Err(format!("{shown} is writable by other users"));

@@ -462,16 +462,9 @@ pub const JOINER: char = '\u{2060}';
 /// Pipelines or TeamCity: `::error::`, `##[error]`, `##vso[`, `##teamcity[`.
 #[must_use]
 pub fn is_acted_on(before: &str, after: &str) -> bool {
-    /// What they begin with, in lower case, before and after the joiner.
-    const STARTS: [(&str, &str); 7] = [
-        (":", "//"),
-        ("www", "."),
-        ("mailto", ":"),
-        ("xmpp", ":"),
-        ("##", "["),
-        ("##", "vso["),
-        ("##", "teamcity["),
-    ];
+    /// What addresses begin with, in lower case, before and after the joiner.
+    const ADDRESSES: [(&str, &str); 4] =
+        [(":", "//"), ("www", "."), ("mailto", ":"), ("xmpp", ":")];
     // At the start of a line: lines are wrapped between words.
     let is_at_start = |line: &str| line.is_empty() || line.ends_with(char::is_whitespace);
     let name = after.strip_prefix(':').and_then(|it| it.chars().next());
@@ -480,13 +473,24 @@ pub fn is_acted_on(before: &str, after: &str) -> bool {
     {
         return true;
     }
+    is_one_of(&ADDRESSES, before, after) || is_command(before, after)
+}
+
+/// Whether they are the parts of a command of these services that counts anywhere in a line.
+#[must_use]
+pub fn is_command(before: &str, after: &str) -> bool {
+    is_one_of(&[("##", "["), ("##", "vso["), ("##", "teamcity[")], before, after)
+}
+
+/// Whether two texts, one right behind the other, are the parts of one of these, which are in lower case.
+fn is_one_of(parts: &[(&str, &str)], before: &str, after: &str) -> bool {
     let ends_with = |start: &str| {
         let from = before.len().checked_sub(start.len());
         from.and_then(|from| before.get(from..)).is_some_and(|end| end.eq_ignore_ascii_case(start))
     };
     let begins_with =
         |rest: &str| after.get(..rest.len()).is_some_and(|it| it.eq_ignore_ascii_case(rest));
-    STARTS.iter().any(|(start, rest)| begins_with(rest) && ends_with(start))
+    parts.iter().any(|(start, rest)| begins_with(rest) && ends_with(start))
 }
 
 /// Whether a character is a control character or an invisible one.

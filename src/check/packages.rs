@@ -80,7 +80,7 @@ pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>,
         if !path.is_absolute() {
             return Err(format!("{by} may start another Python"));
         }
-        trust::resolve(&path, Origin::SourceTree, Path::new("/proc/self/exe"))?;
+        trust::resolve(&path, Origin::Named, Path::new("/proc/self/exe"))?;
     }
     let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];

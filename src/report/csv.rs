@@ -185,14 +185,20 @@ fn shape(shapes: &[Vec<u64>]) -> String {
     shapes.join(";")
 }
 
-/// Text from a rank. Spreadsheets evaluate cells that begin with one of these characters: an
-/// apostrophe prevents it.
+/// Text from a rank. Spreadsheets evaluate cells that begin with one of these characters, and may take other characters
+/// than the comma for the end of a cell: an apostrophe prevents it.
 fn text(text: &str) -> String {
-    let text = plain(text);
-    if text.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) {
-        return format!("'{text}");
+    const FORMULA: [char; 8] = ['=', '+', '-', '@', '＝', '＋', '－', '＠'];
+    let mut out = String::new();
+    let mut begins = true;
+    for c in plain(text).chars() {
+        if begins && FORMULA.contains(&c) {
+            out.push('\'');
+        }
+        out.push(c);
+        begins = matches!(c, ',' | ';' | '|' | '\t' | '"') || begins && c.is_whitespace();
     }
-    text
+    out
 }
 
 fn row(out: &mut dyn Write, cells: impl Iterator<Item = String>) -> io::Result<()> {
@@ -258,9 +264,9 @@ mod tests {
     fn text_of_ranks_is_quoted_and_never_a_formula() {
         let mut report = testing::report();
         report.job.id = "a,\"b\"\n".into();
-        report.findings[0].per_rank[0].op = Some("=1+1".into());
+        report.findings[0].per_rank[0].op = Some("=1+1; =2|@3-4".into());
         let rows = written(&report, &Timeline::default());
         assert!(rows[1].starts_with("\"a,\"\"b\"\"\u{fffd}\",0,"), "{}", rows[1]);
-        assert!(rows[1].contains(",'=1+1,"), "{}", rows[1]);
+        assert!(rows[1].contains(",'=1+1; '=2|'@3-4,"), "{}", rows[1]);
     }
 }

@@ -210,12 +210,14 @@ fn block<const N: usize>(out: &mut dyn Write, rows: &[[String; N]]) -> io::Resul
     if rows.is_empty() {
         return Ok(());
     }
-    // The leading space keeps a row from being a fence.
-    writeln!(out, "\n```text")?;
+    // No row has as many backquotes in a row as the fence.
+    let runs = rows.as_flattened().iter().flat_map(|cell| cell.split(|c| c != '`'));
+    let fence = "`".repeat(runs.map(str::len).max().unwrap_or_default().max(2) + 1);
+    writeln!(out, "\n{fence}text")?;
     for row in aligned(rows) {
         writeln!(out, " {row}")?;
     }
-    writeln!(out, "```")
+    writeln!(out, "{fence}")
 }
 
 fn head(dump: &Dump) -> Option<String> {

@@ -183,6 +183,21 @@ fn markdown_escapes_text_of_the_job() {
 }
 
 #[test]
+fn frames_do_not_end_their_code_block() {
+    let mut dump = job();
+    dump.processes[0].threads[0].python.clear();
+    dump.processes[0].threads[0].native = ["pause", "````", "[x](//y)"]
+        .map(|it| Where { function: it.into(), ..Where::default() })
+        .into();
+    let mut out = Vec::new();
+    markdown(&mut out, &dump, false, &SourceFolders::default()).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let (_, block) = text.split_once("\n`````text\n").unwrap();
+    let (block, _) = block.split_once("\n`````\n").unwrap();
+    assert!(block.contains("````") && block.contains("[x](//y)"), "{text}");
+}
+
+#[test]
 fn json_parses_back_unchanged() {
     let dump = job();
     let text = serde_json::to_string(&dump).unwrap();

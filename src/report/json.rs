@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{
     Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
 };
 use ddp_doctor_proto::viewer::Update;
-use ddp_doctor_proto::words::is_hidden;
+use ddp_doctor_proto::words::{is_command, is_hidden};
 use serde::Serialize;
 
 /// Assembles the report from updates.
@@ -106,8 +106,8 @@ pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     out.write_all(text(report)?.as_bytes())
 }
 
-/// A value as a JSON document that may be shown on a terminal: control characters and invisible ones in its strings
-/// are escaped.
+/// A value as a JSON document that may be shown on a terminal or by a service that runs tests: in its strings, control
+/// characters and invisible ones are escaped, and so is what makes commands to such a service.
 ///
 /// # Errors
 ///
@@ -115,9 +115,10 @@ pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
 pub fn text(value: &impl Serialize) -> serde_json::Result<String> {
     let document = serde_json::to_string_pretty(value)?;
     let mut escaped = String::with_capacity(document.len() + 1);
-    for c in document.chars() {
+    for (at, c) in document.char_indices() {
+        let is_of_command = c != '\n' && is_command(&document[..at], &document[at..]);
         // Line feeds are between the strings: in them, they are escaped already.
-        if c == '\n' || !is_hidden(c) {
+        if c == '\n' || !is_hidden(c) && !is_of_command {
             escaped.push(c);
         } else {
             let mut units = [0; 2];
@@ -150,6 +151,17 @@ mod tests {
         let hostile = "a\u{1b}[2J\u{9b}\u{202e}\u{e0041}\nb";
         let shown = text(&hostile).unwrap();
         assert_eq!(shown, "\"a\\u001b[2J\\u009b\\u202e\\udb40\\udc41\\nb\"\n");
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), hostile);
+    }
+
+    #[test]
+    fn commands_to_a_service_that_runs_tests_are_escaped() {
+        let hostile = "##vso[task.prependpath]/tmp ##[error] ###TeamCity[x # [";
+        let shown = text(&hostile).unwrap();
+        assert_eq!(
+            shown,
+            "\"##\\u0076so[task.prependpath]/tmp ##\\u005berror] ###\\u0054eamCity[x # [\"\n"
+        );
         assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), hostile);
     }
 

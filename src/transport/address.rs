@@ -102,11 +102,16 @@ impl Address {
         Ok(Self { text: text.to_owned(), place, owner })
     }
 
-    /// Whether a text is an address on this machine.
+    /// Whether a text is the path of a socket.
     #[must_use]
-    pub fn is_local(text: &str) -> bool {
+    pub fn is_path(text: &str) -> bool {
         text.starts_with(socket::SCHEME)
-            || split(text).is_some_and(|(host, _)| loopback(host).is_some())
+    }
+
+    /// Whether a text is a loopback address: the name of a socket in the directories of ddp-doctor.
+    #[must_use]
+    pub fn is_loopback(text: &str) -> bool {
+        split(text).is_some_and(|(host, _)| loopback(host).is_some())
     }
 
     /// The same address, for a socket of this user only: it was read from a file of that user, not from the command
@@ -174,9 +179,14 @@ pub fn split(text: &str) -> Option<(&str, u16)> {
     let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
     let is_valid = match bare {
         Some(bare) => bare.parse::<Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && !host.contains([':', '/', ' ', '[', ']']),
+        None => !host.is_empty() && host.chars().all(is_of_host),
     };
     is_valid.then_some((bare.unwrap_or(host), port))
+}
+
+/// Whether the name of a host may contain the character.
+fn is_of_host(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '%')
 }
 
 /// The loopback addresses that a host stands for in every environment; `None`: it may be another

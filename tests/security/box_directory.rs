@@ -21,8 +21,8 @@ use crate::support::process::{eventually, program, run_to_end};
 
 /// A run whose black boxes are in its run directory, since another user has made the directory in shared memory.
 const IN_RUN_DIRECTORY: &str = r#"
-mkdir -m 777 /mnt/shared
-cd /mnt/shared
+mkdir -m 777 /home/shared
+cd /home/shared
 attacker mkdir /dev/shm/ddp-doctor-64126
 "#;
 
@@ -34,13 +34,13 @@ fn ranks_use_only_the_directory_that_run_made() {
         echo precious > archive/boxes/followed
         chown 64126:64126 archive/boxes/followed
         victim ddp-doctor run --run-dir out -- sh -c '
-            touch /mnt/home/started
-            while [ ! -e /mnt/home/go ]; do sleep 0.05; done
-            LD_LIBRARY_PATH=/mnt/bin exec /mnt/bin/training 2' &
-        until_exists /mnt/home/started
+            touch /home/home/started
+            while [ ! -e /home/home/go ]; do sleep 0.05; done
+            LD_LIBRARY_PATH=/home/bin exec /home/bin/training 2' &
+        until_exists /home/home/started
         attacker mv out away
         attacker mv archive out
-        touch /mnt/home/go
+        touch /home/home/go
         wait $!
         echo "left: $(ls -A out out/boxes | tr '\n' ' ')"
         cat out/boxes/followed
@@ -57,16 +57,16 @@ fn marker_of_another_user_is_not_a_rank() {
         victim mkdir out out/boxes
         chmod 755 out
         chmod 777 out/boxes
-        victim ddp-doctor run --run-dir out --report /mnt/home/report.json -- sh -c '
-            touch /mnt/home/started
-            while [ ! -e /mnt/home/go ]; do sleep 0.05; done
+        victim ddp-doctor run --run-dir out --report /home/home/report.json -- sh -c '
+            touch /home/home/started
+            while [ ! -e /home/home/go ]; do sleep 0.05; done
             sleep 0.3' &
-        until_exists /mnt/home/started
+        until_exists /home/home/started
         attacker touch out/boxes/nobox.31337.7
         victim touch out/boxes/nobox.31338.6
-        touch /mnt/home/go
+        touch /home/home/go
         wait $!
-        cat /mnt/home/report.json
+        cat /home/home/report.json
     "#;
     let Some(output) = with_two_users(&format!("{IN_RUN_DIRECTORY}{script}")) else { return };
     let said = text(&output);

@@ -7,28 +7,28 @@ use super::victim::with_two_users;
 const EVIL: &str = r#"
 printf '%s\n' '#include <stdio.h>' \
     '__attribute__((constructor)) static void loaded(void) { puts("code of another user"); }' \
-    | gcc -shared -fPIC -x c -o /mnt/evil.so -
-cat > /mnt/load <<'END'
+    | gcc -shared -fPIC -x c -o /home/evil.so -
+cat > /home/load <<'END'
 #!/usr/bin/python3
 import ctypes
 ctypes.CDLL("libnccl-profiler-ddp_doctor.so")
 END
-chmod 755 /mnt/load
+chmod 755 /home/load
 "#;
 
 /// As when the user logs out while the job goes on (`RemoveIPC` of systemd-logind).
 #[test]
 fn library_does_not_disappear_with_shared_memory() {
     let script = r#"
-        cd /mnt/home
+        cd /home/home
         victim ddp-doctor run --run-dir out --nccl profiler -- sh -c '
             printf %s "${LD_LIBRARY_PATH%%:*}" > folder; touch started
             while [ ! -e go ]; do sleep 0.05; done
-            /mnt/load && echo loaded' &
+            /home/load && echo loaded' &
         until_exists started
         rm -rf /dev/shm/*
         attacker mkdir -p "$(cat folder)" || true
-        attacker cp /mnt/evil.so "$(cat folder)/libnccl-profiler-ddp_doctor.so" || true
+        attacker cp /home/evil.so "$(cat folder)/libnccl-profiler-ddp_doctor.so" || true
         touch go
         wait $!
         echo "folder: $(cat folder)"; ls -A out
@@ -38,7 +38,7 @@ fn library_does_not_disappear_with_shared_memory() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("\nloaded\n") || said.starts_with("loaded\n"), "{said}");
     assert!(!said.contains("code of another user"), "{said}");
-    assert!(said.contains("folder: /mnt/home/out/"), "{said}");
+    assert!(said.contains("folder: /home/home/out/"), "{said}");
     assert!(!said.contains("\nnccl\n"), "the folder is removed: {said}");
 }
 
@@ -47,13 +47,13 @@ fn library_does_not_disappear_with_shared_memory() {
 #[test]
 fn library_is_not_in_a_shared_directory() {
     let script = r#"
-        mkdir -m 1777 /mnt/shared
-        cd /mnt/shared
+        mkdir -m 1777 /home/shared
+        cd /home/shared
         attacker mkdir /dev/shm/ddp-doctor-64126
         job='echo "folder: ${LD_LIBRARY_PATH:-none}"'
-        victim ddp-doctor run --nccl profiler -- sh -c "$job; /mnt/load && echo loaded"
-        victim env -u HOME ddp-doctor run --nccl profiler -- sh -c "$job; /mnt/load || echo not loaded"
-        ls -A /mnt/home/.cache
+        victim ddp-doctor run --nccl profiler -- sh -c "$job; /home/load && echo loaded"
+        victim env -u HOME ddp-doctor run --nccl profiler -- sh -c "$job; /home/load || echo not loaded"
+        ls -A /home/home/.cache
     "#;
     let Some(output) = with_two_users(&format!("{EVIL}{script}")) else { return };
     let said = text(&output);
@@ -61,11 +61,11 @@ fn library_is_not_in_a_shared_directory() {
     let folders: Vec<&str> =
         said.lines().filter_map(|line| line.strip_prefix("folder: ")).collect();
     let [traced, untraced] = folders[..] else { panic!("{said}") };
-    assert!(traced.starts_with("/mnt/home/.cache/ddp-doctor/"), "{said}");
+    assert!(traced.starts_with("/home/home/.cache/ddp-doctor/"), "{said}");
     assert!(said.contains("loaded\n"), "{said}");
     assert_eq!(untraced, "none", "{said}");
     let why = "NCCL calls are not traced: its library needs a directory that only you can write to (other users \
-               can write to /mnt/shared; HOME is not set)";
+               can write to /home/shared; HOME is not set)";
     assert!(said.contains(why), "{said}");
     assert!(said.contains("not loaded\n"), "{said}");
     assert!(!said.contains("\nddp-doctor\n"), "the folder is removed: {said}");
@@ -76,10 +76,10 @@ fn library_is_not_in_a_shared_directory() {
 #[test]
 fn library_is_not_in_a_directory_of_a_group() {
     let script = r#"
-        mkdir /mnt/project
-        chown 64126:64126 /mnt/project
-        chmod 2775 /mnt/project
-        cd /mnt/project
+        mkdir /home/project
+        chown 64126:64126 /home/project
+        chmod 2775 /home/project
+        cd /home/project
         for group in 64126 100; do
             setpriv --reuid=64126 --regid=$group --clear-groups \
                 ddp-doctor run --run-dir out-$group --nccl profiler -- sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
@@ -88,8 +88,8 @@ fn library_is_not_in_a_directory_of_a_group() {
     let Some(output) = with_two_users(script) else { return };
     let said = text(&output);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("folder: /mnt/home/.cache/ddp-doctor/").count(), 2, "{said}");
-    let notice = "other users can write to /mnt/project, and can remove or replace the evidence";
+    assert_eq!(said.matches("folder: /home/home/.cache/ddp-doctor/").count(), 2, "{said}");
+    let notice = "other users can write to /home/project, and can remove or replace the evidence";
     assert_eq!(said.matches(notice).count(), 1, "{said}");
 }
 
@@ -97,15 +97,15 @@ fn library_is_not_in_a_directory_of_a_group() {
 #[test]
 fn path_that_is_divided_is_not_searched() {
     let script = r#"
-        cd /mnt/home
-        mkdir '/mnt/12:30' && cp -r "$SOURCE/agent/python" '/mnt/12:30/python'
+        cd /home/home
+        mkdir '/home/12:30' && cp -r "$SOURCE/agent/python" '/home/12:30/python'
         job='echo "folder: ${LD_LIBRARY_PATH:-none} ${PYTHONPATH:-none}"'
-        export DDP_DOCTOR_PYTHON='/mnt/12:30/python'
+        export DDP_DOCTOR_PYTHON='/home/12:30/python'
         for name in 12:30 '12;30' 'a$b'; do
             victim ddp-doctor run --run-dir "runs/$name" --nccl profiler -- sh -c "$job"
         done
         victim mkdir 'a:home'
-        victim env HOME='/mnt/home/a:home' ddp-doctor run --run-dir 1:2 --nccl profiler -- sh -c "$job"
+        victim env HOME='/home/home/a:home' ddp-doctor run --run-dir 1:2 --nccl profiler -- sh -c "$job"
     "#;
     let Some(output) = with_two_users(script) else { return };
     let said = text(&output);
@@ -114,7 +114,7 @@ fn path_that_is_divided_is_not_searched() {
         said.lines().filter_map(|line| line.strip_prefix("folder: ")).collect();
     let [first, second, third, last] = folders[..] else { panic!("{said}") };
     for folder in [first, second, third] {
-        assert!(folder.starts_with("/mnt/home/.cache/ddp-doctor/"), "{said}");
+        assert!(folder.starts_with("/home/home/.cache/ddp-doctor/"), "{said}");
         assert!(folder.ends_with(" none") && !folder.contains(':'), "{said}");
     }
     assert_eq!(last, "none none", "{said}");
@@ -123,7 +123,7 @@ fn path_that_is_divided_is_not_searched() {
         "{said}"
     );
     assert!(
-        said.contains("/mnt/12:30/python has a colon, at which Python divides PYTHONPATH"),
+        said.contains("/home/12:30/python has a colon, at which Python divides PYTHONPATH"),
         "{said}"
     );
 }

@@ -155,7 +155,7 @@ fn owner_file_moves_boxes_only_to_the_directory_that_its_run_had_opened() {
 #[test]
 fn evidence_of_another_user_is_not_that_of_the_newest_run() {
     let script = r#"
-        cd /mnt/home
+        cd /home/home
         victim ddp-doctor run --run-dir ddp-doctor-runs/own -- training 2 > /dev/null
         all() {
             for command in "status" "watch --once" "analyze" "analyze --format json"; do
@@ -204,31 +204,31 @@ fn planted_names_in_a_run_directory_change_no_other_file() {
             for name in report.json journal.ddpj ddp-doctor.token .report.json .report.json.$1 .run.json; do
                 rm -rf out/$name
                 case $2 in
-                    hard) ln /mnt/home/secret out/$name ;;
-                    symbolic) attacker ln -s /mnt/home/secret out/$name ;;
+                    hard) ln /home/home/secret out/$name ;;
+                    symbolic) attacker ln -s /home/home/secret out/$name ;;
                     fifo) attacker mkfifo out/$name ;;
                 esac
             done
         }
-        mkdir -m 777 /mnt/shared
-        cd /mnt/shared
-        echo "the secret" > /mnt/home/secret
-        chown 64126 /mnt/home/secret
+        mkdir -m 777 /home/shared
+        cd /home/shared
+        echo "the secret" > /home/home/secret
+        chown 64126 /home/home/secret
         for kind in hard symbolic fifo; do
-            rm -rf out /mnt/home/started /mnt/home/go
+            rm -rf out /home/home/started /home/home/go
             victim mkdir out
             chmod 777 out
             plant 0 $kind
             victim env DDP_DOCTOR_TOKEN=0123456789abcdef ddp-doctor run --run-dir out -- sh -c '
-                touch /mnt/home/started
-                while [ ! -e /mnt/home/go ]; do sleep 0.05; done' &
-            until_exists /mnt/home/started
+                touch /home/home/started
+                while [ ! -e /home/home/go ]; do sleep 0.05; done' &
+            until_exists /home/home/started
             for directory in out out/*/; do
                 [ -d "$directory" ] && plant $! $kind
             done
-            touch /mnt/home/go
+            touch /home/home/go
             wait $!
-            echo "$kind: $(cat /mnt/home/secret); $(ls -A /mnt/home | tr '\n' ' ')"
+            echo "$kind: $(cat /home/home/secret); $(ls -A /home/home | tr '\n' ' ')"
         done
     "#;
     let Some(output) = with_two_users(script) else { return };
@@ -243,14 +243,14 @@ fn planted_names_in_a_run_directory_change_no_other_file() {
 #[test]
 fn link_in_a_shared_directory_is_not_followed() {
     let script = r#"
-        mkdir -m 777 /mnt/project
-        mkdir -m 1777 /mnt/shared
-        victim mkdir /mnt/home/checkpoints
-        victim ln -s /mnt/home/checkpoints /mnt/project/checkpoints
-        attacker mv /mnt/project/checkpoints /mnt/shared/ddp-doctor-runs
-        cd /mnt/shared
+        mkdir -m 777 /home/project
+        mkdir -m 1777 /home/shared
+        victim mkdir /home/home/checkpoints
+        victim ln -s /home/home/checkpoints /home/project/checkpoints
+        attacker mv /home/project/checkpoints /home/shared/ddp-doctor-runs
+        cd /home/shared
         victim ddp-doctor run --report ddp-doctor-runs/report.json -- true || true
-        echo "checkpoints: $(ls -A /mnt/home/checkpoints)"
+        echo "checkpoints: $(ls -A /home/home/checkpoints)"
     "#;
     let Some(output) = with_two_users(script) else { return };
     let said = text(&output);
@@ -262,20 +262,20 @@ fn link_in_a_shared_directory_is_not_followed() {
 #[test]
 fn link_of_root_that_another_user_moved_is_not_followed() {
     let script = r#"
-        mkdir -m 777 /mnt/project
-        mkdir -m 1777 /mnt/sticky
+        mkdir -m 777 /home/project
+        mkdir -m 1777 /home/sticky
         for user in root victim; do
-            mkdir -m 700 /mnt/kept-$user
-            echo precious > /mnt/kept-$user/report.json
-            ln -s /mnt/kept-$user /mnt/project/$user
+            mkdir -m 700 /home/kept-$user
+            echo precious > /home/kept-$user/report.json
+            ln -s /home/kept-$user /home/project/$user
         done
-        chown -R 64126:64126 /mnt/kept-victim
-        attacker mv /mnt/project/root /mnt/project/victim /mnt/sticky
-        cd /mnt/sticky
+        chown -R 64126:64126 /home/kept-victim
+        attacker mv /home/project/root /home/project/victim /home/sticky
+        cd /home/sticky
         ddp-doctor run --report root/report.json --run-dir root/run -- true || true
         victim ddp-doctor run --report victim/report.json --run-dir victim/run -- true || true
         for user in root victim; do
-            echo "left: $(ls -A /mnt/kept-$user) $(cat /mnt/kept-$user/report.json)"
+            echo "left: $(ls -A /home/kept-$user) $(cat /home/kept-$user/report.json)"
         done
     "#;
     let Some(output) = with_two_users(script) else { return };
@@ -287,18 +287,18 @@ fn link_of_root_that_another_user_moved_is_not_followed() {
 #[test]
 fn report_is_written_to_the_directory_that_was_named_at_the_start() {
     let script = r#"
-        mkdir -m 777 /mnt/project
-        cd /mnt/project
+        mkdir -m 777 /home/project
+        cd /home/project
         victim mkdir rep kept
         echo precious > kept/report.json
         chown 64126:64126 kept/report.json
-        victim ddp-doctor run --report rep/report.json --run-dir /mnt/home/out -- sh -c '
-            touch /mnt/home/started
-            while [ ! -e /mnt/home/go ]; do sleep 0.05; done' &
-        until_exists /mnt/home/started
+        victim ddp-doctor run --report rep/report.json --run-dir /home/home/out -- sh -c '
+            touch /home/home/started
+            while [ ! -e /home/home/go ]; do sleep 0.05; done' &
+        until_exists /home/home/started
         attacker mv rep away
         attacker mv kept rep
-        touch /mnt/home/go
+        touch /home/home/go
         wait $!
         echo "left: $(cat rep/report.json)"
         grep verdict away/report.json
@@ -311,8 +311,8 @@ fn report_is_written_to_the_directory_that_was_named_at_the_start() {
 
 /// Two private directories of the victim in one of the attacker's, who exchanges them while the program runs.
 const PRIVATE_IN_SHARED: &str = r#"
-    mkdir -m 777 /mnt/shared
-    cd /mnt/shared
+    mkdir -m 777 /home/shared
+    cd /home/shared
     victim mkdir -m 700 out thesis
     echo precious > thesis/x.json
     chown 64126:64126 thesis/x.json
@@ -323,16 +323,16 @@ const PRIVATE_IN_SHARED: &str = r#"
 #[test]
 fn report_of_attach_goes_to_the_named_directory() {
     let script = r#"
-        cp "$LIBRARIES"/libnccl_double.so /mnt/bin/libnccl.so.2
-        setpriv --reuid=64126 --regid=64126 --clear-groups env LD_PRELOAD=/mnt/bin/libnccl.so.2 \
+        cp "$LIBRARIES"/libnccl_double.so /home/bin/libnccl.so.2
+        setpriv --reuid=64126 --regid=64126 --clear-groups env LD_PRELOAD=/home/bin/libnccl.so.2 \
             RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 MASTER_PORT=77 sleep 60 &
         rank=$!
         sleep 0.2
         setpriv --reuid=64126 --regid=64126 --clear-groups \
-            ddp-doctor attach --report /mnt/shared/out/x.json $rank &
+            ddp-doctor attach --report /home/shared/out/x.json $rank &
         attach=$!
         for turn in $(seq 100); do
-            ls -l /proc/$attach/fd | grep -q /mnt/shared/out && break
+            ls -l /proc/$attach/fd | grep -q /home/shared/out && break
             sleep 0.02
         done
         exchange
@@ -351,15 +351,15 @@ fn report_of_attach_goes_to_the_named_directory() {
 fn reports_of_a_coordinator_go_to_the_named_directory() {
     let script = r#"
         setpriv --reuid=64126 --regid=64126 --clear-groups \
-            ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir out > /mnt/home/address &
+            ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir out > /home/home/address &
         coordinator=$!
-        until [ -s /mnt/home/address ]; do sleep 0.05; done
+        until [ -s /home/home/address ]; do sleep 0.05; done
         exchange
-        cd /mnt/home
-        victim ddp-doctor -q run --coordinator "$(head -n 1 /mnt/home/address)" -- true
+        cd /home/home
+        victim ddp-doctor -q run --coordinator "$(head -n 1 /home/home/address)" -- true
         kill -INT $coordinator
         wait $coordinator || true
-        echo "private: $(ls -A /mnt/shared/out) reports: $(ls -A /mnt/shared/away)"
+        echo "private: $(ls -A /home/shared/out) reports: $(ls -A /home/shared/away)"
     "#;
     let Some(output) = with_two_users(&format!("{PRIVATE_IN_SHARED}{script}")) else { return };
     let said = text(&output);
@@ -371,24 +371,24 @@ fn reports_of_a_coordinator_go_to_the_named_directory() {
 #[test]
 fn link_among_the_evidence_shows_no_file() {
     let script = r#"
-        mkdir -m 777 /mnt/shared
-        cd /mnt/shared
+        mkdir -m 777 /home/shared
+        cd /home/shared
         printf 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: private\n' \
-            > /mnt/home/history
-        chown 64126 /mnt/home/history
-        chmod 600 /mnt/home/history
+            > /home/home/history
+        chown 64126 /home/home/history
+        chmod 600 /home/home/history
         attacker mkdir evidence
         printf '[rank0]: Traceback (most recent call last):\n[rank0]:   File "b.py", line 4, in g\n[rank0]: KeyError: 7\n' \
             > evidence/rank0.log
         chmod 644 evidence/rank0.log
-        attacker ln -s /mnt/home/history evidence/rank1.log
-        victim mkdir /mnt/home/private
-        cp /mnt/home/history /mnt/home/private/rank2.log
-        chown -R 64126 /mnt/home/private
+        attacker ln -s /home/home/history evidence/rank1.log
+        victim mkdir /home/home/private
+        cp /home/home/history /home/home/private/rank2.log
+        chown -R 64126 /home/home/private
         attacker mkdir dumps
         cp "$SOURCE"/tests/fixtures/nccl-flight-recorder/_dump_0.gz dumps
         chmod -R a+rX dumps
-        attacker ln -s /mnt/home/private dumps/node2
+        attacker ln -s /home/home/private dumps/node2
         victim ddp-doctor analyze dumps || true
         for format in text json markdown; do
             victim ddp-doctor analyze --format $format evidence || true
@@ -449,7 +449,7 @@ fn file_system_of_another_user_is_not_asked() {
         exec 3<>/dev/fuse
         options=fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other,default_permissions
         mount -i -t fuse -o "$options" planted /dev/shm/ddp-doctor-64126 || { echo "no FUSE"; exit 0; }
-        cd /mnt/home
+        cd /home/home
         victim timeout -s KILL 60 ddp-doctor run -- echo the job starts 3>&- || echo "status $?"
     "#;
     let Some(output) = with_two_users(script) else { return };

@@ -5,14 +5,14 @@ use super::victim::with_two_users;
 
 /// An installation of root's, and `rootless`, which runs a command as the victim in such a namespace.
 const INSTALLED: &str = r#"
-mkdir -p /mnt/app/bin /mnt/app/lib/ddp-doctor/python
-cp /mnt/bin/ddp-doctor /mnt/app/bin
-cp /mnt/bin/*.so /mnt/app/lib/ddp-doctor
-cp -r "$SOURCE/agent/python/ddp_doctor" /mnt/app/lib/ddp-doctor/python
-chmod -R go+rX /mnt/app
+mkdir -p /home/app/bin /home/app/lib/ddp-doctor/python
+cp /home/bin/ddp-doctor /home/app/bin
+cp /home/bin/*.so /home/app/lib/ddp-doctor
+cp -r "$SOURCE/agent/python/ddp_doctor" /home/app/lib/ddp-doctor/python
+chmod -R go+rX /home/app
 rootless() { victim unshare --user --map-root-user "$@"; }
-export LD_LIBRARY_PATH=/mnt/bin
-cd /mnt/home
+export LD_LIBRARY_PATH=/home/bin
+cd /home/home
 "#;
 
 /// Whether a script with the installation succeeds, and its output; `None`: this system permits no user namespaces, or the
@@ -30,17 +30,17 @@ fn outcome(script: &str) -> Option<(bool, String)> {
 #[test]
 fn job_in_a_rootless_container_is_diagnosed() {
     let script = r#"
-        rootless sh -c 'stat -c "owner: %u" /mnt/app/bin/ddp-doctor'
-        rootless /mnt/app/bin/ddp-doctor run --report report.json -- sh -c '
+        rootless sh -c 'stat -c "owner: %u" /home/app/bin/ddp-doctor'
+        rootless /home/app/bin/ddp-doctor run --report report.json -- sh -c '
             echo "path: $PYTHONPATH"
             echo "library: $DDP_DOCTOR_LIBRARY"
-            exec /mnt/bin/training 2'
+            exec /home/bin/training 2'
         cat report.json
     "#;
     let Some((succeeded, said)) = outcome(script) else { return };
     assert!(succeeded && said.contains("owner: 65534\n"), "{said}");
-    assert!(said.contains("path: /mnt/app/lib/ddp-doctor/python/ddp_doctor/activate:"), "{said}");
-    assert!(said.contains("library: /mnt/app/lib/ddp-doctor/libddp_doctor.so\n"), "{said}");
+    assert!(said.contains("path: /home/app/lib/ddp-doctor/python/ddp_doctor/activate:"), "{said}");
+    assert!(said.contains("library: /home/app/lib/ddp-doctor/libddp_doctor.so\n"), "{said}");
     assert!(said.contains("\"ranks_reporting\": 2"), "{said}");
     assert!(said.contains("verdict: healthy"), "{said}");
     for word in ["not found", "ignored", "belongs to", "left alone", "process group"] {
@@ -52,8 +52,8 @@ fn job_in_a_rootless_container_is_diagnosed() {
 #[test]
 fn ranks_in_a_rootless_container_are_diagnosed() {
     let script = r#"
-        victim /mnt/app/bin/ddp-doctor run --report report.json -- \
-            unshare --user --map-root-user /mnt/bin/training 2
+        victim /home/app/bin/ddp-doctor run --report report.json -- \
+            unshare --user --map-root-user /home/bin/training 2
         cat report.json
     "#;
     let Some((succeeded, said)) = outcome(script) else { return };
@@ -65,10 +65,10 @@ fn ranks_in_a_rootless_container_are_diagnosed() {
 #[test]
 fn users_of_rootless_containers_have_directories_of_their_own() {
     let script = r#"
-        attacker unshare --user --map-root-user /mnt/app/bin/ddp-doctor run -- true
-        rootless /mnt/app/bin/ddp-doctor run -- true
-        victim /mnt/app/bin/ddp-doctor run -- true
-        /mnt/app/bin/ddp-doctor run --run-dir /mnt/root -- true
+        attacker unshare --user --map-root-user /home/app/bin/ddp-doctor run -- true
+        rootless /home/app/bin/ddp-doctor run -- true
+        victim /home/app/bin/ddp-doctor run -- true
+        /home/app/bin/ddp-doctor run --run-dir /home/root -- true
         echo "names: $(ls /dev/shm | tr '\n' ' ')"
     "#;
     let Some((succeeded, said)) = outcome(script) else { return };
@@ -86,13 +86,13 @@ fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {
         victim mkdir kept
         echo precious > kept/report.json
         chown 64126:64126 kept/report.json
-        mkdir /mnt/theirs
-        chown 65534:65534 /mnt/theirs
-        for name in rep ddp-doctor-runs; do attacker ln -s /mnt/home/kept /mnt/theirs/$name; done
-        for folder in . /mnt/theirs; do
-            (cd /mnt/theirs; rootless /mnt/app/bin/ddp-doctor run --report $folder/rep/report.json -- true) || true
+        mkdir /home/theirs
+        chown 65534:65534 /home/theirs
+        for name in rep ddp-doctor-runs; do attacker ln -s /home/home/kept /home/theirs/$name; done
+        for folder in . /home/theirs; do
+            (cd /home/theirs; rootless /home/app/bin/ddp-doctor run --report $folder/rep/report.json -- true) || true
         done
-        rootless /mnt/app/bin/ddp-doctor run --run-dir /mnt/theirs/rep/run -- true || true
+        rootless /home/app/bin/ddp-doctor run --run-dir /home/theirs/rep/run -- true || true
         echo "left: $(ls -A kept) $(cat kept/report.json)"
     "#;
     let Some((_, said)) = outcome(script) else { return };
@@ -104,19 +104,19 @@ fn link_of_another_user_of_the_host_is_not_followed_in_a_container() {
 #[test]
 fn library_is_not_below_a_directory_of_another_user_of_the_host() {
     let script = r#"
-        mkdir /mnt/theirs
-        chown 65534:65534 /mnt/theirs
-        mkdir /mnt/theirs/own
-        chown 64126:64126 /mnt/theirs/own
-        cd /mnt/theirs/own
-        rootless /mnt/app/bin/ddp-doctor run --run-dir out --nccl profiler -- \
+        mkdir /home/theirs
+        chown 65534:65534 /home/theirs
+        mkdir /home/theirs/own
+        chown 64126:64126 /home/theirs/own
+        cd /home/theirs/own
+        rootless /home/app/bin/ddp-doctor run --run-dir out --nccl profiler -- \
             sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
     "#;
     let Some((succeeded, said)) = outcome(script) else { return };
     assert!(succeeded, "{said}");
-    assert!(said.contains("folder: /mnt/home/.cache/ddp-doctor/"), "{said}");
+    assert!(said.contains("folder: /home/home/.cache/ddp-doctor/"), "{said}");
     let notice =
-        "another user of the host may own /mnt/theirs, and can remove or replace the evidence";
+        "another user of the host may own /home/theirs, and can remove or replace the evidence";
     assert!(said.contains(notice), "{said}");
 }
 
@@ -125,15 +125,69 @@ fn library_is_not_below_a_directory_of_another_user_of_the_host() {
 #[test]
 fn refused_package_is_not_reported_as_missing() {
     let script = r#"
-        mkdir -m 1777 /mnt/shared
-        cp -r /mnt/app /mnt/shared
-        rootless /mnt/shared/app/bin/ddp-doctor run -- true
+        mkdir -m 1777 /home/shared
+        cp -r /home/app /home/shared
+        rootless /home/shared/app/bin/ddp-doctor run -- true
     "#;
     let Some((succeeded, said)) = outcome(script) else { return };
     assert!(succeeded, "{said}");
     let captured = "collectives of Python programs will not be captured: ";
-    assert!(said.contains(captured) && said.contains("is ignored, because /mnt/shared"), "{said}");
+    assert!(said.contains(captured) && said.contains("is ignored, because /home/shared"), "{said}");
     assert!(said.contains("set DDP_DOCTOR_PYTHON to use it"), "{said}");
     assert!(!said.contains("not found"), "{said}");
     assert!(!said.contains("joined"), "{said}");
+}
+
+/// The volume of a container: a directory of another user of the host, mounted at the top.
+const VOLUME: &str = r#"
+    mkdir /home/volume
+    chown 65534:65534 /home/volume
+    in_container() {
+        victim unshare --user --map-root-user --mount sh -ec 'mount --bind /home/volume /mnt; "$@"' sh "$@"
+    }
+"#;
+
+#[test]
+fn owner_of_a_volume_at_the_top_is_not_trusted() {
+    let script = r#"
+        victim mkdir kept
+        echo precious > kept/report.json
+        chown 64126:64126 kept/report.json
+        attacker ln -s /home/home/kept /home/volume/out
+        mkdir /home/volume/own
+        chown 64126:64126 /home/volume/own
+        in_container /home/app/bin/ddp-doctor run --report /mnt/out/report.json --run-dir /mnt/out/run -- true || true
+        in_container /home/app/bin/ddp-doctor run --nccl profiler --run-dir /mnt/own/run -- \
+            sh -c 'echo "folder: ${LD_LIBRARY_PATH:-none}"'
+        echo "left: $(ls -A kept) $(cat kept/report.json)"
+    "#;
+    let Some((_, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
+    assert!(said.contains("left: report.json precious\n"), "{said}");
+    assert!(said.contains("/mnt/out is a link that another user can change"), "{said}");
+    assert!(said.contains("folder: /home/home/.cache/ddp-doctor/"), "{said}");
+    assert!(said.contains("another user of the host may own /mnt, and can remove"), "{said}");
+}
+
+#[test]
+fn evidence_of_another_user_of_the_host_leads_to_no_file() {
+    let script = r#"
+        echo '[rank0]: RuntimeError: precious' > private.log
+        chown 64126:64126 private.log
+        chmod 600 private.log
+        attacker ln -s /home/home/private.log /home/volume/rank0.log
+        rootless /home/app/bin/ddp-doctor analyze /home/volume || true
+    "#;
+    let Some((_, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
+    assert!(said.contains("link of user 65534") && !said.contains("precious"), "{said}");
+}
+
+#[test]
+fn interpreter_of_another_user_of_the_host_is_not_executed() {
+    let script = r#"
+        attacker sh -c 'echo "touch /home/home/executed" > /home/volume/python; chmod 755 /home/volume/python'
+        rootless /home/app/bin/ddp-doctor check -- srun /home/volume/python train.py || true
+        ls -A .
+    "#;
+    let Some((_, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
+    assert!(said.contains("belongs to user 65534") && !said.contains("executed"), "{said}");
 }

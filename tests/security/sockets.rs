@@ -5,22 +5,22 @@ use super::victim::with_two_users;
 
 /// Starts a coordinator as a user; its address is then in a file.
 const COORDINATOR: &str = r#"
-mkdir /mnt/theirs
-chown 65534 /mnt/theirs
+mkdir /home/theirs
+chown 65534 /home/theirs
 coordinator_of() {
-    touch /mnt/address-$1 && chmod 666 /mnt/address-$1
-    "$@" > /mnt/address-$1 &
-    while [ ! -s /mnt/address-$1 ]; do sleep 0.05; done
+    touch /home/address-$1 && chmod 666 /home/address-$1
+    "$@" > /home/address-$1 &
+    while [ ! -s /home/address-$1 ]; do sleep 0.05; done
 }
 "#;
 
 #[test]
 fn planted_socket_does_not_hide_the_own_coordinator() {
     let script = r#"
-        cd /mnt/home
+        cd /home/home
         attacker mkdir /dev/shm/ddp-doctor-64126
         coordinator_of victim ddp-doctor coordinator --listen 127.0.0.1:0
-        address=$(cat /mnt/address-victim)
+        address=$(cat /home/address-victim)
         attacker perl -MIO::Socket::UNIX -e \
             'IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 1) or die' \
             "/dev/shm/ddp-doctor-64126/$address.sock"
@@ -39,16 +39,16 @@ fn planted_socket_does_not_hide_the_own_coordinator() {
 #[test]
 fn evidence_of_root_goes_to_no_coordinator_of_another_user() {
     let script = r#"
-        mkdir /mnt/root
-        cd /mnt/root
-        coordinator_of attacker ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir /mnt/theirs
-        export address="unix:/dev/shm/ddp-doctor-65534/$(cat /mnt/address-attacker).sock"
-        export LD_LIBRARY_PATH=/mnt/bin
-        ddp-doctor run --job below-run --coordinator "$address" -- /mnt/bin/training 2
-        DDP_DOCTOR_PROGRAM=/mnt/bin/ddp-doctor DDP_DOCTOR_JOB=alone DDP_DOCTOR_COORDINATOR="$address" \
-            /mnt/bin/training 2
+        mkdir /home/root
+        cd /home/root
+        coordinator_of attacker ddp-doctor coordinator --listen 127.0.0.1:0 --report-dir /home/theirs
+        export address="unix:/dev/shm/ddp-doctor-65534/$(cat /home/address-attacker).sock"
+        export LD_LIBRARY_PATH=/home/bin
+        ddp-doctor run --job below-run --coordinator "$address" -- /home/bin/training 2
+        DDP_DOCTOR_PROGRAM=/home/bin/ddp-doctor DDP_DOCTOR_JOB=alone DDP_DOCTOR_COORDINATOR="$address" \
+            /home/bin/training 2
         sleep 1
-        echo "they have: $(ls -A /mnt/theirs)"
+        echo "they have: $(ls -A /home/theirs)"
         ddp-doctor status "$address" || true
         victim ddp-doctor status "$address" || true
     "#;
@@ -71,15 +71,15 @@ fn run_directory_of_others_chooses_no_host_to_connect_to() {
         description() {
             echo '{"job": "j", "host": "elsewhere", "boot_id": "x", "pid": 1, "start_ticks": 1, "coordinator": "192.0.2.1:9"}'
         }
-        mkdir /mnt/theirs/run
-        description > /mnt/theirs/run/run.json
-        chown -R 65534 /mnt/theirs
-        victim mkdir /mnt/home/copy
-        description > /mnt/home/copy/run.json
-        chown 64126:64126 /mnt/home/copy/run.json
+        mkdir /home/theirs/run
+        description > /home/theirs/run/run.json
+        chown -R 65534 /home/theirs
+        victim mkdir /home/home/copy
+        description > /home/home/copy/run.json
+        chown 64126:64126 /home/home/copy/run.json
         export DDP_DOCTOR_TOKEN=0123456789abcdef01
         for command in "status" "watch --once" "dump"; do
-            for run in /mnt/theirs/run /mnt/home/copy; do
+            for run in /home/theirs/run /home/home/copy; do
                 victim timeout 4 ddp-doctor $command $run || echo "status $?"
             done
         done
@@ -90,11 +90,30 @@ fn run_directory_of_others_chooses_no_host_to_connect_to() {
     assert_eq!(said.matches("status 3").count(), 6, "{said}");
 }
 
+/// In a folder where others can create entries, one may have the name of an address.
+#[test]
+fn entry_with_the_name_of_an_address_is_not_a_run_directory() {
+    let script = r#"
+        mkdir -m 1777 /home/shared
+        cd /home/shared
+        attacker mkdir 192.0.2.1:9
+        echo '{"job": "forged", "host": "x", "boot_id": "x", "pid": 1, "start_ticks": 1}' > 192.0.2.1:9/run.json
+        for command in "status" "watch --once" "dump"; do
+            victim timeout 10 ddp-doctor $command 192.0.2.1:9 || true
+            DDP_DOCTOR_COORDINATOR=192.0.2.1:9 victim timeout 10 ddp-doctor $command || true
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(!said.contains("run directory") && !said.contains("forged"), "{said}");
+    assert_eq!(said.matches("DDP_DOCTOR_TOKEN").count(), 6, "{said}");
+}
+
 /// The same without TARGET: a copy that claims to be running now, and to be the newest run, is not a run of this user.
 #[test]
 fn copied_run_directory_is_not_the_newest_run() {
     let script = r#"
-        cd /mnt/home
+        cd /home/home
         victim ddp-doctor run -- training 2 > /dev/null
         victim mkdir ddp-doctor-runs/copy
         echo '{"job": "forged", "host": "'$(uname -n)'", "boot_id": "'$(cat /proc/sys/kernel/random/boot_id)'",
@@ -116,9 +135,9 @@ fn copied_run_directory_is_not_the_newest_run() {
 #[test]
 fn owner_of_a_run_is_stated_once() {
     let script = r#"
-        cd /mnt/theirs
-        attacker env HOME=/mnt/theirs ddp-doctor run --run-dir run -- sleep 60 &
-        until_exists /mnt/theirs/run/run.json
+        cd /home/theirs
+        attacker env HOME=/home/theirs ddp-doctor run --run-dir run -- sleep 60 &
+        until_exists /home/theirs/run/run.json
         echo "said: $(ddp-doctor status run 2>&1)" || true
     "#;
     let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
@@ -131,7 +150,7 @@ fn owner_of_a_run_is_stated_once() {
 fn attach_needs_no_directory_that_another_user_has_made() {
     let script = r#"
         for directory in /dev/shm /tmp; do attacker mkdir $directory/ddp-doctor-64126; done
-        cd /mnt/home
+        cd /home/home
         echo library > libtorch_cpu.so
         chmod 755 libtorch_cpu.so
         cat > rank.py <<'END'

@@ -19,22 +19,22 @@ pub(super) const OTHER: u32 = 65534;
 pub(super) const SECRET: &str = "the victim's own text";
 
 /// Prelude of a script with two users: `victim` and `attacker` run a command as one of them. Shared memory is empty, and
-/// `/mnt` has the program with its libraries and a C program in `bin`, and the home of the victim.
+/// `/home` has the program with its libraries and a C program in `bin`, and the home of the victim.
 const TWO_USERS: &str = r#"
 set -e
 mount -t tmpfs -o mode=1777 none /dev/shm
-mount -t tmpfs -o mode=755 none /mnt
-mkdir /mnt/bin
-cp "$PROGRAM" "$LIBRARIES"/libddp_doctor*.so /mnt/bin
-cp "$TRAINING" /mnt/bin/training
+mount -t tmpfs -o mode=755 none /home
+mkdir /home/bin
+cp "$PROGRAM" "$LIBRARIES"/libddp_doctor*.so /home/bin
+cp "$TRAINING" /home/bin/training
 mount -t tmpfs -o mode=1777 none /tmp
-mkdir -m 700 /mnt/home
-chown 64126:64126 /mnt/home
-export HOME=/mnt/home PATH="/mnt/bin:$PATH"
+mkdir -m 700 /home/home
+chown 64126:64126 /home/home
+export HOME=/home/home PATH="/home/bin:$PATH"
 victim() { setpriv --reuid=64126 --regid=64126 --clear-groups "$@"; }
 attacker() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
 until_exists() { while [ ! -e "$1" ]; do sleep 0.05; done; }
-training() { LD_LIBRARY_PATH=/mnt/bin /mnt/bin/training "$@"; }
+training() { LD_LIBRARY_PATH=/home/bin /home/bin/training "$@"; }
 "#;
 
 /// Runs a script of the shell as root, who can act as a victim and an attacker, with mounts of its own. Returns `None`,
@@ -51,7 +51,7 @@ pub(super) fn with_two_users(script: &str) -> Option<Output> {
         command.env("TRAINING", training()).env_remove("TMPDIR");
         command.env_remove("XDG_CACHE_HOME").env_remove("LD_LIBRARY_PATH").output()
     };
-    let possible = unshare("mount -t tmpfs none /mnt");
+    let possible = unshare("mount -t tmpfs none /home");
     if files::user_id() != 0 || !possible.is_ok_and(|it| it.status.success()) {
         eprintln!("skipped: this process cannot act as two users with mounts of their own");
         return None;

@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::calls;
-use super::walk::{Missing, Way, can_any_other_write, step};
-use crate::{sys, trust};
+use super::walk::{Missing, Way, is_of_root, step};
+use crate::sys;
 
 /// Opens a file or directory of any user as it is (`O_PATH`). Links of this user and of root are followed, wherever they
 /// are on the path. What is opened was reached component by component: an exchange of a component has no effect.
@@ -26,10 +26,7 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
             way.enter(&name, next);
             continue;
         }
-        // In a rootless container, the owner of links of the host's root is unmapped, as are its other users.
-        let is_systems = entry.st_uid == 0
-            || trust::is_unmapped(entry.st_uid) && !can_any_other_write(directory.st_mode);
-        if entry.st_uid != sys::effective_uid() && !is_systems {
+        if entry.st_uid != sys::effective_uid() && !is_of_root(&directory, &entry, &way.shown) {
             let link = way.shown.join(&name);
             return Err(not_followed(&link, entry.st_uid, way.left.is_empty()));
         }

@@ -20,8 +20,9 @@ const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 /// Why a file system is not used.
 pub const OF_ANOTHER: &str = "is a file system of another user";
-/// Directories that only root can have made, beside the root directory and those in it.
-const SYSTEM: [&str; 2] = ["/dev/shm", "/var/tmp"];
+/// Directories that only root can have made, wherever they are mounted.
+const SYSTEM: [&str; 10] =
+    ["/dev", "/dev/shm", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"];
 
 /// A directory at the end of a path.
 #[derive(Debug)]
@@ -185,12 +186,29 @@ fn is_own(found: &libc::stat) -> bool {
 /// Whether a directory belongs to this user or to root. An owner without an id in this user namespace can be root outside
 /// of it, or any other user.
 fn is_trusted(directory: &libc::stat, path: &Path) -> bool {
-    is_own(directory) || trust::is_unmapped(directory.st_uid) && is_system(path)
+    is_own(directory) || trust::is_unmapped(directory.st_uid) && is_system(directory, path)
 }
 
-fn is_system(path: &Path) -> bool {
-    path.is_absolute()
-        && (path.components().count() <= 2 || SYSTEM.iter().any(|it| path == Path::new(it)))
+/// Whether only root can have made this directory: it has a well-known name, or is the root directory or one in it, and on
+/// the same file system. Volumes of a container are mounted elsewhere, and can be any user's.
+fn is_system(directory: &libc::stat, path: &Path) -> bool {
+    let is_known = || SYSTEM.iter().any(|it| path == Path::new(it));
+    let is_on_root = || {
+        let root = calls::open(None, c"/", AS_IT_IS, 0).and_then(|it| calls::status(it.as_fd()));
+        root.is_ok_and(|root| root.st_dev == directory.st_dev)
+    };
+    path.is_absolute() && (is_known() || path.components().count() <= 2 && is_on_root())
+}
+
+/// Whether a link in this directory belongs to root. That of an owner without an id in this user namespace does if only
+/// root can have put it there.
+pub(super) fn is_of_root(directory: &libc::stat, link: &libc::stat, path: &Path) -> bool {
+    let is_systems = || {
+        trust::is_unmapped(link.st_uid)
+            && is_system(directory, path)
+            && !can_any_other_write(directory.st_mode)
+    };
+    link.st_uid == 0 || is_systems()
 }
 
 /// Whether a link was put where it is by this user or the system. The mode of a directory does not
@@ -200,8 +218,7 @@ fn is_trusted_link(directory: &libc::stat, link: &libc::stat, path: &Path) -> bo
     if link.st_uid == sys::effective_uid() {
         return !can_others_write(directory.st_mode, directory.st_gid);
     }
-    let is_systems = link.st_uid == 0 || trust::is_unmapped(link.st_uid) && is_system(path);
-    is_systems && !can_any_other_write(directory.st_mode)
+    is_of_root(directory, link, path) && !can_any_other_write(directory.st_mode)
 }
 
 /// Whether users other than the owner can write to a file or directory of this mode and group.

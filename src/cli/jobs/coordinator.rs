@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::job_output::JobOutput;
 use crate::cli::options::{Access, Global, Monitoring, Sources, address, stderr_is_terminal};
-use crate::cli::output::{output, say};
+use crate::cli::output::{output, say, word};
 use crate::coordinator::{Hub, Listeners, serve};
 use crate::host::files::Dir;
 use crate::host::log::UserLog;
@@ -63,7 +63,7 @@ pub(in super::super) struct Coordinator {
 
 /// Follows the ranks that outlive the `run` with this run directory.
 fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
-    let shown = run_dir.display();
+    let shown = word(run_dir);
     let followed = orphans::follow(Path::new(private::SHARED_MEMORY), run_dir, address)
         .with_context(|| format!("cannot follow the ranks of {shown}"))?;
     followed.with_context(|| {

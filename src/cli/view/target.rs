@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::attach::find::jobs_of;
-use crate::cli::output::say;
+use crate::cli::output::{say, word};
 use crate::diagnosis::words::{Ranks, begin, number};
 use crate::host::boxes::BoxDir;
 use crate::host::files::{self, Dir};
@@ -20,7 +20,7 @@ use crate::host::run_description::Description;
 use crate::host::sys;
 use crate::node::follow::orphans::{self, Orphan};
 use crate::node::sample::environment;
-use crate::transport::{Address, Credentials};
+use crate::transport::{Address, Credentials, split};
 
 /// Maximum number of jobs without ddp-doctor that a message names.
 const MAX_JOBS: usize = 3;
@@ -51,7 +51,7 @@ impl Target {
             return Self::newest(&dirs, credentials);
         };
         let path = Path::new(target);
-        if !path.exists() {
+        if !is_path(path) {
             return Ok(Self::Live(Live::find(Some(target), credentials)?, None));
         }
         Ok(match Description::read(path) {
@@ -95,6 +95,13 @@ impl Target {
             Ok(Self::Evidence(dir.clone()))
         }
     }
+}
+
+/// Whether a target names a file or directory. In a folder where others can create entries, one of them may look like an
+/// address.
+fn is_path(target: &Path) -> bool {
+    let is_address = target.to_str().is_some_and(|it| split(it).is_some());
+    !is_address && target.exists()
 }
 
 /// The run directory of a target; `None`: another coordinator.
@@ -145,7 +152,7 @@ impl fmt::Display for Orphans {
             begin(Ranks(&ranks)),
             number(&ranks, "is", "are"),
             number(&ranks, "it", "them"),
-            dir = self.run_dir.display(),
+            dir = word(&self.run_dir),
         )
     }
 }
@@ -179,14 +186,13 @@ impl Live {
             };
         };
         let path = Path::new(target);
-        if path.is_dir() {
-            return of_run_dir(path, credentials);
-        }
-        if !path.exists() && !target.contains(':') {
-            bail!("{target}: there is no such file or directory, and it is not HOST:PORT");
-        }
-        if path.exists() {
-            bail!("{target} is neither a run directory nor HOST:PORT");
+        match is_path(path) {
+            true if path.is_dir() => return of_run_dir(path, credentials),
+            true => bail!("{target} is neither a run directory nor HOST:PORT"),
+            false if !target.contains(':') => {
+                bail!("{target}: there is no such file or directory, and it is not HOST:PORT")
+            }
+            false => {}
         }
         let address = Address::parse(target, credentials)?;
         Ok(Self { address, job: String::new() })
@@ -202,7 +208,7 @@ impl Live {
 }
 
 fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
-    let shown = path.display();
+    let shown = word(path);
     let original = Dir::open_own(path).ok().and_then(|it| Description::of_original(&it));
     let is_original = original.is_some();
     let found = match original {
@@ -215,18 +221,23 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
-    if let Some(address) = run.coordinator.as_deref().filter(|it| !Address::is_local(it))
-        && !is_original
-    {
-        bail!(
-            "the run in {shown} names the coordinator {address}, but it is a copy, or another user can have written that: \
-             name the address to connect to it (ddp-doctor status {address})"
-        );
-    }
-    // Whoever can write to the directory may have named the socket of somebody else.
     let owner = Dir::open(path)
         .and_then(|it| Ok(it.status()?.owner()))
         .with_context(|| format!("cannot read {shown}"))?;
+    // Whoever wrote a copy chooses neither a host nor a service of this user that gets a request. Of a directory of
+    // another user, which root reads, only that user's sockets count.
+    let is_theirs = |address: &str| owner != files::user_id() && Address::is_path(address);
+    let is_safe = |address: &str| is_theirs(address) || Address::is_loopback(address);
+    if let Some(address) = run.coordinator.as_deref().filter(|it| !is_original && !is_safe(it)) {
+        let why = "but it is a copy, or another user can have written that";
+        match split(address) {
+            Some(_) => bail!(
+                "the run in {shown} names the coordinator {address}, {why}: name the address to connect to it \
+                 (ddp-doctor status {address})"
+            ),
+            None => bail!("the run in {shown} names a coordinator, {why}"),
+        }
+    }
     let live = live(run, owner, credentials)?;
     live.with_context(|| {
         format!(
@@ -355,6 +366,23 @@ mod tests {
         std::fs::copy(original.join(names::DESCRIPTION), copy.join(names::DESCRIPTION)).unwrap();
         assert_eq!(own_run(&original).unwrap().job, "original");
         assert!(own_run(&copy).is_none());
+    }
+
+    #[test]
+    fn copy_selects_neither_a_host_nor_a_path() {
+        let place = tempfile::tempdir().unwrap();
+        for address in ["unix:/run/user/0/agent", "far:7077"] {
+            let dir = run(place.path(), "copied", std::process::id(), 1);
+            let file = dir.join(names::DESCRIPTION);
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut described: serde_json::Value = serde_json::from_str(&text).unwrap();
+            described["coordinator"] = address.into();
+            described["directory"] = serde_json::Value::Null;
+            std::fs::write(&file, described.to_string()).unwrap();
+            let found = of_run_dir(&dir, &Credentials::default());
+            let error = found.err().unwrap().to_string();
+            assert!(error.contains("but it is a copy"), "{address}: {error}");
+        }
     }
 
     #[test]

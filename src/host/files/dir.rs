@@ -177,6 +177,12 @@ impl Dir {
         Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string()).join(name)
     }
 
+    /// Opens an entry as it is, a link included (`O_PATH`).
+    pub(super) fn entry(&self, name: &OsStr) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&*self.fd, &*component(name)?, flags, Mode::empty())?)
+    }
+
     /// A directory on the path of this one in which other users can rename or replace the next component; or this
     /// directory, if they can write to it.
     ///

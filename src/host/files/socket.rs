@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
+use rustix::fs::{FileType, fstat};
 use tokio::net::UnixStream;
 
 use super::Dir;
@@ -34,15 +35,31 @@ pub fn bind(dir: &Dir, name: &OsStr) -> io::Result<UnixListener> {
 ///
 /// If nothing listens there.
 pub async fn connect(dir: &Dir, name: &OsStr) -> io::Result<UnixStream> {
-    component(name)?;
-    UnixStream::connect(dir.path_through_descriptor(name)).await
+    let socket = open(dir, name)?;
+    UnixStream::connect(path_of(&socket)).await
 }
 
 /// Whether something accepts connections at the socket. May block.
 #[must_use]
 pub fn is_listening(dir: &Dir, name: &OsStr) -> bool {
-    component(name).is_ok()
-        && std::os::unix::net::UnixStream::connect(dir.path_through_descriptor(name)).is_ok()
+    let connect =
+        |socket: OwnedFd| std::os::unix::net::UnixStream::connect(path_of(&socket)).is_ok();
+    open(dir, name).is_ok_and(connect)
+}
+
+/// Opens a socket of the owner of the directory as it is, so that nobody can exchange it: a connection follows links.
+fn open(dir: &Dir, name: &OsStr) -> io::Result<OwnedFd> {
+    let socket = dir.entry(name)?;
+    let found = fstat(&socket)?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    if is_socket && found.st_uid == dir.status()?.owner() {
+        return Ok(socket);
+    }
+    Err(io::ErrorKind::InvalidInput.into())
+}
+
+fn path_of(socket: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", socket.as_raw_fd())
 }
 
 /// User id of the process that listens at the other end of a connection.
@@ -52,4 +69,21 @@ pub fn is_listening(dir: &Dir, name: &OsStr) -> bool {
 /// If the system call fails.
 pub fn peer_of(stream: impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_are_not_followed_to_a_socket() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = Dir::open_own(place.path()).unwrap();
+        let _listener = bind(&dir, "socket".as_ref()).unwrap();
+        symlink(place.path().join("socket"), place.path().join("link")).unwrap();
+        assert!(is_listening(&dir, "socket".as_ref()));
+        assert!(!is_listening(&dir, "link".as_ref()));
+    }
 }

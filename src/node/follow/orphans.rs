@@ -8,7 +8,9 @@ use ddp_doctor_agent::blackbox::Reader;
 
 use crate::host::boxes;
 use crate::host::boxes::BoxDir;
+use crate::host::files::Dir;
 use crate::host::proc;
+use crate::host::run_description::Description;
 
 /// A living rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +31,11 @@ fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let mut dirs = BoxDir::awaited(shared_memory, &run_dir);
-    dirs.push(run_dir.join(boxes::KEPT));
+    // Boxes in a copy may name any process as a rank.
+    let opened = Dir::open_own(&run_dir).ok();
+    if opened.is_some_and(|it| Description::of_original(&it).is_some()) {
+        dirs.push(run_dir.join(boxes::KEPT));
+    }
     dirs
 }
 
@@ -89,4 +95,33 @@ pub fn follow(
         .stdout(Stdio::null())
         .spawn()?;
     Ok(Some(Reporter(reporter)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::host::names::{self, DirectoryIdentity};
+
+    #[test]
+    fn boxes_of_a_copy_name_no_rank() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let [original, copy] = ["original", "copy"].map(|name| place.join(name));
+        fs::create_dir(&original).unwrap();
+        fs::set_permissions(&original, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(&copy).unwrap();
+        let described = serde_json::json!({
+            "job": "j", "host": "h", "boot_id": "b", "pid": 1, "start_ticks": 1,
+            "directory": DirectoryIdentity::new(&original.metadata().unwrap()),
+        });
+        for dir in [&original, &copy] {
+            fs::write(dir.join(names::DESCRIPTION), described.to_string()).unwrap();
+        }
+        let kept = |dir: &Path| dir.join(boxes::KEPT);
+        assert_eq!(directories(Path::new("/nonexistent"), &original), [kept(&original)]);
+        assert_eq!(directories(Path::new("/nonexistent"), &copy), Vec::<PathBuf>::new());
+    }
 }
