@@ -11,12 +11,14 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 use super::find::RankProcess;
 use super::outside::{self, Question};
 use super::ras;
-use super::step::Step;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
 use crate::node::blocked;
 use crate::node::stack_reader::maps::{self, Loaded};
+use step::Step;
+
+mod step;
 
 /// Time limit for what is read of all ranks of another user.
 const MAX_READ: Duration = Duration::from_secs(2);

@@ -12,6 +12,7 @@
 //! their stacks show proves nothing: the engine limits all findings to *supported*
 //! ([`crate::diagnosis::input::provenance::Provenance::Attached`]).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,6 @@ pub mod ras;
 pub mod rounds;
 pub mod sample;
 pub mod sleep;
-mod step;
 
 use facts::Facts;
 use find::RankedJob;
@@ -210,6 +210,14 @@ impl Attached {
         let (dumps, notes) = flight_recorder::request(&self.job.ranks);
         self.dumps = dumps;
         notes
+    }
+
+    /// The training steps of the ranks, as their program numbers them, ascending.
+    #[must_use]
+    pub fn steps(&self) -> Vec<u32> {
+        let known = self.facts.iter().filter_map(|it| Some(it.step.as_ref()?.number));
+        let steps: BTreeSet<u32> = known.collect();
+        steps.into_iter().collect()
     }
 
     /// Whether a rank moves.

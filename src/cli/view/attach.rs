@@ -319,7 +319,7 @@ fn print_whereabouts(attached: &Attached, found: &Analysis, is_one_of: bool) -> 
     if !is_known || !attached.dumps.is_empty() {
         let is_healthy = found.reports.iter().all(|it| it.verdict == Verdict::Healthy);
         let report = found.reports.first();
-        let title = if is_healthy { verdict(attached, report) } else { "by their stacks:" };
+        let title = if is_healthy { verdict(attached, report) } else { "by their stacks:".into() };
         writeln!(out, "\n{title}")?;
         for line in attached.lines(report) {
             writeln!(out, "    {}", plain(&line))?;
@@ -367,13 +367,19 @@ fn read_all(jobs: Vec<RankedJob>, options: Options) -> Vec<Option<Attached>> {
 }
 
 /// What is said of a job in which nothing blocks.
-pub(super) fn verdict(attached: &Attached, report: Option<&Report>) -> &'static str {
+pub(super) fn verdict(attached: &Attached, report: Option<&Report>) -> String {
     if report.is_some_and(|it| attach::idle(it).next().is_some()) {
-        "not hanging: idle between requests"
+        "not hanging: idle between requests".into()
     } else if attached.moves() {
-        "not hanging: ranks move"
+        let steps = attached.steps();
+        let known = steps.first().zip(steps.last());
+        let steps = known.map(|(first, last)| match first == last {
+            true => format!(", step {first}"),
+            false => format!(", steps {first} to {last}"),
+        });
+        format!("not hanging: ranks move{}", steps.unwrap_or_default())
     } else {
-        "no wait is long enough to be a hang"
+        "no wait is long enough to be a hang".into()
     }
 }
 
@@ -458,6 +464,10 @@ impl Scratch {
 
     fn make_in(place: &Path) -> io::Result<Self> {
         let parent = Dir::ensure_own(place)?;
+        // It is read by its path.
+        if parent.changeable_by_others()?.is_some() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let name = format!("attach-{}", std::process::id());
         let dir = parent.new_child(name.as_ref())?;
         Ok(Self { parent, dir })
@@ -475,7 +485,21 @@ impl Drop for Scratch {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn evidence_is_not_read_where_another_user_can_exchange_it() {
+        let shared = tempfile::tempdir().unwrap();
+        let mode = |mode| fs::set_permissions(shared.path(), fs::Permissions::from_mode(mode));
+        let place = shared.path().canonicalize().unwrap().join("place");
+        mode(0o777).unwrap();
+        assert!(Scratch::make_in(&place).is_err());
+        mode(0o700).unwrap();
+        drop(Scratch::make_in(&place).unwrap());
+    }
 
     #[test]
     fn jobs_of_another_user_do_not_hide_the_own_one() {

@@ -218,7 +218,7 @@ impl Screen {
         let is_interrupted = self.wait(messages, until);
         if !self.is_blocked() {
             let report = self.live.report();
-            self.live.announce(verdict(first, Some(&report)));
+            self.live.announce(&verdict(first, Some(&report)));
             first.lines(Some(&report)).iter().for_each(|line| self.live.announce(line));
         }
         is_interrupted

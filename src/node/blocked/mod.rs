@@ -149,7 +149,8 @@ fn on_descriptor(pid: u32, verb: &str, fd: u32) -> Option<Wait> {
         // A process that has both ends is not the one that it waits for.
         let peer = end.clone().and_then(|it| it.holders(pid).find(|&it| it != pid));
         let whose = peer.map_or_else(String::new, |it| {
-            format!(", whose other end is {}", children::process(it))
+            let place = children::place(it).unwrap_or_default();
+            format!(", whose other end is {}{place}", children::process(it))
         });
         let ended_by = end.map_or(Enders::Unknown, |it| Enders::Holders(vec![it]));
         let on = blocked(kind, format!("{verb} a {name}{whose}"), peer.unwrap_or(0));

@@ -72,8 +72,8 @@ pub fn python_frames(pid: u32) -> Option<Vec<Where>> {
     threads.find(|(tid, _)| *tid == Some(inner)).map(|(_, thread)| thread.frames)
 }
 
-/// The Python frames of the main thread of a process, innermost first, each with those of its local variables that have
-/// one of these names and are integers; empty if they cannot be read.
+/// The Python frames of the main thread of a process, innermost first, each with those of its variables that have one
+/// of these names and are integers: its local ones, or those of a module. Empty if they cannot be read.
 #[must_use]
 pub fn integers(pid: u32, names: &[&str]) -> Vec<(Where, Integers)> {
     let read = || {

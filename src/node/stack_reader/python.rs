@@ -287,8 +287,22 @@ impl Interpreter {
         Ok(locals)
     }
 
-    /// The frames of a thread, innermost first, each with those of its local variables that have one of these names and
-    /// are integers.
+    /// The global variables of a frame that have one of these names.
+    fn globals<M: Memory>(
+        &self,
+        objects: &mut Objects<'_, '_, M>,
+        frame: RawFrame,
+        names: &[&str],
+    ) -> Result<BTreeMap<String, u64>, Fault> {
+        let globals = objects.pages.u64(at(frame.address, self.layout.globals)?)?;
+        let variables = objects.dict(globals)?.into_iter();
+        // Names may be of any type.
+        let named = variables.filter_map(|(name, value)| Some((objects.text(name).ok()?, value)));
+        Ok(named.filter(|(name, _)| names.contains(&name.as_str())).collect())
+    }
+
+    /// The frames of a thread, innermost first, each with those of its variables that have one of these names and are
+    /// integers: its local ones, or those of a module.
     ///
     /// # Errors
     ///
@@ -310,8 +324,13 @@ impl Interpreter {
         let frames = chain.into_iter().map(|frame| {
             let place = codes.place(frame)?;
             let mut objects = self.objects(&mut pages);
-            let locals = self.locals(&mut objects, frame).unwrap_or_default();
-            let named = locals.into_iter().filter(|(name, _)| names.contains(&name.as_str()));
+            let variables = if place.function == "<module>" {
+                self.globals(&mut objects, frame, names)
+            } else {
+                self.locals(&mut objects, frame)
+            };
+            let variables = variables.unwrap_or_default().into_iter();
+            let named = variables.filter(|(name, _)| names.contains(&name.as_str()));
             let known = named.filter_map(|(name, value)| Some((name, objects.integer(value)?)));
             Ok((place, known.collect()))
         });
