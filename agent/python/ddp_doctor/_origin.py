@@ -31,8 +31,10 @@ _CALL_FILES = (
     "utils/_device.py",
     "overrides.py",
 )
-# Names of code that the user has typed. Other names in angle brackets are those of generated code.
-_TYPED = ("<stdin>", "<console>", "<string>", "<input>", "<ipython-input-", "<python-input-", "<cell")
+# Name of the code of a function that cloudpickle has shipped to this process by value.
+SHIPPED = "<dynamic-code>"
+# Names of code that the user has typed or shipped. Other names in angle brackets are those of generated code.
+_TYPED = ("<stdin>", "<console>", "<string>", "<input>", "<ipython-input-", "<python-input-", "<cell", SHIPPED)
 _PACKAGES = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
 _SCRIPTS = ("bin", "Scripts")
 _MOST_SCRIPT_BYTES = 4096

@@ -26,6 +26,8 @@ _MOST_FRAMES = 128
 
 # id(code) → [code, kind, {instruction: site}, extra]; keeping the code keeps its id unique.
 codes = {}
+# id(code) → file, of code whose own file name is that of shipped code
+_files = {}
 # (file, function, line) → its first site
 _places = {}
 # (file, function, line, site of the caller) → site
@@ -43,9 +45,13 @@ def learn(code):
     """Adds a code object to `codes` and returns its entry."""
     if len(codes) >= _MOST_CODES:
         codes.clear()
+        _files.clear()
         _paths.clear()
         _chains.clear()
-    kind, of_c10d = _origin.of(code.co_filename)
+    file = code.co_filename
+    if file == _origin.SHIPPED:
+        file = _files[id(code)] = _shipped_from(code) or file
+    kind, of_c10d = _origin.of(file)
     entry = [code, kind, {}, {} if of_c10d else None]
     codes[id(code)] = entry
     return entry
@@ -58,8 +64,22 @@ def entry_of(code):
     return entry
 
 
+def _shipped_from(code):
+    """File that a function was shipped from, which its globals name, as long as a frame of this thread executes it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            file = frame.f_globals.get("__file__")
+            return file if isinstance(file, str) else None
+        frame = frame.f_back
+    return None
+
+
 def _place(code, line):
-    return code.co_filename, getattr(code, "co_qualname", code.co_name), line
+    file = code.co_filename
+    if file == _origin.SHIPPED:
+        file = _files.get(id(code), file)
+    return file, getattr(code, "co_qualname", code.co_name), line
 
 
 def _define(place, caller, library=False):
@@ -290,6 +310,7 @@ def site_of_traceback(traceback):
 def _reset():
     global _main_thread
     codes.clear()
+    _files.clear()
     _places.clear()
     _ways.clear()
     _paths.clear()

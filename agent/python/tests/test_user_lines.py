@@ -156,6 +156,23 @@ class Started(unittest.TestCase):
         self.assertEqual(names(first), ("cli.py", "main", ["Trainer.fit", "Trainer.validate"]))
         self.assertEqual(names(second), ("cli.py", "main", ["Trainer.fit", "save"]))
 
+    def test_function_shipped_by_cloudpickle_shows_its_file(self):
+        folder = Folder(self)
+        program = """
+            import types
+            from trainer.cli import Trainer
+            def norm():
+                Trainer().validate()
+            code = norm.__code__.replace(co_filename="<dynamic-code>")
+            dist.init_process_group("gloo")
+            types.FunctionType(code, {**globals(), "__file__": "/home/me/serve.py"})()
+            types.FunctionType(code, {**globals(), "__file__": None})()
+            dist.destroy_process_group()
+        """
+        first, second = folder.run(folder.write("train.py", INIT + textwrap.dedent(program)))
+        self.assertEqual(names(first), ("serve.py", "norm", ["Trainer.validate"]))
+        self.assertEqual(names(second)[1:], ("norm", ["Trainer.validate"]))
+
 
 class Threads(CaptureTest):
     def test_background_threads_carry_the_line_that_started_them(self):

@@ -106,7 +106,9 @@ fn package(file: &str) -> Option<&str> {
 /// Whether a file belongs neither to an installed package, nor to the standard library, nor to the
 /// capture.
 pub(crate) fn is_users(file: &str) -> bool {
-    let is_typed = file.starts_with("<ipython-input-") || file == "<stdin>";
+    // cloudpickle names all functions that it ships `<dynamic-code>`.
+    let is_typed =
+        file.starts_with("<ipython-input-") || matches!(file, "<stdin>" | "<dynamic-code>");
     !(file.is_empty()
         || file.starts_with('<') && !is_typed
         || package(file).is_some()
@@ -148,6 +150,7 @@ mod tests {
             "mytorch/nn/train.py",
             "/job/queue.py",
             "<ipython-input-3-ab12>",
+            "<dynamic-code>",
             "/tmp/ipykernel_17/12.py",
             "<stdin>",
         ] {
