@@ -14,8 +14,12 @@ impl Stalls<'_> {
         let (attempts, timing) = (&self.attempts, &self.model.timing);
         if self.is_unneeded_end(process) {
             let ended_well = self.model.ended.is_some() && !self.model.has_failed;
-            if ended_well || self.model.has_left_its_groups(process) {
+            if ended_well {
                 return None;
+            }
+            if self.model.has_left_its_groups(process) {
+                // Whether a status was an error is up to the program that started the rank.
+                return self.model.over().filter(|_| has_failed_status(process));
             }
             if !is_terminated(process) && self.has_ended_whole(process) {
                 let at = process.end?.at.plus(timing.restart);
@@ -32,23 +36,31 @@ impl Stalls<'_> {
         Some(self.model.over().map_or(at, |over| over.min(at)))
     }
 
-    /// Whether a process was killed, or ended in an unknown way, while no rank needed it: no rank of the
-    /// job waits, except for its next work, and none failed by itself. Programs kill their workers at the end.
+    /// Whether a process was killed, or ended in an unknown way or with a status after it had left its groups, while no
+    /// rank needed it: no rank of the job waits, except for its next work, and none failed by itself. Programs end their
+    /// workers in these ways.
     fn is_unneeded_end(&self, process: &Process) -> bool {
         let Some(end) = process.end else { return false };
         let is_killed = end.exit.signal == Some(libc_signal::KILL) || is_terminated(process);
         let is_unknown = end.exit == Exit::default() && process.unwatched.is_none();
         let kills = [end.oom_kills.in_cgroup, end.oom_kills.on_host];
+        // A launcher that starts the ranks again took the status for an error.
+        let attempts = &self.attempts;
+        let has_left = |other: &Process| {
+            has_failed_status(other)
+                && self.model.has_left_its_groups(other)
+                && !attempts.is_over(attempts.of_process(other))
+        };
         let failed = |other: &Process| {
             let raised = other.exceptions.iter().any(|it| !it.asks_to_end());
             let exit = other.end.map(|end| end.exit).unwrap_or_default();
-            let by_itself = exit.code.is_some_and(|code| code != 0)
+            let by_itself = has_failed_status(other) && !has_left(other)
                 || exit
                     .signal
                     .is_some_and(|it| ![libc_signal::KILL, libc_signal::TERM].contains(&it));
             raised || by_itself
         };
-        (is_killed || is_unknown)
+        (is_killed || is_unknown || has_left(process))
             && !process.is_from_text()
             // From outside, calls in which ranks wait are not all seen.
             && !process.is_attached()
@@ -87,6 +99,10 @@ impl Stalls<'_> {
         let mut world = self.model.processes.values().filter(|it| it.world == process.world);
         world.all(Process::has_ended)
     }
+}
+
+fn has_failed_status(process: &Process) -> bool {
+    process.end.and_then(|end| end.exit.code).is_some_and(|code| code != 0)
 }
 
 fn is_terminated(process: &Process) -> bool {
