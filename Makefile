@@ -82,10 +82,11 @@ test-frameworks:
 	    $(CARGO) test --workspace --all-features --test truth -- live::frameworks --include-ignored
 
 # Live jobs of engines, in an environment of their own; DDP_DOCTOR_TEST_VENV=$(scripts/pytorch-env --engines)
-# make recordings records them.
+# make recordings records them. ENGINES=--vllm: vLLM, in another one.
+ENGINES ?= --engines
 test-engines:
 	$(CARGO) build --workspace --all-targets --all-features
-	venv=$$(scripts/pytorch-env --engines) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
+	venv=$$(scripts/pytorch-env $(ENGINES)) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
 	    $(CARGO) test --workspace --all-features --tests -- live::engines --include-ignored
 
 # Records the live jobs whose recording is missing or stale; RECORD=all records all of them.
