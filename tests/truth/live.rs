@@ -307,6 +307,10 @@ pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
     hidden.push((boot.trim().into(), "00000000-0000-0000-0000-000000000000"));
     if let Some(venv) = venv() {
         hidden.push((shown(venv), "/venv"));
+        // Mapped files have the path that a link to another environment leads to.
+        if let Ok(base) = venv.join("pytorch").canonicalize() {
+            hidden.push((shown(&base), "/venv/pytorch"));
+        }
         let script = "import sys, socket; print(sys.base_prefix, socket.gethostname())";
         let said = Command::new(venv.join("bin/python")).args(["-c", script]).output();
         let said = String::from_utf8(said.unwrap().stdout).unwrap();

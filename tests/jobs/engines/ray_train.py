@@ -21,7 +21,10 @@ import os
 
 from support.frameworks import required
 
-os.environ.update(RAY_TRAIN_V2_ENABLED="1", RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+os.environ.update(
+    RAY_TRAIN_V2_ENABLED="1", RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled",
+    # Workers start at this niceness; at that of Ray's choice, 15, they do not start beside compilers.
+    RAY_worker_niceness="0")
 ray, train = required("ray"), required("ray.train")
 
 import torch  # noqa: E402
@@ -40,7 +43,7 @@ def loop():
             loss.backward()  # HERE rank 1
             optimizer.step()
             optimizer.zero_grad()
-        average = loss.detach()
+        average = loss.detach().clone()
         # if FAULTY
         if rank == 0 and epoch == 1:
             dist.all_reduce(average)  # HERE rank 0
@@ -49,7 +52,7 @@ def loop():
             dist.all_reduce(average)
         # end
         train.report({"loss": float(average), "rank": rank})
-    print(f"RESULT {rank} {float(loss):.4f}\n", end="", flush=True)
+    print(f"RESULT {rank} {float(loss.detach()):.4f}\n", end="", flush=True)
 
 
 def main():
