@@ -8,14 +8,14 @@
 # cause = "rank-conditional"
 # ranks = { root = [1], victims = [0] }
 # [healthy]
-# seconds = 240
+# seconds = 120
 # run_options = ["--stall-after", "10"]
 # kill_after = "5"
 # ///
 """vLLM, offline, with a model that two workers share. A function that both workers run adds up a norm on one of them.
 
-Healthy: Both add it up. Between two batches of prompts the engine is idle for three minutes; then vLLM ends its
-workers, by SIGKILL where they are slow.
+Healthy: Both add it up. Between two batches of prompts the engine is idle for a minute; then vLLM ends its workers, by
+SIGKILL where they are slow.
 """
 
 import os
@@ -60,7 +60,7 @@ def main():
             if round == 0:
                 engine.collective_rpc(norm)
                 # if HEALTHY
-                time.sleep(180)
+                time.sleep(60)
                 # end
     print(f"RESULT {tokens}\n", end="", flush=True)
 
