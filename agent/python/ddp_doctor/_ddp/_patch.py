@@ -66,7 +66,7 @@ def _update_flags(module):
     """Whether a parameter was updated since the previous forward, as flags. 0: unknown."""
     global _watched, _versions
     watched = [parameter() for parameter in _watched]
-    if not watched or None in watched:
+    if not watched or any(parameter is None for parameter in watched):
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         _watched = tuple(weakref.ref(parameter) for parameter in trained[:1] + trained[1:][-1:])
         _versions = tuple(parameter()._version for parameter in _watched)
