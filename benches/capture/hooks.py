@@ -12,6 +12,8 @@ than capture costs.
     python benches/capture/hooks.py
     python benches/capture/hooks.py --sets 1 --rounds 20 --calls all_reduce
     python benches/capture/hooks.py --backend nccl                  on a GPU: the time until a call returns
+    python benches/capture/hooks.py --against ../earlier            also another checkout, with its release build
+    python benches/capture/hooks.py --instructions --calls "DDP step"   counts instructions with valgrind
 
 Needs the release build. PyTorch before 2.14 has no hooks, and calls are intercepted.
 """
@@ -30,7 +32,7 @@ from importlib.metadata import version
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from common import PACKAGE, built, interval, machine  # noqa: E402
+from common import ROOT, built, interval, machine  # noqa: E402
 
 # Calls in a block. WARM_UP is the share of them run before the block, to fill the caches.
 BLOCK = {"all_reduce": 300, "broadcast": 300, "all_reduce 20 frames deep": 300, "all_reduce 20 frames deep in a package": 300, "DDP step": 60}
@@ -42,22 +44,29 @@ HOOKS = tuple(int(part) for part in version("torch").split(".")[:2]) >= (2, 14)
 VARIANTS = [BASE, "ours", "ours, in Python", "Flight Recorder"]
 if HOOKS:
     VARIANTS += ["two empty hooks", "ours, intercepted", "ours, intercepted in Python"]
+EARLIER = "ours, earlier"
 LISTS = (1, 16, 1024)
+# Calls of which the instructions are counted, which valgrind makes slow.
+COUNTED = 200
 
 
 class Variant:
     """A process that runs blocks on request."""
 
-    def __init__(self, name, backend, scratch):
+    def __init__(self, name, backend, scratch, root=ROOT, under=()):
         boxes = os.path.join(scratch, "boxes")
         os.makedirs(boxes, exist_ok=True)
         environment = dict(os.environ, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=boxes, OMP_NUM_THREADS="1")
-        environment["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
+        earlier = name == EARLIER
+        library = "libddp_doctor.so"
+        environment["DDP_DOCTOR_LIBRARY"] = os.path.join(root, "target/release", library) if earlier else built(library)
         environment["TORCH_FR_BUFFER_SIZE"] = "2000" if name == "Flight Recorder" else "0"
         environment["DDP_DOCTOR_NATIVE_HOOKS"] = "0" if name.endswith("in Python") else "1"
         environment["DDP_DOCTOR_CAPTURE"] = "interception" if name.startswith("ours, intercepted") else ""
         environment.pop("PYTHONPATH", None)
-        command = [sys.executable, os.path.abspath(__file__), "--variant", name, "--backend", backend]
+        command = [*under, sys.executable, os.path.abspath(__file__), "--variant", name, "--backend", backend]
+        if earlier:
+            command += ["--root", root]
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
         )
@@ -75,13 +84,13 @@ class Variant:
         self.process.wait()
 
 
-def serve(name, backend):
+def serve(name, backend, root):
     """Runs one variant: answers requests on standard input until end of file."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Gloo prints to standard output
     ours = name.startswith("ours")
     if ours:
-        sys.path.insert(0, PACKAGE)
+        sys.path.insert(0, os.path.join(root, "agent", "python"))
         import ddp_doctor
 
         ddp_doctor.enable()
@@ -105,6 +114,8 @@ def serve(name, backend):
             request = json.loads(line)
             if request == "warm":
                 answer = warm(torch, dist)
+            elif request[2] == "instructions":
+                answer = count_instructions(calls[request[0]], request[1])
             else:
                 call, count = calls[request[0]], request[1]
                 now = time.thread_time_ns if request[2] == "cpu" else time.perf_counter_ns
@@ -118,6 +129,18 @@ def serve(name, backend):
                 settle()
             print(json.dumps(answer), file=answers, flush=True)
         dist.destroy_process_group()
+
+
+def count_instructions(call, count):
+    """Makes calls while callgrind counts the instructions of this process."""
+    for _ in range(count // 4):
+        call()
+    control = ["callgrind_control", "-i", "on", str(os.getpid())]
+    subprocess.run(control, check=True, stdout=subprocess.DEVNULL)
+    for _ in range(count):
+        call()
+    control[2] = "off"
+    subprocess.run(control, check=True, stdout=subprocess.DEVNULL)
 
 
 def programs(torch, dist):
@@ -244,10 +267,15 @@ def main():
     )
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--quick", action="store_true", help="few rounds: a smoke test without meaningful results")
-    parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--against", metavar="DIR", help="also measure the capture of another checkout")
+    parser.add_argument("--instructions", action="store_true", help="count instructions (valgrind) instead of time")
+    parser.add_argument("--variant", help=argparse.SUPPRESS)
+    parser.add_argument("--root", default=ROOT, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.variant:
-        return serve(options.variant, options.backend)
+        return serve(options.variant, options.backend, options.root)
+    if options.against:
+        VARIANTS.insert(1, EARLIER)
     rounds = 5 if options.quick else options.rounds
     calls = ["all_reduce", "broadcast", "all_reduce 20 frames deep", "all_reduce 20 frames deep in a package", "DDP step"]
     calls += ["all_reduce_coalesced of %d" % length for length in LISTS]
@@ -256,11 +284,13 @@ def main():
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     print(machine(), flush=True)
     calls = options.calls or calls
+    if options.instructions:
+        return tell_instructions(calls, options)
     took = {call: {name: [] for name in VARIANTS} for call in calls}
     warm_costs = {}
     for _ in range(1 if options.quick else options.sets):
         with tempfile.TemporaryDirectory() as scratch:
-            variants = {name: Variant(name, options.backend, scratch) for name in VARIANTS}
+            variants = {name: Variant(name, options.backend, scratch, options.against or ROOT) for name in VARIANTS}
             for call in calls:
                 measure(variants, [call, BLOCK.get(call, DEFAULT_BLOCK), options.clock], rounds, took[call])
             if HOOKS:
@@ -273,6 +303,24 @@ def main():
         print("\nthe hooks and the wait alone, in Python, warm:")
         for call, micros in warm_costs.items():
             print("    %-28s %.2f us" % (call, micros))
+
+
+def tell_instructions(calls, options):
+    """Counts the instructions of a call in every variant, each in a process of its own."""
+    for call in calls:
+        base = None
+        for name in VARIANTS:
+            with tempfile.TemporaryDirectory() as scratch:
+                out = os.path.join(scratch, "callgrind.out")
+                under = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=" + out]
+                variant = Variant(name, options.backend, scratch, options.against or ROOT, under)
+                variant.ask([call, COUNTED, "instructions"])
+                variant.end()
+                with open(out) as file:
+                    total = next(int(line.split()[1]) for line in file if line.startswith("totals:"))
+            count = total / COUNTED
+            base = base or count
+            print("%s: %-28s %8.0f instructions, %+8.0f" % (call, name, count, count - base), flush=True)
 
 
 def measure(variants, request, rounds, took):
