@@ -178,6 +178,50 @@ for _ in range(3):
 with model.no_sync():
     model(torch.ones(2, 4)).sum().backward()
 """,
+    "steps": """
+from torch.utils.checkpoint import checkpoint
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.rare, self.frozen = (torch.nn.Linear(4, 4) for _ in range(3))
+        self.frozen.requires_grad_(False)
+    def forward(self, x, rare=True, raises=False):
+        if raises:
+            raise ValueError("no forward %d" % turn)
+        x = checkpoint(self.used, x["x"], use_reentrant=True) if isinstance(x, dict) else self.used(x)
+        return self.rare(x) if rare else x
+def fails(call, error):
+    try:
+        call()
+    except error as raised:
+        kept.append(raised)
+    else:
+        raise AssertionError(call)
+DDP = torch.nn.parallel.DistributedDataParallel
+plain, searching = DDP(Net().used), DDP(Net(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+x = torch.ones(2, 4)
+for turn_of in range(4):
+    plain(x if turn_of % 2 else torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    plain(input=x).sum().backward()
+    with torch.no_grad():
+        plain(x)
+    searching(x, rare=turn_of < 2).sum().backward()
+    searching.module.frozen.weight.grad = torch.ones(4, 4)
+    plain.module(x).sum().backward()
+for _ in range(2):
+    DDP(Net())({"x": x.clone().requires_grad_()}).sum().backward()
+fails(lambda: searching(x, raises=True), ValueError)
+fails(lambda: plain(x).backward(), RuntimeError)
+lacking = DDP(Net())
+for rare in (True, False):
+    lacking(x, rare).sum().backward()
+fails(lambda: lacking(x), RuntimeError)
+for _ in range(5):
+    del plain.module.weight.grad, plain.module.bias.grad
+    plain.module(x).sum().backward()
+""",
     "functional": """
 import torch.distributed._functional_collectives as functional
 functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD).sum()
@@ -190,19 +234,21 @@ dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
 dist.all_reduce(torch.ones(3))
 """,
 }
-RECORDED = ("issued", "returned", "wait-begin", "wait-end", "splits", "unawaited", "exception", "group-destroyed")
+# Why time was spent.
+BUCKETS = 3
+RECORDED = "issued returned wait-begin wait-end splits unawaited exception group-destroyed step parameters spent".split()
 
 
 def recorded(box):
     """The contents of the records, apart from times, processes, and the folder of the program."""
     threads, records = [], []
     for r in box.records:
-        if r.kind not in RECORDED:
+        if r.kind not in RECORDED or r.kind == "spent" and r.code != BUCKETS:
             continue
         if r.thread not in threads:
             threads.append(r.thread)
         place = r.site and r.site[1:], r.callers and [caller[1:] for caller in r.callers], r.via
-        shape = r.dtype, r.shape, r.numel, r.tensors, r.sizes
+        shape = (r.dtype, r.shape, r.numel, r.tensors, r.sizes) if r.kind != "spent" else None
         what = r.kind, r.op, r.reduce_op, r.flags, r.group, r.seq, r.call, r.root, r.tag
         text = re.sub("0x[0-9a-f]+", "0x", r.text)
         records.append((*what, shape, place, threads.index(r.thread), r.step, text, r.code))
@@ -260,6 +306,26 @@ for _ in range(10):
     calls()
 sys.setprofile(None)
 assert not left, len(left)
+"""
+        self.run_job(code)
+        self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
+
+    def test_steps_of_ddp_run_only_two_functions_of_the_package(self):
+        code = """
+import ddp_doctor
+package, found = os.path.dirname(ddp_doctor.__file__), set()
+def profile(frame, event, arg):
+    if event == "call" and frame.f_code.co_filename.startswith(package):
+        found.add(frame.f_code.co_name)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for turn in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    sys.setprofile(profile if turn >= 10 else None)
+sys.setprofile(None)
+found -= {"sample"}  # at intervals
+assert found == {"forward", "_engine_run_backward"}, found
 """
         self.run_job(code)
         self.run_job(code, DDP_DOCTOR_CAPTURE="interception")

@@ -6,6 +6,7 @@
 import ctypes
 import os
 import sys
+import threading
 import unittest
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import FunctionType
@@ -94,7 +95,10 @@ class Alone(unittest.TestCase):
             ctypes.CFUNCTYPE(None, u64)(lambda call: self.recorded.append(("returned", call))),
             ctypes.CFUNCTYPE(None, u64, u32)(lambda call, site: self.recorded.append(("wait", call, site))),
             ctypes.CFUNCTYPE(None, u64)(lambda call: self.recorded.append(("end", call))),
+            ctypes.CFUNCTYPE(u32, u32, ctypes.c_int64, u32)(lambda *forward: self.recorded.append(forward) or 0),
+            ctypes.CFUNCTYPE(None, ctypes.c_int32, u64, u32)(lambda *spent: self.recorded.append(spent)),
         ]
+        self.backwards = {}
         passed = {
             "codes": _sites.codes,
             "ops": OPS,
@@ -103,7 +107,11 @@ class Alone(unittest.TestCase):
             "tensors": (Tensor,),
             "dtype_of": Tensor.dtype,
             "shape_of": Tensor.shape,
-            "groups": {},
+            "version_of": Tensor.dtype,
+            "buckets": {"_hooked": False, "_waits": None, "_queue_callback": self.breakable("queue", lambda callback: None)},
+            "backwards": self.backwards,
+            **{name: {} for name in ("groups", "steps", "inputs", "by_module")},
+            **{name: [] for name in ("models", "running")},
         }
         callbacks = {
             "record_exception": self.raised.append,
@@ -112,7 +120,9 @@ class Alone(unittest.TestCase):
             "waits": lambda work, frame: self.waits.append(work) or 0,
             "check": lambda work: True,
         }
-        for name in ("described", "below_autograd", "enter_guard", "exit_guard", "record_gpu", "in_flight", "sample_memory", "sent", "remember", "expect"):
+        unused = "described below_autograd enter_guard exit_guard record_gpu in_flight sample_memory remember expect grad_enabled"
+        unused += " forward is_repeated update_flags path_of compare begins_outside check_model"
+        for name in unused.split():
             callbacks[name] = lambda *args: None
         for name, callback in callbacks.items():
             passed[name] = self.breakable(name, callback)
@@ -206,6 +216,7 @@ class Alone(unittest.TestCase):
         exec(compile("def send(args): before(args)", "/torch/nn/parallel/distributed.py", "exec"), ddp)
 
         def bucket():
+            self.backwards[threading.get_ident()] = 0
             ddp["send"](Arguments(ALL_REDUCE, -1, tensor))
 
         def direct():
@@ -215,7 +226,7 @@ class Alone(unittest.TestCase):
             function()
         for name, function in (
             ("issue", lambda: before(Arguments("x", -1, tensor))),
-            ("sent", bucket),
+            ("queue", bucket),
             ("sample_memory", lambda: (self.extension.bind(GENERATION), direct())),
             ("record_gpu", lambda: (self.extension.bind(GENERATION), direct())),
             ("remember", lambda: (direct(), after(Arguments(BROADCAST, 1, tensor)))),

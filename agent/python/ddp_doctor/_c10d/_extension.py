@@ -9,9 +9,9 @@ import os
 import sys
 
 from .. import _box, _builtins, _native, _sites, _words
-from .._ddp import _buckets
+from .._ddp import _backward, _buckets, _parameters, _patch
 from .._process import _exceptions, _memory
-from . import _calls, _groups, _hooks, _init, _methods
+from . import _calls, _groups, _hooks, _init, _kernels, _methods
 
 _NAME = "ddp_doctor_python"
 _SWITCH = "DDP_DOCTOR_NATIVE_HOOKS"
@@ -71,6 +71,8 @@ def _load():
     wait, methods = _calls.native_wait(extension), _methods.native_methods(extension)
     _calls.use(extension, wait)
     _methods.use(methods)
+    for module in (_backward, _buckets, _kernels, _patch):
+        module.use(extension)
     return extension
 
 
@@ -93,7 +95,7 @@ def _addresses():
     if _box.lib.reference is not _builtins.Address:
         raise OSError("this interpreter lacks functions of the C API")
     library = _box.lib.library
-    names = ("issued_at", "returned", "wait_begin", "wait_end")
+    names = ("issued_at", "returned", "wait_begin", "wait_end", "forward", "spent")
     return [ctypes.cast(getattr(library, "ddp_doctor_" + name), ctypes.c_void_p).value for name in names]
 
 
@@ -103,6 +105,11 @@ def _needed():
     return {
         **_hooks.needed(),
         **_methods.needed(),
+        **_buckets.needed(),
+        **_parameters.needed(),
+        **_patch.needed(),
+        "grad_enabled": torch.is_grad_enabled,
+        "version_of": torch.Tensor._version,
         "groups": _groups.by_id,
         "codes": _sites.codes,
         "locate": _sites.locate,
@@ -110,7 +117,6 @@ def _needed():
         "record_gpu": _init.record_gpu_of,
         "in_flight": _exceptions.in_flight,
         "sample_memory": _memory.sample,
-        "sent": _buckets.sent,
         "remember": _calls.remember,
         "expect": _calls.expect,
         "check": _calls.check,

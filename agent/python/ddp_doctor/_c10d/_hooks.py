@@ -16,7 +16,6 @@ Nothing here may raise: an exception would surface in the user's collective.
 import ctypes
 import math
 import sys
-from _thread import get_ident
 
 from .. import _box, _sites, _words
 from .._ddp import _buckets
@@ -412,7 +411,7 @@ def issue(args, number, frame):
     visible = places is not None or not flags & _HIDDEN
     call = _calls.begin(prepared, number, site, code, flags, visible)
     if not visible and op == _ALL_REDUCE:
-        _buckets.sent(get_ident())
+        _buckets.sent()
     if op == _ALL_TO_ALL:
         _splits(call, values, args)
     _sample_memory()

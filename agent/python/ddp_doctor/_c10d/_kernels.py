@@ -53,6 +53,8 @@ _tensor = ()
 _plain = ()
 # The note that calls are not captured was recorded.
 _noted = False
+# Makes a kernel of the extension; None: it is not used.
+_make_native = None
 # Dispatch key, or _FUNCTIONAL → library object; its kernels are registered while the object lives.
 _registered = {}
 
@@ -80,11 +82,25 @@ def _keys_of(values, keys):
     return keys
 
 
+def _redispatch(operator):
+    """A function that forwards a call of this operator to given keys; None before PyTorch 2.4."""
+    return getattr(getattr(operator, "_handle", None), "redispatch_boxed", None)
+
+
+def _below(key):
+    """The keys after this one."""
+    below = _C._dispatch_keyset_full_after(_C.DispatchKey.AutogradOther if key == _AUTOGRAD else _C.DispatchKey.BackendSelect)
+    # These keys have no kernels for the operators.
+    for passed in (_C.DispatchKey.ADInplaceOrView, _C.DispatchKey.BackendSelect, _C.DispatchKey.PythonDispatcher):
+        below = below.remove(passed)
+    return below
+
+
 def _passes_on(operator, key):
     """A function that forwards a call to the keys after this one."""
-    redispatch = getattr(getattr(operator, "_handle", None), "redispatch_boxed", None)
+    redispatch = _redispatch(operator)
     if redispatch is None:
-        # PyTorch before 2.4; five times slower.
+        # Five times slower.
         def call_below(args, kwargs):
             try:
                 with _C._AutoDispatchBelowAutograd():
@@ -95,10 +111,7 @@ def _passes_on(operator, key):
 
         return call_below
 
-    below = _C._dispatch_keyset_full_after(_C.DispatchKey.AutogradOther if key == _AUTOGRAD else _C.DispatchKey.BackendSelect)
-    # These keys have no kernels for the operators.
-    for passed in (_C.DispatchKey.ADInplaceOrView, _C.DispatchKey.BackendSelect, _C.DispatchKey.PythonDispatcher):
-        below = below.remove(passed)
+    below = _below(key)
     included, excluded = _C._dispatch_tls_local_include_set, _C._dispatch_tls_local_exclude_set
 
     def pass_on(args, kwargs):
@@ -112,6 +125,7 @@ def _passes_on(operator, key):
 
 
 def _kernel(operator, name, key):
+    """The kernel of an operator, and whether it is called with the keys of the call as well."""
     positions = {argument.name: position for position, argument in enumerate(operator._schema.arguments)}
 
     def position(names):
@@ -122,12 +136,11 @@ def _kernel(operator, name, key):
     inputs_at = position(_INPUTS) if name != _hooks.numbers["RECV"] else len(positions)
     outputs_at, root_at, tag_at = position(_OUTPUTS), position(_ROOTS), position(("tag",))
     splits_at = position(("input_split_sizes",)), position(("output_split_sizes",))
-    pass_on = _passes_on(operator, key)
 
     def argument(args, at, default=None):
         return args[at] if at < len(args) else default
 
-    def begins(args, frame):
+    def begins(frame, *args):
         try:
             group = _groups.find(_unbox(args[group_at]))
         except Exception as error:
@@ -146,6 +159,11 @@ def _kernel(operator, name, key):
         _hooks.issue(described, group.number, frame)
         return True
 
+    if _make_native is not None and _redispatch(operator) is not None:
+        at = [it if it < len(positions) else -1 for it in (group_at, inputs_at, outputs_at, root_at)]
+        return _make_native(name, *at, _redispatch(operator), _below(key), _unbox, begins), True
+    pass_on = _passes_on(operator, key)
+
     def kernel(*args, **kwargs):
         recorded = False
         try:
@@ -153,7 +171,7 @@ def _kernel(operator, name, key):
                 frame = _getframe(1)
             except ValueError:  # no Python on this thread
                 frame = None
-            recorded = begins(args, frame)
+            recorded = begins(frame, *args)
             frame = None
         except Exception:
             pass
@@ -169,7 +187,7 @@ def _kernel(operator, name, key):
                 except Exception:
                     pass
 
-    return kernel
+    return kernel, False
 
 
 def _functional_kernel(operator):
@@ -183,7 +201,7 @@ def _functional_kernel(operator):
             conceal(error)
             raise
 
-    return kernel
+    return kernel, False
 
 
 def _operators(namespace, names):
@@ -197,8 +215,11 @@ def _operators(namespace, names):
 
 def _register(namespace, key, kernels):
     library = _C._dispatch_library("IMPL", namespace, key, __file__, 0)
-    for name, kernel in kernels:
-        library.impl(name, key, kernel)
+    for name, (kernel, with_keys) in kernels:
+        if with_keys:
+            library.impl(name, key, kernel, True)
+        else:
+            library.impl(name, key, kernel)
     return library
 
 
@@ -244,6 +265,12 @@ def see():
     _registered[_FUNCTIONAL] = _register(_FUNCTIONAL, _EVERY, kernels)
     if taken:  # kernels of the program, which may hide these
         see_every_call()
+
+
+def use(extension):
+    """Lets the extension make the kernels from now on."""
+    global _make_native
+    _make_native = extension.make_kernel
 
 
 def note_uncaptured(what, error):

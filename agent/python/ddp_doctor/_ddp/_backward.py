@@ -33,21 +33,38 @@ def patch(autograd, late):
 def _wrap(original):
     @functools.wraps(original)
     def _engine_run_backward(*args, **kwargs):
-        _guarded(_parameters.backward_begins)
-        outer = _buckets.begins()
+        outer = begins()
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            _guarded(_buckets.ended, outer, False)
+            ended(outer, False)
             _exceptions.record(_words.LEFT_BACKWARD, error)
             _guarded(_parameters.backward_raised, error, sys._getframe(1))
             conceal(error)
             raise
-        _guarded(_buckets.ended, outer, True)
-        _guarded(_parameters.backward_ended, sys._getframe(1))
+        ended(outer, True)
         return result
 
     return _engine_run_backward
+
+
+def begins():
+    """Called before a backward. Returns what `ended` needs."""
+    _guarded(_parameters.backward_begins)
+    return _buckets.begins()
+
+
+def ended(outer, well):
+    """Called when a backward has returned (`well`) or raised."""
+    _guarded(_buckets.ended, outer, well)
+    if well:
+        _guarded(_parameters.backward_ended, sys._getframe(2))
+
+
+def use(extension):
+    """Replaces functions of this module by those of the extension."""
+    global begins, ended
+    begins, ended = extension.backward_begins, extension.backward_ended
 
 
 def _guarded(call, *arguments):

@@ -34,8 +34,9 @@ def begins():
     return outer
 
 
-def sent(thread):
+def sent():
     """Called when DDP sends a bucket from this thread."""
+    thread = get_ident()
     if _backwards.get(thread) == _NOTHING_SENT and not _hooked and _queue_callback is not None:
         _backwards[thread] = _UNDER_WAY
         _queue_callback(_waits)
@@ -52,13 +53,24 @@ def _waits():
 
 
 def ended(outer, well):
-    """Called when the backward has returned (`well`) or raised."""
+    """Called when the backward has returned (`well`) or raised. `outer` is the result of `begins`."""
     thread = get_ident()
     since = _backwards.pop(thread, _NOTHING_SENT)
     if outer is not None:
         _backwards[thread] = outer
     if well and since > _UNDER_WAY and _box.is_open:
         _box.lib.spent(_words.BUCKETS, perf_counter_ns() - since, 0)
+
+
+def needed():
+    """What the extension needs of this module, by name."""
+    return {"buckets": globals(), "backwards": _backwards}
+
+
+def use(extension):
+    """Replaces functions of this module by those of the extension."""
+    global sent, _waits
+    sent, _waits = extension.bucket_sent, extension.graph_done
 
 
 def wrap_register_hook(original):

@@ -39,6 +39,9 @@ _FIRST_ITERATIONS = 10
 _EVERY = 50
 _ITERATIONS = 200
 _KEPT_TIMES = 15
+# The module of DistributedDataParallel, and the mark of its method that times searches.
+_DDP = "torch.nn.parallel.distributed"
+_TIMED = "_ddp_doctor_timed"
 
 # Number of consecutive steps with gradients from outside DDP's forward after which this is recorded, and of
 # those with gradients of parameters that DDP does not know.
@@ -83,6 +86,7 @@ class Model:
         "recorded_parts",
         "described",
         "compared",
+        "is_plain",
     )
 
     def __init__(self, module, group, number, lines):
@@ -100,7 +104,7 @@ class Model:
         self.synchronizes = False
         # Before the running backward there was no forward, and the first parameter had no gradient.
         self.is_outside = False
-        # Number of consecutive such backwards that produced a gradient.
+        # Number of consecutive such backwards that produced a gradient, since the last forward.
         self.outside = 0
         # Names of the parameters that required no gradient when the model was wrapped, unless DDP ignores them.
         self.frozen = _frozen(module)
@@ -115,6 +119,11 @@ class Model:
         self.described = 0
         # `finished` when its parameters were last read; None: its replicas are not compared.
         self.compared = -1 if _replicas.is_enabled and module.process_group.size() > 1 else None
+        self.update()
+
+    def update(self):
+        """Called when a condition may have changed under which more than the reducer's answer matters after a backward."""
+        self.is_plain = not self.frozen and self.search is None and self.without is None and self.later < _MOST_LATER
 
 
 def _frozen(module):
@@ -178,6 +187,8 @@ def _wrapped(module, parameters, frame):
     number = _counts[group] = _counts.get(group, 0) + 1
     lines = _describe(module.module, parameters)
     model = Model(module, group, number, lines)
+    if model.search is not None:
+        _time_searches(sys.modules[_DDP].DistributedDataParallel)
     site = _sites.site_of(frame)
     first = 0
     for _ in range(_MOST_PIECES):
@@ -212,8 +223,11 @@ def wrap_build(original, getframe):
     return _build_params_for_reducer
 
 
-def wrap_post_forward(original):
-    """Wraps `DistributedDataParallel._post_forward` to time the search for unused parameters in it."""
+def _time_searches(ddp):
+    """Wraps `DistributedDataParallel._post_forward` to time the search for unused parameters in it, once one is enabled."""
+    original = getattr(ddp, "_post_forward", None)
+    if original is None or hasattr(original, _TIMED):
+        return
 
     def _post_forward(self, *args, **kwargs):
         model = _by_module.get(id(self))
@@ -229,7 +243,8 @@ def wrap_post_forward(original):
             del search.times[:-_KEPT_TIMES]
         return result
 
-    return _post_forward
+    setattr(_post_forward, _TIMED, True)
+    ddp._post_forward = _post_forward
 
 
 def _searched(model, module):
@@ -249,17 +264,18 @@ def _searched(model, module):
         _record_fact(model, _words.NEVER_UNUSED, len(model.lines), (), min(micros, 2**32 - 1))
 
 
-def forward_begins(module):
-    """Called before a forward of DDP after which there may be a backward."""
+def forward_begins(module, frame):
+    """Called before a forward of DDP after which there may be a backward. `frame` calls it."""
     model = _by_module.get(id(module))
     if model is not None:
         model.forward = True
+        model.outside = 0
         model.synchronizes = module.require_backward_grad_sync
         if model.compared is not None and model.compared != model.finished and _box.is_open:
-            _compare(model, module, sys._getframe(2))
+            compare(model, module, frame)
 
 
-def _compare(model, module, frame):
+def compare(model, module, frame):
     """Called at the first forward, and at the first after each synchronized backward."""
     model.compared = model.finished
     try:
@@ -291,11 +307,14 @@ def backward_begins():
     if len(_running) > 1:
         return
     for model in _models:
-        if model.forward:
-            model.outside = 0
-        elif model.outside < _MOST_OUTSIDE:
-            module = model.reference()
-            model.is_outside = module is not None and _is_without(module)
+        if not model.forward and model.outside < _MOST_OUTSIDE:
+            begins_outside(model)
+
+
+def begins_outside(model):
+    """Called before a backward without a forward of this model since the last one."""
+    module = model.reference()
+    model.is_outside = module is not None and _is_without(module)
 
 
 def backward_ended(frame):
@@ -305,34 +324,55 @@ def backward_ended(frame):
         return
     for model in _models:
         module = model.reference()
-        if module is None:
-            continue
-        if model.forward:
-            model.forward = False
-            if model.frozen:
-                _check_frozen(model, module, frame)
-        elif model.is_outside:
-            model.is_outside = False
-            _record_outside(model, module, frame)
-        if model.search is not None:
-            _searched(model, module)
-        if model.later >= _MOST_LATER:
-            continue
-        try:
-            module.reducer._check_reducer_finalized()
-        except RuntimeError as error:
-            if not _without_gradient(model, str(error), frame):
-                model.later = _MOST_LATER  # finished by other means, or an unknown message
-        except AttributeError:  # no reducer, or one without this method
-            model.later = _MOST_LATER
-        else:
-            if model.synchronizes:
-                model.synchronizes = False
-                model.finished += 1
-            if model.without is not None:
-                model.without = None
-                model.later += 1
-                _record_fact(model, _words.COMPLETE, 0)
+        if module is not None:
+            check(model, module, frame)
+
+
+def check(model, module, frame):
+    """Called after an outermost backward, for each model."""
+    _check(model, module, frame)
+    model.update()
+
+
+def _check(model, module, frame):
+    if model.forward:
+        model.forward = False
+        if model.frozen:
+            _check_frozen(model, module, frame)
+    elif model.is_outside:
+        model.is_outside = False
+        _record_outside(model, module, frame)
+    if model.search is not None:
+        _searched(model, module)
+    if model.later >= _MOST_LATER:
+        return
+    try:
+        module.reducer._check_reducer_finalized()
+    except RuntimeError as error:
+        if not _without_gradient(model, str(error), frame):
+            model.later = _MOST_LATER  # finished by other means, or an unknown message
+    except AttributeError:  # no reducer, or one without this method
+        model.later = _MOST_LATER
+    else:
+        if model.synchronizes:
+            model.synchronizes = False
+            model.finished += 1
+        if model.without is not None:
+            model.without = None
+            model.later += 1
+            _record_fact(model, _words.COMPLETE, 0)
+
+
+def needed():
+    """What the extension needs of this module, by name."""
+    return {
+        "models": _models,
+        "by_module": _by_module,
+        "running": _running,
+        "compare": compare,
+        "begins_outside": begins_outside,
+        "check_model": check,
+    }
 
 
 def _record_outside(model, module, frame):
@@ -406,6 +446,7 @@ def _without_gradient(model, message, frame):
     if indices == model.without:
         return True
     model.without = indices
+    model.update()
     lines = model.lines
     named = [lines[index] for index in indices if index < len(lines)]
     named = _cut(named, _MOST_BYTES - len(_AND_MORE) - 1)

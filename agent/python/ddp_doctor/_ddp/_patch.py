@@ -25,7 +25,6 @@ _last_input = None
 _watched = ()
 _versions = ()
 _grad_enabled = None
-_compiling = None
 _inference = None
 _tensor = ()
 
@@ -51,7 +50,7 @@ def _first_tensor(values):
     return None
 
 
-def _is_repeated(inputs, kwargs):
+def is_repeated(inputs, kwargs):
     """Whether the input is the same as that of the previous forward."""
     global _last_input
     tensor = _first_tensor(inputs)
@@ -62,7 +61,7 @@ def _is_repeated(inputs, kwargs):
     return tensor is not None and before is tensor
 
 
-def _update_flags(module):
+def update_flags(module):
     """Whether a parameter was updated since the previous forward, as flags. 0: unknown."""
     global _watched, _versions
     watched = [parameter() for parameter in _watched]
@@ -75,7 +74,19 @@ def _update_flags(module):
     return _words.SEES_UPDATES | (_words.UPDATED if before != _versions else 0)
 
 
-def _forward_begins(module, inputs, kwargs):
+def begins(module, inputs, kwargs):
+    """Called before a forward. Never raises an Exception."""
+    try:
+        if _grad_enabled():
+            _parameters.forward_begins(module, sys._getframe(1))
+        elif _inference():
+            _kernels.see_every_call()  # to record the broadcast of buffers
+        _record_forward(module, inputs, kwargs)
+    except Exception:
+        pass
+
+
+def _record_forward(module, inputs, kwargs):
     global _stepper
     if not (_automatic and _box.is_open and module.training and _grad_enabled()):
         return
@@ -86,14 +97,14 @@ def _forward_begins(module, inputs, kwargs):
         return
     flags = 0
     try:
-        if _is_repeated(inputs, kwargs):
+        if is_repeated(inputs, kwargs):
             flags |= _words.REPEATED
     except Exception:  # an input of an unknown kind counts as new
         pass
     if not getattr(module, "require_backward_grad_sync", True):
         flags |= _words.UNSYNCHRONISED
     try:
-        flags |= _update_flags(module)
+        flags |= update_flags(module)
     except Exception:  # parameters without a version
         pass
     _box.lib.forward(_sites.path_of(sys._getframe(2)), _data.drawn(), flags)
@@ -106,14 +117,7 @@ def _wrap_forward(original):
         # While compiling, only the original call is traced.
         if _compiling():
             return original(self, *inputs, **kwargs)
-        try:
-            if _grad_enabled():
-                _parameters.forward_begins(self)
-            elif _inference():
-                _kernels.see_every_call()  # to record the broadcast of buffers
-            _forward_begins(self, inputs, kwargs)
-        except Exception:
-            pass
+        begins(self, inputs, kwargs)
         try:
             return original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -142,22 +146,47 @@ def _wrap_swap(original):
     return swap_tensors
 
 
+def _compiling():
+    return False
+
+
+def _bind():
+    """Called when a black box was opened. `torch.compiler` is imported after the module that `patch` changes."""
+    global _compiling
+    torch = sys.modules["torch"]
+    _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or _compiling
+
+
+def needed():
+    """What the extension needs of this module, by name."""
+    return {
+        "steps": globals(),
+        "inputs": vars(_data),
+        "forward": begins,
+        "is_repeated": is_repeated,
+        "update_flags": update_flags,
+        "path_of": _sites.path_of,
+    }
+
+
+def use(extension):
+    """Replaces functions of this module by those of the extension."""
+    global begins
+    begins = extension.forward
+
+
 def patch(module, late):
-    global _grad_enabled, _compiling, _inference, _tensor
+    global _grad_enabled, _inference, _tensor
     import torch
 
     _grad_enabled = torch.is_grad_enabled
     _inference = torch.is_inference_mode_enabled
     _tensor = torch.Tensor
-    _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
     ddp = module.DistributedDataParallel
     ddp.forward = _wrap_forward(ddp.forward)
     build = getattr(ddp, "_build_params_for_reducer", None)
     if build is not None:
         ddp._build_params_for_reducer = _parameters.wrap_build(build, sys._getframe)
-    post = getattr(ddp, "_post_forward", None)
-    if post is not None:
-        ddp._post_forward = _parameters.wrap_post_forward(post)
     hook = getattr(ddp, "register_comm_hook", None)
     if hook is not None:
         ddp.register_comm_hook = _buckets.wrap_register_hook(hook)
@@ -174,4 +203,5 @@ def _reset():
     _automatic = True
 
 
+_box.on_open.append(_bind)
 _box.on_reset.append(_reset)

@@ -5,8 +5,9 @@ use std::cell::Cell;
 
 use ddp_doctor_proto::blackbox::{Call, flags};
 
+use crate::exceptions::{Pending, is_escaping, unless_escaping};
 use crate::frame::Frame;
-use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
+use crate::object::{Owned, Ref};
 use crate::panics::guarded;
 use crate::python::Pointer;
 use crate::state::State;

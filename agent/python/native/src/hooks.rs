@@ -5,17 +5,19 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{Call, flags};
 
 use crate::calls::{self, Place};
+use crate::exceptions::{handled_exception, is_escaping};
 use crate::frame::Frame;
 use crate::memo::Way;
-use crate::object::{Owned, Ref, handled_exception, is_escaping, this_thread};
+use crate::object::{Owned, Ref};
 use crate::origins::Origin;
 use crate::source::Source;
 use crate::state::{LIBRARY, State};
 use crate::tables::{Arguments, What, tensor};
+use crate::training;
 
 /// Records a call of the group before it is made. `None`: it is left to Python.
 pub(crate) fn issue(
-    state: &State,
+    state: &'static State,
     source: &Source<'_>,
     frame: Option<&Frame>,
     group: u32,
@@ -23,10 +25,8 @@ pub(crate) fn issue(
     let Some((call, code)) = describe(state, source, frame?)? else {
         return Some(()); // recorded elsewhere
     };
-    if !state.signatures.insert(&call)
-        && let Some(args) = source.args(state)
-    {
-        state.python.record_gpu.call(&[args.as_ref()]);
+    if !state.signatures.insert(&call) {
+        state.python.record_gpu.call(&[source.args(state)?.as_ref()]);
     }
     if let Some(exception) = handled_exception() {
         state.python.in_flight.call(&[exception.as_ref()]);
@@ -38,11 +38,8 @@ pub(crate) fn issue(
     let visible = code.is_some() || call.flags & flags::HIDDEN == 0;
     let place = Place { group, site: call.site, code: code.as_ref().map(Owned::as_ref), visible };
     calls::begin(state, &call, &place);
-    if !visible
-        && call.op == Op::AllReduce as u8
-        && let Some(thread) = this_thread()
-    {
-        state.python.sent.call(&[thread.as_ref()]);
+    if !visible && call.op == Op::AllReduce as u8 {
+        training::bucket_sent(state);
     }
     state.sample_memory();
     Some(())
@@ -111,17 +108,19 @@ fn describe(
 /// The origin of a call that is made in this frame.
 fn origin(state: &State, source: &Source<'_>, frame: &Frame, code: Ref<'_>) -> Option<Origin> {
     if let Some(known) = frame.steps(code).and_then(|steps| state.memo.origins.get(steps)) {
-        return Some(known);
+        if known.is_of_c10d {
+            return Some(known);
+        }
+        return Some(Origin { what: state.numbered(source.number(state)?)?, ..known });
     }
     let (_, is_of_c10d) = state.kind(code)?;
-    if !is_of_c10d {
-        let what = state.numbered(source.number(state)?)?;
-        let (_, site, flags) = locate(state, frame.again())?;
-        return Some(Origin { what, is_of_c10d, arguments: None, site, flags });
-    }
-    let what = state.at_place(code, frame.instruction()?)?;
-    let (user, site, flags) = locate(state, frame.back()?)?;
-    let found = Origin { what, is_of_c10d, arguments: state.arguments(code), site, flags };
+    let (what, arguments, start) = if is_of_c10d {
+        (state.at_place(code, frame.instruction()?)?, state.arguments(code), frame.back()?)
+    } else {
+        (state.numbered(source.number(state)?)?, None, frame.again())
+    };
+    let (user, site, flags) = locate(state, start)?;
+    let found = Origin { what, is_of_c10d, arguments, site, flags };
     if let Some(steps) = frame.steps(code) {
         let is_kept = |code| state.memo.is_kept(code);
         state.memo.origins.put(steps, user.as_ref().address(), is_kept, found);

@@ -12,19 +12,20 @@
 #![expect(unsafe_code, reason = "is called by the interpreter")]
 
 mod calls;
-mod frame;
 mod hooks;
+mod interpreter;
+mod kernels;
 mod library;
 mod memo;
 mod methods;
-mod object;
 mod origins;
 mod panics;
-mod python;
+mod paths;
 mod signatures;
 mod source;
 mod state;
 mod tables;
+mod training;
 
 use std::ffi::CStr;
 use std::ptr;
@@ -33,8 +34,10 @@ use std::sync::OnceLock;
 
 use calls::Place;
 use ddp_doctor_proto::blackbox::Call;
+use exceptions::{Pending, raise, unless_escaping};
+use interpreter::{exceptions, frame, object, python};
 use library::Library;
-use object::{Owned, Pending, Ref, none, raise, unless_escaping};
+use object::{Owned, Ref, none};
 use panics::guarded;
 use python::{
     API_VERSION, Implementation, METH_FASTCALL, METH_KEYWORDS, METH_O, MethodDef, ModuleDef,
@@ -206,21 +209,117 @@ unsafe extern "C" fn bind(_this: Pointer, generation: Pointer) -> Pointer {
     })
 }
 
-/// `(passed, issued_at, returned, wait_begin, wait_end)`: what the package passes, and the addresses
-/// of functions of `libddp_doctor.so`.
+/// `(module, inputs, kwargs)`: a forward begins.
+unsafe extern "C" fn forward(_this: Pointer, arguments: *const Pointer, count: isize) -> Pointer {
+    // SAFETY: the interpreter passes live objects.
+    let arguments = unsafe { list(arguments, count) };
+    quietly(|state| {
+        let &[module, inputs, keywords] = arguments else {
+            return None;
+        };
+        training::forward(state, module, inputs, keywords)
+    })
+}
+
+/// `()` → what `backward_ended` needs: a backward begins.
+unsafe extern "C" fn backward_begins(
+    _this: Pointer,
+    _arguments: *const Pointer,
+    _count: isize,
+) -> Pointer {
+    let outer = with_state(|state| Some(training::backward_begins(state)));
+    unless_escaping(Some(outer.unwrap_or_else(Owned::none)))
+}
+
+/// `(outer, well)`: a backward has returned (`well`) or raised.
+unsafe extern "C" fn backward_ended(
+    _this: Pointer,
+    arguments: *const Pointer,
+    count: isize,
+) -> Pointer {
+    // SAFETY: the interpreter passes live objects.
+    let arguments = unsafe { list(arguments, count) };
+    quietly(|state| {
+        let &[outer, well] = arguments else {
+            return None;
+        };
+        training::backward_ended(state, outer, well.is_true()?)
+    })
+}
+
+/// `()`: DDP sends a bucket from this thread.
+unsafe extern "C" fn bucket_sent(
+    _this: Pointer,
+    _arguments: *const Pointer,
+    _count: isize,
+) -> Pointer {
+    quietly(training::bucket_sent)
+}
+
+/// `()`: the graph of this thread's backward is done.
+unsafe extern "C" fn graph_done(
+    _this: Pointer,
+    _arguments: *const Pointer,
+    _count: isize,
+) -> Pointer {
+    quietly(training::graph_done)
+}
+
+/// The kernel of an operator of c10d: `(keys, arguments…)`.
+unsafe extern "C" fn kernel(
+    this: Pointer,
+    arguments: *const Pointer,
+    count: isize,
+    keywords: Pointer,
+) -> Pointer {
+    // SAFETY: the interpreter passes live objects, of which `keywords` may be null and names the
+    // last values. The function was made with an integer.
+    unsafe {
+        let state = STATE.get().map(|it| &it.0);
+        let index = Ref::new(this).and_then(Ref::as_int).and_then(|it| usize::try_from(it).ok());
+        let found =
+            state.zip(index).and_then(|(state, index)| Some((state, state.kernels.get(index)?)));
+        let Some((state, kernel)) = found else {
+            return raise(c"this kernel was not made");
+        };
+        let keywords = Ref::new(keywords);
+        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
+        kernels::call(state, kernel, list(arguments, count + named), keywords)
+    }
+}
+
+/// `(number, group, inputs, outputs, root, redispatch, below, unbox, begins)` → a kernel. Positions
+/// are -1 for arguments that do not exist.
+unsafe extern "C" fn make_kernel(
+    _this: Pointer,
+    arguments: *const Pointer,
+    count: isize,
+) -> Pointer {
+    // SAFETY: the interpreter passes live objects.
+    let arguments = unsafe { list(arguments, count) };
+    let index = with_state(|state| Some(state.kernels.add(kernels::Kernel::new(arguments)?)));
+    let Some(index) = index.and_then(|index| Owned::int(index as i64)) else {
+        return raise(c"make_kernel was called with other arguments, or too often");
+    };
+    // SAFETY: the definition is constant. The function keeps the index.
+    unsafe { PyCFunction_NewEx(&raw const KERNEL, index.as_ref().pointer(), ptr::null_mut()) }
+}
+
+/// `(passed, issued_at, returned, wait_begin, wait_end, forward, spent)`: what the package passes, and the
+/// addresses of functions of `libddp_doctor.so`.
 unsafe extern "C" fn prepare(_this: Pointer, arguments: *const Pointer, count: isize) -> Pointer {
     // SAFETY: the interpreter passes live objects.
     let arguments = unsafe { list(arguments, count) };
     let made = guarded(|| {
-        let &[passed, issued_at, returned, wait_begin, wait_end] = arguments else {
+        let [passed, addresses @ ..] = arguments else {
             return None;
         };
-        let address = |it: Ref<'_>| usize::try_from(it.as_number()?).ok();
-        let addresses =
-            [address(issued_at)?, address(returned)?, address(wait_begin)?, address(wait_end)?];
+        let address = |it: &Ref<'_>| usize::try_from(it.as_number()?).ok();
+        let addresses = addresses.iter().map(address).collect::<Option<Vec<_>>>()?;
+        let addresses = addresses.try_into().ok()?;
         // SAFETY: the package passes the addresses of these functions.
         let library = unsafe { Library::new(addresses) }?;
-        STATE.set(Shared(State::new(library, passed)?)).ok()
+        STATE.set(Shared(State::new(library, *passed)?)).ok()
     });
     match made {
         Some(()) => none(),
@@ -342,7 +441,9 @@ unsafe extern "C" fn hooks_of(_this: Pointer, arguments: *const Pointer, count: 
             Owned::new(PyCFunction_NewEx(definition, key.as_ref().pointer(), ptr::null_mut()))
         };
         match (hook(&raw const BEFORE), hook(&raw const AFTER)) {
-            (Some(before), Some(after)) => object::pair(before, after),
+            (Some(before), Some(after)) => {
+                unless_escaping(object::tuple(&[before.as_ref(), after.as_ref()]))
+            }
             _ => raise(c"no memory for hooks"),
         }
     }
@@ -368,7 +469,13 @@ const fn fast(name: &'static CStr, fast: python::Fast) -> MethodDef {
 
 static BEFORE: MethodDef = one(c"before", before);
 static AFTER: MethodDef = one(c"after", after);
-static FUNCTIONS: [MethodDef; 11] = [
+static KERNEL: MethodDef = MethodDef {
+    name: c"kernel".as_ptr(),
+    function: Implementation { with_keywords: kernel },
+    flags: METH_FASTCALL | METH_KEYWORDS,
+    doc: ptr::null(),
+};
+static FUNCTIONS: [MethodDef; 17] = [
     fast(c"prepare", prepare),
     one(c"bind", bind),
     fast(c"hooks_of", hooks_of),
@@ -379,6 +486,12 @@ static FUNCTIONS: [MethodDef; 11] = [
     fast(c"interrupted", interrupted),
     one(c"is_inside", is_inside),
     one(c"last_call", last_call),
+    fast(c"forward", forward),
+    fast(c"backward_begins", backward_begins),
+    fast(c"backward_ended", backward_ended),
+    fast(c"bucket_sent", bucket_sent),
+    fast(c"graph_done", graph_done),
+    fast(c"make_kernel", make_kernel),
     MethodDef {
         name: ptr::null(),
         function: Implementation { none: ptr::null() },

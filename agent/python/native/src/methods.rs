@@ -1,9 +1,10 @@
 //! The replaced methods of `ProcessGroup`. The same as `_methods.py`.
 
 use crate::calls;
+use crate::exceptions::{Pending, is_escaping, unless_escaping};
 use crate::frame::Frame;
 use crate::hooks;
-use crate::object::{Owned, Pending, Ref, is_escaping, unless_escaping};
+use crate::object::{Owned, Ref};
 use crate::panics::guarded;
 use crate::python::Pointer;
 use crate::source::{Source, describe};
@@ -11,8 +12,8 @@ use crate::state::State;
 use crate::tables::Method;
 
 /// A group whose calls are recorded.
-struct RecordedGroup {
-    number: u32,
+pub(crate) struct RecordedGroup {
+    pub(crate) number: u32,
     /// None of its backends is written in Python.
     is_native: bool,
 }
@@ -88,7 +89,7 @@ fn begin(
 }
 
 /// The same as `_groups.find`.
-fn find(state: &State, group: Ref<'_>) -> Option<RecordedGroup> {
+pub(crate) fn find(state: &State, group: Ref<'_>) -> Option<RecordedGroup> {
     let names = &state.names;
     let id = Owned::number(group.address() as u64)?;
     let found = state.python.groups.value(id.as_ref())?;

@@ -8,16 +8,17 @@ use std::iter;
 use crate::frame::Step;
 use crate::tables::{Arguments, What};
 
-/// Number of stored ways, a power of two: 32 KiB.
+/// Number of stored ways, a power of two: 48 KiB.
 const SIZE: usize = 256;
 /// Steps of the longest way that is stored.
-const MAX_STEPS: usize = 6;
+const MAX_STEPS: usize = 8;
 /// Steps that decide where a way is stored.
 const HASHED: usize = 3;
 
 /// A call, as far as the way to it decides.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
+    /// Known only of calls by distributed_c10d; the other code makes several calls at one instruction.
     pub(crate) what: What,
     /// Whether a function of distributed_c10d makes it.
     pub(crate) is_of_c10d: bool,

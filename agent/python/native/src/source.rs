@@ -1,5 +1,6 @@
-//! What passes a call to this library: a hook of PyTorch, or a replaced method of `ProcessGroup`.
+//! What passes a call to this library: a hook of PyTorch, a replaced method of `ProcessGroup`, or a kernel.
 
+use crate::kernels::Kernel;
 use crate::object::{self, Owned, Ref};
 use crate::state::State;
 use crate::tables::Method;
@@ -10,6 +11,8 @@ pub(crate) enum Source<'a> {
     Hook(Ref<'a>),
     /// A method of `ProcessGroup`, with its index and the arguments after the group.
     Method(&'a Method, usize, &'a [Ref<'a>]),
+    /// An operator of c10d, with its arguments.
+    Kernel(&'a Kernel, &'a [Ref<'a>]),
 }
 
 impl Source<'_> {
@@ -18,9 +21,9 @@ impl Source<'_> {
         let tensors = match *self {
             Self::Hook(args) if outputs => args.attribute(state.names.output_tensors)?,
             Self::Hook(args) => args.attribute(state.names.input_tensors)?,
-            Self::Method(method, _, arguments) => {
-                let at = if outputs { method.outputs } else { method.inputs };
-                let Some(at) = at else {
+            Self::Method(Method { inputs, outputs: output, .. }, _, arguments)
+            | Self::Kernel(Kernel { inputs, outputs: output, .. }, arguments) => {
+                let Some(at) = (if outputs { *output } else { *inputs }) else {
                     return Some(None);
                 };
                 let value = *arguments.get(at)?;
@@ -43,6 +46,10 @@ impl Source<'_> {
                 let options = *arguments.get(method.options?)?;
                 options.attribute(state.names.root_rank)?
             }
+            Self::Kernel(kernel, arguments) => match kernel.root {
+                Some(at) => arguments.get(at)?.own(),
+                None => Owned::int(-1)?,
+            },
         }
         .as_ref()
         .as_int()
@@ -53,6 +60,7 @@ impl Source<'_> {
         match *self {
             Self::Hook(args) => args.attribute(state.names.name)?.as_ref().to_int(),
             Self::Method(method, ..) => Some(method.number),
+            Self::Kernel(kernel, _) => Some(kernel.number),
         }
     }
 
@@ -61,14 +69,16 @@ impl Source<'_> {
         match *self {
             Self::Hook(args) => args.attribute(state.names.async_op)?.as_ref().is_true(),
             Self::Method(..) => None,
+            Self::Kernel(..) => Some(true),
         }
     }
 
-    /// The call as `_hooks.issue` expects it.
+    /// The call as `_hooks.issue` expects it; `None`: its first call is left to Python.
     pub(crate) fn args(&self, state: &State) -> Option<Owned> {
         match *self {
             Self::Hook(args) => Some(args.own()),
             Self::Method(_, index, arguments) => describe(state, index, arguments, None),
+            Self::Kernel(..) => None,
         }
     }
 

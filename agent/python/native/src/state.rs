@@ -4,11 +4,13 @@ use std::array;
 use std::cell::{Cell, OnceCell};
 
 use crate::frame::{self, Frame};
+use crate::kernels::Kernels;
 use crate::library::{self, Library};
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
 use crate::tables::{Arguments, MAX_METHODS, Method, What};
+use crate::training::Training;
 
 /// An object of the Python package, which is kept alive for ever.
 type Static = Ref<'static>;
@@ -47,8 +49,6 @@ pub(crate) struct Python {
     pub(crate) in_flight: Static,
     /// `()`: records the GPU memory of the process if it has changed.
     sample_memory: Static,
-    /// `(thread)`: DDP sends a bucket from this thread.
-    pub(crate) sent: Static,
     /// `(work, call, site)`: remembers a Work that may be waited for.
     pub(crate) remember: Static,
     /// `(work)`: remembers the Work of a synchronous call for a check.
@@ -90,6 +90,7 @@ pub(crate) struct State {
     pub(crate) python: Python,
     pub(crate) names: Names,
     pub(crate) frames: frame::Names,
+    pub(crate) training: Training,
     dtype_of: Attribute,
     shape_of: Attribute,
     /// Address of a dtype → its number.
@@ -105,6 +106,7 @@ pub(crate) struct State {
     pub(crate) original_wait: OnceCell<Ref<'static>>,
     /// The replaced methods of `ProcessGroup`.
     pub(crate) methods: [OnceCell<Method>; MAX_METHODS],
+    pub(crate) kernels: Kernels,
     /// Generation of the open black box; 0: none is open.
     pub(crate) generation: Cell<u64>,
     /// When the GPU memory was last sampled, in milliseconds.
@@ -153,7 +155,6 @@ impl State {
                 record_gpu: kept(c"record_gpu")?,
                 in_flight: kept(c"in_flight")?,
                 sample_memory: kept(c"sample_memory")?,
-                sent: kept(c"sent")?,
                 remember: kept(c"remember")?,
                 expect: kept(c"expect")?,
                 check: kept(c"check")?,
@@ -182,6 +183,7 @@ impl State {
                 variables: name(c"co_varnames")?,
             },
             frames: frame::Names::new()?,
+            training: Training::new(passed)?,
             dtype_of: Attribute::new(c"dtype", kept(c"dtype_of")?)?,
             shape_of: Attribute::new(c"shape", kept(c"shape_of")?)?,
             dtypes: numbers(kept(c"dtypes")?, |dtype| Some(dtype.address())),
@@ -192,6 +194,7 @@ impl State {
             signatures: SignatureCache::new(),
             original_wait: OnceCell::new(),
             methods: array::from_fn(|_| OnceCell::new()),
+            kernels: Kernels::new(),
             sampled: Cell::new(0),
             generation: Cell::new(0),
             checking: Cell::new(true),
@@ -212,6 +215,7 @@ impl State {
         self.generation.set(generation);
         self.sampled.set(0);
         self.memo.clear();
+        self.training.paths.clear();
         self.signatures.clear();
     }
 

@@ -97,6 +97,7 @@ unsafe extern "C" {
     pub(crate) fn PyErr_SetString(kind: Pointer, message: *const c_char);
     pub(crate) fn PyEval_GetFrame() -> Pointer;
     pub(crate) fn PyFrame_GetCode(frame: Pointer) -> Pointer;
+    pub(crate) fn PyObject_SetAttr(object: Pointer, name: Pointer, value: Pointer) -> c_int;
     pub(crate) fn PyObject_GetAttr(object: Pointer, name: Pointer) -> Pointer;
     pub(crate) fn PyType_GetSlot(kind: Pointer, slot: c_int) -> *mut c_void;
     pub(crate) fn PyObject_IsTrue(object: Pointer) -> c_int;
@@ -106,6 +107,11 @@ unsafe extern "C" {
     pub(crate) fn PyLong_AsUnsignedLongLongMask(object: Pointer) -> c_ulonglong;
     pub(crate) fn PyLong_AsLongLong(object: Pointer) -> c_longlong;
     pub(crate) fn PyNumber_Long(object: Pointer) -> Pointer;
+    pub(crate) fn PyNumber_And(left: Pointer, right: Pointer) -> Pointer;
+    pub(crate) fn PyList_GetItem(list: Pointer, at: isize) -> Pointer;
+    pub(crate) fn PyList_Append(list: Pointer, item: Pointer) -> c_int;
+    pub(crate) fn PyList_SetSlice(list: Pointer, from: isize, to: isize, items: Pointer) -> c_int;
+    pub(crate) fn PyWeakref_NewRef(object: Pointer, callback: Pointer) -> Pointer;
     pub(crate) fn PyTuple_New(length: isize) -> Pointer;
     pub(crate) fn PyTuple_Size(tuple: Pointer) -> isize;
     pub(crate) fn PyTuple_GetItem(tuple: Pointer, at: isize) -> Pointer;
@@ -114,6 +120,7 @@ unsafe extern "C" {
     pub(crate) fn PySequence_GetItem(sequence: Pointer, at: isize) -> Pointer;
     pub(crate) fn PyDict_New() -> Pointer;
     pub(crate) fn PyDict_SetItem(dict: Pointer, key: Pointer, value: Pointer) -> c_int;
+    pub(crate) fn PyDict_DelItem(dict: Pointer, key: Pointer) -> c_int;
     pub(crate) fn PyDict_GetItemWithError(dict: Pointer, key: Pointer) -> Pointer;
     pub(crate) fn PyDict_Next(
         dict: Pointer,

@@ -7,26 +7,17 @@
 //! Every function of this library is called with the GIL.
 #![expect(unsafe_code, reason = "calls functions of CPython")]
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::exceptions::{clear, has_failed, is_escaping};
 use crate::python::*;
 
 /// Maximum number of arguments that [`Arguments`] keeps without an allocation.
 const MAX_ARGUMENTS: usize = 8;
-
-/// Number of threads that keep an exception, so that the common path needs no thread-local variable.
-static KEEPING: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// The kept exception of this thread: type, value and traceback; nulls: none.
-    static ESCAPING: Cell<[Pointer; 3]> = const { Cell::new([ptr::null_mut(); 3]) };
-}
 
 /// An object that lives for `'a`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -228,6 +219,64 @@ impl<'a> Ref<'a> {
         value.map(Ref::own)
     }
 
+    /// Sets the value of a key in a dictionary; `None` as the value removes the key.
+    pub(crate) fn set_value(self, key: Ref<'_>, value: Option<Ref<'_>>) -> Option<()> {
+        // SAFETY: all objects are alive.
+        done(unsafe {
+            match value {
+                Some(value) => PyDict_SetItem(self.pointer(), key.pointer(), value.pointer()),
+                None => PyDict_DelItem(self.pointer(), key.pointer()),
+            }
+        })
+    }
+
+    pub(crate) fn set_attribute(self, name: Ref<'_>, value: Ref<'_>) -> Option<()> {
+        // SAFETY: all objects are alive.
+        done(unsafe { PyObject_SetAttr(self.pointer(), name.pointer(), value.pointer()) })
+    }
+
+    /// Item of a list; `None`: it is not a list, or too short.
+    pub(crate) fn list_item(self, at: isize) -> Option<Owned> {
+        // SAFETY: the object is alive, and the function checks its type and the position. A borrowed
+        // reference is counted before anything can change the list.
+        let item = unsafe { Ref::new(PyList_GetItem(self.pointer(), at)) };
+        if item.is_none() {
+            clear();
+        }
+        item.map(Ref::own)
+    }
+
+    /// Appends an item to a list.
+    pub(crate) fn append(self, item: Ref<'_>) -> Option<()> {
+        // SAFETY: both objects are alive, and the function checks the type.
+        done(unsafe { PyList_Append(self.pointer(), item.pointer()) })
+    }
+
+    /// Removes the last item of a list. Returns the number of the others.
+    pub(crate) fn pop(self) -> Option<isize> {
+        let length = self.length()?.checked_sub(1)?;
+        // SAFETY: the object is alive, and the function checks the type; null deletes the slice.
+        done(unsafe { PyList_SetSlice(self.pointer(), length, length + 1, ptr::null_mut()) })?;
+        Some(length)
+    }
+
+    /// A weak reference to this object.
+    pub(crate) fn weak(self) -> Option<Owned> {
+        // SAFETY: the object is alive; returns a new reference or null.
+        unsafe { Owned::new(PyWeakref_NewRef(self.pointer(), ptr::null_mut())) }
+    }
+
+    /// The object that a weak reference refers to; `None`: it does not exist any more.
+    pub(crate) fn referent(self) -> Option<Owned> {
+        self.call(&[]).filter(|it| !it.as_ref().is_none())
+    }
+
+    /// `self & other`
+    pub(crate) fn and(self, other: Ref<'_>) -> Option<Owned> {
+        // SAFETY: both objects are alive; returns a new reference or null.
+        unsafe { Owned::new(PyNumber_And(self.pointer(), other.pointer())) }
+    }
+
     /// Value of a text in a dictionary.
     pub(crate) fn entry(self, key: &CStr) -> Option<Owned> {
         self.value(Owned::name(key)?.as_ref())
@@ -345,6 +394,22 @@ impl Attribute {
     }
 }
 
+/// Result of a function of CPython that returns -1 with an exception, which is cleared.
+fn done(result: c_int) -> Option<()> {
+    if result < 0 {
+        clear();
+        return None;
+    }
+    Some(())
+}
+
+/// `True` or `False`
+pub(crate) fn bool(value: bool) -> Ref<'static> {
+    let object = if value { &raw mut _Py_TrueStruct } else { &raw mut _Py_FalseStruct };
+    // SAFETY: both objects live for ever.
+    unsafe { Ref(NonNull::new_unchecked(object), PhantomData) }
+}
+
 /// A new reference to `None`.
 pub(crate) fn none() -> Pointer {
     let none = &raw mut _Py_NoneStruct;
@@ -368,16 +433,15 @@ pub(crate) fn constant(text: Ref<'_>) -> Option<&'static CStr> {
     Some(Box::leak(text.into_boxed_c_str()))
 }
 
-/// A new tuple of two objects; null with an exception set: there is no memory.
-pub(crate) fn pair(first: Owned, second: Owned) -> Pointer {
-    // SAFETY: the tuple takes both references.
+/// A new tuple of these objects.
+pub(crate) fn tuple(items: &[Ref<'_>]) -> Option<Owned> {
+    // SAFETY: returns a new reference or null; the tuple takes the references.
     unsafe {
-        let pair = PyTuple_New(2);
-        if !pair.is_null() {
-            PyTuple_SetItem(pair, 0, first.give());
-            PyTuple_SetItem(pair, 1, second.give());
+        let tuple = Owned::new(PyTuple_New(items.len() as isize))?;
+        for (at, item) in items.iter().enumerate() {
+            PyTuple_SetItem(tuple.as_ref().pointer(), at as isize, item.own().give());
         }
-        pair
+        Some(tuple)
     }
 }
 
@@ -412,130 +476,6 @@ impl<'a> Arguments<'a> {
 pub(crate) fn this_thread() -> Option<Owned> {
     // SAFETY: called with the GIL.
     Owned::number(unsafe { PyThread_get_thread_ident() })
-}
-
-/// Clears the exception that is set, if there is one. One that is not an `Exception` is kept.
-fn clear() {
-    // SAFETY: called with the GIL; the type is a constant of the interpreter; the references of an
-    // earlier exception are owned.
-    unsafe {
-        if PyErr_Occurred().is_null() {
-            return;
-        }
-        if PyErr_ExceptionMatches(PyExc_Exception) != 0 {
-            PyErr_Clear();
-            return;
-        }
-        if !is_escaping() {
-            KEEPING.fetch_add(1, Ordering::Relaxed);
-        }
-        for earlier in ESCAPING.replace(fetch()) {
-            if !earlier.is_null() {
-                Py_DecRef(earlier);
-            }
-        }
-    }
-}
-
-/// Type, value and traceback of the exception that is set, which is cleared; nulls: none is set.
-fn fetch() -> [Pointer; 3] {
-    let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
-    // SAFETY: called with the GIL; the function stores references that the caller owns.
-    unsafe { PyErr_Fetch(&mut kind, &mut value, &mut trace) };
-    [kind, value, trace]
-}
-
-/// Whether an exception is kept that escapes `except Exception`.
-pub(crate) fn is_escaping() -> bool {
-    KEEPING.load(Ordering::Relaxed) != 0 && !ESCAPING.get()[0].is_null()
-}
-
-/// Sets the kept exception. Returns whether there was one.
-fn raise_escaping() -> bool {
-    if !is_escaping() {
-        return false;
-    }
-    KEEPING.fetch_sub(1, Ordering::Relaxed);
-    let [kind, value, trace] = ESCAPING.replace([ptr::null_mut(); 3]);
-    // SAFETY: called with the GIL; the references are passed on.
-    unsafe { PyErr_Restore(kind, value, trace) };
-    true
-}
-
-/// The result of a function that the interpreter has called; `None`: its exception is set. If an
-/// exception is kept, it is raised instead.
-pub(crate) fn unless_escaping(result: Option<Owned>) -> Pointer {
-    let result = result.filter(|_| !is_escaping());
-    raise_escaping();
-    result.map_or(ptr::null_mut(), Owned::give)
-}
-
-/// Whether an exception is set, which is cleared.
-fn has_failed() -> bool {
-    // SAFETY: called with the GIL.
-    let failed = unsafe { !PyErr_Occurred().is_null() };
-    if failed {
-        clear();
-    }
-    failed
-}
-
-/// Raises the kept exception, or a ValueError if there is none. Returns null.
-pub(crate) fn raise(message: &CStr) -> Pointer {
-    if !raise_escaping() {
-        // SAFETY: the type is a constant of the interpreter.
-        unsafe { PyErr_SetString(PyExc_ValueError, message.as_ptr()) };
-    }
-    ptr::null_mut()
-}
-
-/// The exception that an `except` clause handles at the moment.
-pub(crate) fn handled_exception() -> Option<Owned> {
-    let [mut kind, mut value, mut trace] = [ptr::null_mut(); 3];
-    // SAFETY: the function stores new references or null.
-    let value = unsafe {
-        PyErr_GetExcInfo(&mut kind, &mut value, &mut trace);
-        for other in [kind, trace] {
-            if !other.is_null() {
-                Py_DecRef(other);
-            }
-        }
-        if value.is_null() {
-            return None;
-        }
-        Owned::new(value)
-    };
-    value.filter(|value| !value.as_ref().is_none())
-}
-
-/// The exception that was set, which is set again when this is dropped.
-pub(crate) struct Pending([Pointer; 3]);
-
-impl Pending {
-    /// Takes the exception, if one is set.
-    pub(crate) fn take() -> Option<Self> {
-        // SAFETY: called with the GIL.
-        let is_set = unsafe { !PyErr_Occurred().is_null() };
-        is_set.then(|| Self(fetch()))
-    }
-
-    /// The exception as an instance of its class.
-    pub(crate) fn exception(&mut self) -> Option<Ref<'_>> {
-        let [kind, value, trace] = &mut self.0;
-        // SAFETY: these are the references that the interpreter stored.
-        unsafe {
-            PyErr_NormalizeException(kind, value, trace);
-            Ref::new(*value)
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let [kind, value, trace] = self.0;
-        // SAFETY: the references are passed on.
-        unsafe { PyErr_Restore(kind, value, trace) }
-    }
 }
 
 type Vectorcall = unsafe extern "C" fn(Pointer, *const Pointer, usize, Pointer) -> Pointer;

@@ -1,0 +1,376 @@
+//! Forwards and backward passes of DDP's models. The same as `_patch.py`, `_backward.py` and `_buckets.py`
+//! of the package's folder `_ddp`, whose variables it uses. What is rare is left to them and to
+//! `_parameters.py`.
+
+use crate::exceptions::is_escaping;
+use crate::frame::Frame;
+use crate::library;
+use crate::object::{self, Attribute, Owned, Ref, bool, this_thread};
+use crate::paths::Paths;
+use crate::state::State;
+
+type Static = Ref<'static>;
+
+/// States of a thread's backward, as in `_buckets.py`.
+const NOTHING_SENT: u64 = 0;
+const UNDER_WAY: u64 = 1;
+/// `_words.BUCKETS`
+const BUCKETS: i32 = 3;
+/// Flags of a forward, as in `_words.py`.
+const REPEATED: u32 = 1024;
+const UNSYNCHRONIZED: u32 = 2048;
+const UPDATED: u32 = 8192;
+const SEES_UPDATES: u32 = 16384;
+/// `_MOST_OUTSIDE` of `_parameters.py`.
+const MAX_OUTSIDE: i64 = 3;
+
+/// Declares the names of attributes and variables.
+macro_rules! names {
+    ($($name:ident: $text:literal)*) => {
+        struct Names { $($name: Static),* }
+
+        impl Names {
+            fn new() -> Option<Self> {
+                Some(Self { $($name: Owned::name($text)?.leak()),* })
+            }
+        }
+    };
+}
+
+names! {
+    automatic: c"_automatic"
+    check_finalized: c"_check_reducer_finalized"
+    compared: c"compared"
+    drawn: c"_drawn"
+    finished: c"finished"
+    forward: c"forward"
+    hooked: c"_hooked"
+    is_plain: c"is_plain"
+    last: c"_last"
+    last_input: c"_last_input"
+    outside: c"outside"
+    queue_callback: c"_queue_callback"
+    reducer: c"reducer"
+    reference: c"reference"
+    stepper: c"_stepper"
+    sync: c"require_backward_grad_sync"
+    synchronizes: c"synchronizes"
+    training: c"training"
+    versions: c"_versions"
+    waits: c"_waits"
+    watched: c"_watched"
+}
+
+/// What the package passes for forwards and backward passes.
+pub(crate) struct Training {
+    names: Names,
+    pub(crate) paths: Paths,
+    /// The variables of `_patch.py`, `_data.py` and `_buckets.py`.
+    steps: Static,
+    inputs: Static,
+    buckets: Static,
+    /// Thread → state of its innermost backward.
+    backwards: Static,
+    /// The models, also by the id of their module.
+    models: Static,
+    by_module: Static,
+    /// One entry per running backward.
+    running: Static,
+    /// `torch.is_grad_enabled`
+    grad_enabled: Static,
+    /// `torch.Tensor._version`
+    version_of: Attribute,
+    /// `(module, inputs, kwargs)`: records a forward.
+    forward: Static,
+    /// `(inputs, kwargs)` → whether the previous forward had the same input.
+    is_repeated: Static,
+    /// `(module)` → flags
+    update_flags: Static,
+    /// `(frame)` → site
+    path_of: Static,
+    /// `(model, module, frame)`: compares the replicas of a model.
+    compare: Static,
+    /// `(model)`: called before a backward without a forward of this model.
+    begins_outside: Static,
+    /// `(model, module, frame)`: called after a backward.
+    check_model: Static,
+}
+
+impl Training {
+    pub(crate) fn new(passed: Ref<'_>) -> Option<Self> {
+        let kept = |name| passed.entry(name).map(Owned::leak);
+        Some(Self {
+            names: Names::new()?,
+            paths: Paths::new(),
+            steps: kept(c"steps")?,
+            inputs: kept(c"inputs")?,
+            buckets: kept(c"buckets")?,
+            backwards: kept(c"backwards")?,
+            models: kept(c"models")?,
+            by_module: kept(c"by_module")?,
+            running: kept(c"running")?,
+            grad_enabled: kept(c"grad_enabled")?,
+            version_of: Attribute::new(c"_version", kept(c"version_of")?)?,
+            forward: kept(c"forward")?,
+            is_repeated: kept(c"is_repeated")?,
+            update_flags: kept(c"update_flags")?,
+            path_of: kept(c"path_of")?,
+            compare: kept(c"compare")?,
+            begins_outside: kept(c"begins_outside")?,
+            check_model: kept(c"check_model")?,
+        })
+    }
+}
+
+/// Calls a function of the package with this thread's frame as the last argument.
+fn call_with_frame(
+    state: &'static State,
+    function: Ref<'_>,
+    arguments: [Ref<'_>; 2],
+) -> Option<()> {
+    let frame = Frame::current(&state.frames)?;
+    let [first, second] = arguments;
+    function.call(&[first, second, frame.object()]).map(drop)
+}
+
+/// Called before a forward, as `_patch.begins`.
+pub(crate) fn forward(
+    state: &'static State,
+    module: Ref<'_>,
+    inputs: Ref<'_>,
+    keywords: Ref<'_>,
+) -> Option<()> {
+    let this = &state.training;
+    let names = &this.names;
+    if !this.grad_enabled.call(&[])?.as_ref().is_true()? {
+        return this.forward.call(&[module, inputs, keywords]).map(drop);
+    }
+    let synchronizes = module.attribute(names.sync);
+    let id = Owned::number(module.address() as u64)?;
+    if let Some(model) = this.by_module.value(id.as_ref()) {
+        forward_of(state, model.as_ref(), module, synchronizes.as_ref()?.as_ref())?;
+    }
+    if !this.steps.value(names.automatic)?.as_ref().is_true()?
+        || !module.attribute(names.training)?.as_ref().is_true()?
+        || !is_stepper(this, module)?
+    {
+        return Some(());
+    }
+    let mut flags = if is_repeated(state, inputs, keywords) { REPEATED } else { 0 };
+    if synchronizes.is_some_and(|it| it.as_ref().is_true() == Some(false)) {
+        flags |= UNSYNCHRONIZED;
+    }
+    let updates = update_flags(this).or_else(|| {
+        let updates = this.update_flags.call(&[module])?;
+        u32::try_from(updates.as_ref().as_int()?).ok()
+    });
+    flags |= updates.unwrap_or(0);
+    let frame = Frame::current(&state.frames)?;
+    let site = this.paths.site(&frame, |frame| {
+        let site = this.path_of.call(&[frame.object()])?;
+        u32::try_from(site.as_ref().as_int()?).ok()
+    })?;
+    if is_escaping() {
+        return None; // the forward is not run
+    }
+    state.library.forward(site, drawn(this).unwrap_or(-1), flags);
+    state.sample_memory();
+    Some(())
+}
+
+/// As `_parameters.forward_begins`, for the model of a module.
+fn forward_of(
+    state: &'static State,
+    model: Ref<'_>,
+    module: Ref<'_>,
+    synchronizes: Ref<'_>,
+) -> Option<()> {
+    let names = &state.training.names;
+    model.set_attribute(names.forward, bool(true))?;
+    model.set_attribute(names.outside, Owned::int(0)?.as_ref())?;
+    model.set_attribute(names.synchronizes, synchronizes)?;
+    let compared = model.attribute(names.compared)?;
+    if !compared.as_ref().is_none()
+        && compared.as_ref().as_int()? != model.attribute(names.finished)?.as_ref().as_int()?
+    {
+        call_with_frame(state, state.training.compare, [model, module])?;
+    }
+    Some(())
+}
+
+/// Whether the forwards of this module are the steps.
+fn is_stepper(this: &Training, module: Ref<'_>) -> Option<bool> {
+    let stepper = this.steps.value(this.names.stepper)?;
+    let known = if stepper.as_ref().is_none() { None } else { stepper.as_ref().referent() };
+    match known {
+        Some(known) => Some(known.as_ref() == module),
+        None => {
+            this.steps.set_value(this.names.stepper, Some(module.weak()?.as_ref()))?;
+            Some(true)
+        }
+    }
+}
+
+/// Whether the first input is that of the previous forward.
+fn is_repeated(state: &'static State, inputs: Ref<'_>, keywords: Ref<'_>) -> bool {
+    let this = &state.training;
+    let repeated = match inputs.tuple_item(0) {
+        Some(tensor) if state.is_plain_tensor(tensor) => same_input(this, tensor),
+        _ => this.is_repeated.call(&[inputs, keywords]).and_then(|it| it.as_ref().is_true()),
+    };
+    repeated == Some(true)
+}
+
+fn same_input(this: &Training, tensor: Ref<'_>) -> Option<bool> {
+    let last = this.steps.value(this.names.last_input)?;
+    let known = if last.as_ref().is_none() { None } else { last.as_ref().referent() };
+    if known.is_some_and(|known| known.as_ref() == tensor) {
+        return Some(true);
+    }
+    this.steps.set_value(this.names.last_input, Some(tensor.weak()?.as_ref()))?;
+    Some(false)
+}
+
+/// As `_patch.update_flags`; `None`: it has to choose parameters first.
+fn update_flags(this: &Training) -> Option<u32> {
+    let watched = this.steps.value(this.names.watched)?;
+    let versions = this.steps.value(this.names.versions)?;
+    let (watched, versions) = (watched.as_ref(), versions.as_ref());
+    let version = |at| this.version_of.get(watched.tuple_item(at)?.referent()?.as_ref());
+    let last = watched.tuple_length()?.checked_sub(1)?;
+    if last < 0 {
+        return None;
+    }
+    // The first and the last parameter, or the only one.
+    let (first, second) = (version(0)?, version(last)?);
+    let differs =
+        |at, now: &Owned| Some(now.as_ref().as_int()? != versions.tuple_item(at)?.as_int()?);
+    if !differs(0, &first)? && !differs(last, &second)? {
+        return Some(SEES_UPDATES);
+    }
+    let all = [first.as_ref(), second.as_ref()];
+    let now = object::tuple(all.get(..last.unsigned_abs() + 1)?)?;
+    this.steps.set_value(this.names.versions, Some(now.as_ref()))?;
+    Some(SEES_UPDATES | UPDATED)
+}
+
+/// Number of batches drawn, as `_data.drawn`.
+fn drawn(this: &Training) -> Option<i64> {
+    let last = this.inputs.value(this.names.last)?;
+    this.inputs.value(this.names.drawn)?.as_ref().value(last.as_ref())?.as_ref().as_int()
+}
+
+/// Called before a backward. Returns what [`backward_ended`] needs: the state of the thread's outer
+/// backward, or `None`.
+pub(crate) fn backward_begins(state: &'static State) -> Option<Owned> {
+    let this = &state.training;
+    begins_of_models(this);
+    if state.generation.get() == 0 {
+        return None;
+    }
+    let thread = this_thread()?;
+    let outer = this.backwards.value(thread.as_ref());
+    this.backwards.set_value(thread.as_ref(), Some(Owned::number(NOTHING_SENT)?.as_ref()))?;
+    outer
+}
+
+fn begins_of_models(this: &Training) -> Option<()> {
+    let names = &this.names;
+    this.running.append(Owned::none().as_ref())?;
+    if this.running.length()? > 1 {
+        return Some(());
+    }
+    for at in 0..this.models.length()? {
+        let model = this.models.item(at)?;
+        let model = model.as_ref();
+        if !model.attribute(names.forward)?.as_ref().is_true()?
+            && model.attribute(names.outside)?.as_ref().as_int()? < MAX_OUTSIDE
+        {
+            this.begins_outside.call(&[model])?;
+        }
+    }
+    Some(())
+}
+
+/// Called when DDP sends a bucket from this thread, as `_buckets.sent`.
+pub(crate) fn bucket_sent(state: &'static State) -> Option<()> {
+    let this = &state.training;
+    let names = &this.names;
+    let thread = this_thread()?;
+    let sent = this.backwards.value(thread.as_ref())?.as_ref().as_number()?;
+    let queue = this.buckets.value(names.queue_callback)?;
+    if sent != NOTHING_SENT
+        || queue.as_ref().is_none()
+        || this.buckets.value(names.hooked)?.as_ref().is_true()?
+    {
+        return Some(());
+    }
+    this.backwards.set_value(thread.as_ref(), Some(Owned::number(UNDER_WAY)?.as_ref()))?;
+    queue.as_ref().call(&[this.buckets.value(names.waits)?.as_ref()]).map(drop)
+}
+
+/// Called when the graph is done, as `_buckets._waits`.
+pub(crate) fn graph_done(state: &'static State) -> Option<()> {
+    let backwards = state.training.backwards;
+    let thread = this_thread()?;
+    if backwards.value(thread.as_ref())?.as_ref().as_number()? == UNDER_WAY {
+        let now = Owned::number(library::nanoseconds())?;
+        backwards.set_value(thread.as_ref(), Some(now.as_ref()))?;
+    }
+    Some(())
+}
+
+/// Called when a backward has returned (`well`) or raised, as `_backward.ended`.
+pub(crate) fn backward_ended(state: &'static State, outer: Ref<'_>, well: bool) -> Option<()> {
+    let this = &state.training;
+    let thread = this_thread()?;
+    let since = this.backwards.value(thread.as_ref()).and_then(|it| it.as_ref().as_number());
+    let outer = (!outer.is_none()).then_some(outer);
+    if since.is_some() || outer.is_some() {
+        this.backwards.set_value(thread.as_ref(), outer);
+    }
+    if !well {
+        return Some(());
+    }
+    if let Some(since) = since.filter(|&since| since > UNDER_WAY) {
+        state.library.spent(BUCKETS, library::nanoseconds().saturating_sub(since));
+    }
+    if this.running.pop()? > 0 {
+        return Some(());
+    }
+    for at in 0..this.models.length()? {
+        let model = this.models.item(at)?;
+        let model = model.as_ref();
+        let reference = model.attribute(this.names.reference)?;
+        if let Some(module) = reference.as_ref().referent()
+            && !check(this, model, module.as_ref())?
+        {
+            call_with_frame(state, this.check_model, [model, module.as_ref()])?;
+        }
+    }
+    Some(())
+}
+
+/// As `_parameters.check`, if all gradients are there. Returns false, and has changed nothing, if anything else is
+/// to be checked.
+fn check(this: &Training, model: Ref<'_>, module: Ref<'_>) -> Option<bool> {
+    let names = &this.names;
+    let is = |name| model.attribute(name)?.as_ref().is_true();
+    if !is(names.forward)? || !is(names.is_plain)? {
+        return Some(false);
+    }
+    let all_there = module
+        .attribute(names.reducer)
+        .and_then(|reducer| reducer.as_ref().attribute(names.check_finalized))
+        .and_then(|check| check.as_ref().call(&[]));
+    if all_there.is_none() {
+        return Some(false);
+    }
+    model.set_attribute(names.forward, bool(false))?;
+    if is(names.synchronizes)? {
+        model.set_attribute(names.synchronizes, bool(false))?;
+        let finished = model.attribute(names.finished)?.as_ref().as_int()?;
+        model.set_attribute(names.finished, Owned::int(finished + 1)?.as_ref())?;
+    }
+    Some(true)
+}
