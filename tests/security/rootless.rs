@@ -191,3 +191,22 @@ fn interpreter_of_another_user_of_the_host_is_not_executed() {
     let Some((_, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
     assert!(said.contains("belongs to user 65534") && !said.contains("executed"), "{said}");
 }
+
+#[test]
+fn shared_group_of_the_host_is_not_the_own_one() {
+    let script = r#"
+        mkdir -m 2770 /home/project
+        chown 64126:100 /home/project
+        as_member() { setpriv --reuid=64126 --regid=100 --clear-groups "$@"; }
+        chmod 770 /home/home
+        doctor="/home/app/bin/ddp-doctor run --run-dir"
+        for enter in env "unshare --user --map-root-user"; do
+            as_member $enter $doctor /home/project/run-${enter%% *} -- true
+            victim $enter $doctor /home/home/run-${enter%% *} -- true
+        done
+    "#;
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
+    assert_eq!(said.matches("other users can write to /home/project").count(), 2, "{said}");
+    assert_eq!(said.matches("other users can write to").count(), 2, "{said}");
+}

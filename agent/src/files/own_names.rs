@@ -13,6 +13,12 @@ pub fn own_number() -> u32 {
     number_outside(&map, sys::effective_uid())
 }
 
+/// Whether this user and this group have the same number outside of the user namespace of this process.
+pub(super) fn is_of_own_number(group: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
+    number_outside(&map, group) == own_number()
+}
+
 /// The name of this user's directory in a place that all users share.
 #[must_use]
 pub fn own_directory_name() -> String {

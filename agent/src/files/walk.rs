@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::calls;
 use super::mounts::is_served_by_other;
+use super::own_names::is_of_own_number;
 use crate::{sys, trust};
 
 /// Maximum number of links in a path, as in the kernel.
@@ -237,8 +238,9 @@ pub const fn can_any_other_write(mode: u32) -> bool {
 /// the user; it is then the group of the user's processes, too.
 pub(crate) fn is_private_group(group: u32) -> bool {
     let (user, own) = (sys::effective_uid(), sys::effective_gid());
-    // Where users have arbitrary ids, they can all be in the group of root.
-    group == own && group == user || group == 0 && own != 0
+    // Where users have arbitrary ids, they can all be in the group of root. In rootless containers, where every user has
+    // the id 0, their groups have it, too.
+    group == own && group == user && is_of_own_number(group) || group == 0 && own != 0
 }
 
 /// The error for what is not used because of another user.
