@@ -10,10 +10,10 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
 use v1::event::Kind;
 
 use super::counts::{self, Placed};
-use super::facts::Facts;
 use super::find::{self, RankProcess, RankedJob, spawned};
 use super::outside;
 use super::position::{self, Position, StackCall};
+use super::rank_facts::Facts;
 use super::ras::Answer;
 use super::sample::StackRound;
 use crate::diagnosis::event::Stacks;

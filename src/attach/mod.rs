@@ -34,7 +34,6 @@ use crate::node::source_reader;
 pub mod connection;
 pub mod counts;
 pub mod environment;
-pub mod facts;
 pub mod find;
 pub mod flight_recorder;
 pub mod messages;
@@ -42,16 +41,17 @@ pub mod messages;
 mod nccl_tests;
 pub mod outside;
 pub mod position;
+pub mod rank_facts;
 pub mod ras;
 pub mod rounds;
 pub mod sample;
 pub mod sleep;
 
-use facts::Facts;
 use find::RankedJob;
 use flight_recorder::Dump;
 use messages::Whereabouts;
 use position::Position;
+use rank_facts::Facts;
 
 /// Name of a journal that is being written.
 const UNFINISHED: &str = "journal.new";

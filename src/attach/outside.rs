@@ -44,7 +44,7 @@ pub enum Question {
         /// Its start time.
         start_ticks: u64,
     },
-    /// Versions of its libraries, and its step: [`super::facts::Contents`] as JSON.
+    /// Versions of its libraries, and its step: [`super::rank_facts::Contents`] as JSON.
     Contents,
     /// Its arguments: a list as JSON.
     Arguments,

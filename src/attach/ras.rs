@@ -13,7 +13,7 @@ use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
-use super::facts;
+use super::rank_facts;
 use crate::host::proc;
 use crate::host::sys;
 use crate::node::stack_reader::maps::Loaded;
@@ -103,7 +103,7 @@ fn version_of_file(pid: u32, library: &Loaded) -> Option<Version> {
     of_name.or_else(|| {
         // …/site-packages/nvidia/nccl/lib/libnccl.so.2, as the process sees it.
         let packages = Path::new(&library.path).ancestors().nth(4)?;
-        version(facts::package_version(pid, packages, "nvidia_nccl_cu")?.split_once('-')?.1)
+        version(rank_facts::package_version(pid, packages, "nvidia_nccl_cu")?.split_once('-')?.1)
     })
 }
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::v1;
 
-use super::facts::{self, Facts};
 use super::find::{self, RankProcess, RankedJob};
 use super::messages::{self, Evidence};
 use super::position::{self, Position};
+use super::rank_facts::{self, Facts};
 use super::ras::{self, Answer};
 use super::sample::{self, StackRound};
 use super::{Attached, Options};
@@ -74,14 +74,14 @@ impl Rounds {
             Some(latest) => latest,
             None => (self.look(), Instant::now()),
         };
-        let facts = facts::read(&self.job.ranks);
+        let facts = rank_facts::read(&self.job.ranks);
         let (answer, mut notes) = self.ask(&first, &facts);
         if std::mem::take(&mut self.job.by_order) {
             notes.push(BY_ORDER.into());
         }
         let has_gone =
             || !self.ended.is_empty() || self.job.is_local() && !self.job.elsewhere().is_empty();
-        notes.extend(facts::note_on_kills(&facts).filter(|_| has_gone()));
+        notes.extend(rank_facts::note_on_kills(&facts).filter(|_| has_gone()));
         let gpus = gpus();
         thread::sleep(scale.scale(APART).saturating_sub(at.elapsed()));
         let last = self.look();

@@ -8,8 +8,8 @@ use std::thread;
 use prost::Message;
 
 use super::{Question, Request};
-use crate::attach::facts::Contents;
 use crate::attach::find::spawned::Stated;
+use crate::attach::rank_facts::Contents;
 use crate::attach::{find, sample};
 use crate::host::proc;
 use crate::node::stack_reader::native::FunctionCache;

@@ -373,9 +373,12 @@ pub(super) fn verdict(attached: &Attached, report: Option<&Report>) -> String {
     } else if attached.moves() {
         let steps = attached.steps();
         let known = steps.first().zip(steps.last());
-        let steps = known.map(|(first, last)| match first == last {
-            true => format!(", step {first}"),
-            false => format!(", steps {first} to {last}"),
+        let steps = known.map(|(first, last)| {
+            if first == last {
+                format!(", step {first}")
+            } else {
+                format!(", steps {first} to {last}")
+            }
         });
         format!("not hanging: ranks move{}", steps.unwrap_or_default())
     } else {

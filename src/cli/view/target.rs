@@ -186,13 +186,14 @@ impl Live {
             };
         };
         let path = Path::new(target);
-        match is_path(path) {
-            true if path.is_dir() => return of_run_dir(path, credentials),
-            true => bail!("{target} is neither a run directory nor HOST:PORT"),
-            false if !target.contains(':') => {
-                bail!("{target}: there is no such file or directory, and it is not HOST:PORT")
+        if is_path(path) {
+            if path.is_dir() {
+                return of_run_dir(path, credentials);
             }
-            false => {}
+            bail!("{target} is neither a run directory nor HOST:PORT");
+        }
+        if !target.contains(':') {
+            bail!("{target}: there is no such file or directory, and it is not HOST:PORT");
         }
         let address = Address::parse(target, credentials)?;
         Ok(Self { address, job: String::new() })

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{BlockedOn, Timestamp, Where};
 
-use crate::input::event::{Stacks, ThreadStack};
+use crate::input::event::{ChildProcess, Stacks, ThreadStack};
 use crate::model::{Model, Process};
 use crate::timing::Timing;
 
@@ -54,6 +54,8 @@ pub struct Activity<'a> {
     pub looks: [Timestamp; 2],
     /// Lines of other threads that run the user's code.
     pub others: Vec<&'a Where>,
+    /// The processes below it.
+    pub children: &'a [ChildProcess],
 }
 
 /// The activity of a process, from two captures after its latest record; `None` if there are no
@@ -85,18 +87,21 @@ pub fn of_looks<'a>(
     };
     let stays = is_there(first);
     let earliest = looks.iter().find(|stacks| stacks.at >= since && waits(stacks)).map(|it| &**it);
+    let occupation = occupation::find([first, last], thread, what, stays, earliest);
+    let polls = what == What::Sleep && occupation == Occupation::Listening;
     Some(Activity {
         thread,
-        what,
+        what: if polls { What::Poll } else { what },
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
-        occupation: occupation::find([first, last], thread, what, stays, earliest),
+        occupation,
         waits_until: earliest
             .and_then(|earliest| occupation::end(earliest, [first, last], thread, what)),
         stays,
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
+        children: &last.children,
     })
 }
 

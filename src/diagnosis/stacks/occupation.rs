@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::input::event::{ChildProcess, Stacks, ThreadStack};
 use crate::input::place::is_of_capture;
-use crate::stacks::code::Frames;
+use crate::stacks::code::{Frames, is_stdlib};
 use crate::stacks::sort::{self, What};
 use crate::stacks::{IDLE, moves, thread_in};
 
@@ -53,8 +53,8 @@ pub(super) fn find(
         What::Lock | What::Queue if is_idle && (polls || is_released_by_another(looks, thread)) => {
             Listening
         }
-        What::Circle if is_released_by_another(looks, thread) => Listening,
-        What::Circle => Blocked,
+        What::Circle | What::DeadChild if is_released_by_another(looks, thread) => Listening,
+        What::Circle | What::DeadChild => Blocked,
         _ if moves(first, last) => Computing,
         What::Lock | What::Queue if is_released_by_another(looks, thread) => Listening,
         What::DataLoader | What::Child if last.children.iter().any(may_go_on) => {
@@ -167,6 +167,10 @@ fn is_released_by_another(looks: [&Stacks; 2], thread: &ThreadStack) -> bool {
         let frames = Frames::new(other);
         let runs =
             processor_time(first, other).is_some_and(|used| used * IDLE >= last.at.since(first.at));
-        runs || !sort::what(looks, other, &frames).is_some_and(What::is_of_threads)
+        // The thread that feeds a queue between processes waits for an item of its own process.
+        let is_locked = other.python.first().is_some_and(|it| is_stdlib(&it.file, "/threading.py"))
+            && other.wait_channel.as_deref().is_some_and(|it| it.starts_with("futex"));
+        let what = sort::what(looks, other, &frames);
+        runs || !what.is_some_and(|it| it.is_of_threads() || is_locked)
     })
 }

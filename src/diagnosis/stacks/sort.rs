@@ -3,7 +3,7 @@
 
 use ddp_doctor_proto::report::Where;
 
-use crate::input::event::{Stacks, ThreadStack};
+use crate::input::event::{ChildProcess, Stacks, ThreadStack};
 use crate::stacks::code::{Frames, is_stdlib};
 use crate::stacks::thread_in;
 
@@ -28,6 +28,10 @@ pub enum What {
     Child,
     /// A process that waits for it.
     Circle,
+    /// A message, and a process below it has ended: all others that could send it wait for this one.
+    DeadChild,
+    /// Something that it checks between sleeps.
+    Poll,
     /// A key of a store of c10d.
     Store,
     /// A message of another process: a pipe, a queue between processes, a selector.
@@ -225,7 +229,9 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         return Some(What::Gil);
     }
     if looks.iter().all(|stacks| waits_in_circle(stacks, thread.tid)) {
-        return Some(What::Circle);
+        let has_ended = |it: &ChildProcess| it.state == Some('Z');
+        let is_dead = looks[1].children.iter().any(has_ended);
+        return Some(if is_dead { What::DeadChild } else { What::Circle });
     }
     if let Some(library) = library {
         return Some(library);

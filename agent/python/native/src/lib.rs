@@ -19,13 +19,13 @@ mod library;
 mod memo;
 mod methods;
 mod origins;
-mod panics;
 mod paths;
 mod signatures;
 mod source;
 mod state;
 mod tables;
 mod training;
+mod variables;
 
 use std::ffi::CStr;
 use std::ptr;
@@ -35,7 +35,7 @@ use std::sync::OnceLock;
 use calls::Place;
 use ddp_doctor_proto::blackbox::Call;
 use exceptions::{Pending, raise, unless_escaping};
-use interpreter::{exceptions, frame, object, python};
+use interpreter::{exceptions, frame, object, panics, python};
 use library::Library;
 use object::{Owned, Ref, none};
 use panics::guarded;
@@ -44,7 +44,7 @@ use python::{
     Pointer, PyCFunction_NewEx, PyDescr_NewMethod, PyModule_Create2,
 };
 use state::State;
-use tables::{MAX_METHODS, Method};
+use tables::{Kernel, MAX_METHODS, Method};
 
 /// The state, which is used with the GIL only.
 struct Shared(State);
@@ -297,7 +297,7 @@ unsafe extern "C" fn make_kernel(
 ) -> Pointer {
     // SAFETY: the interpreter passes live objects.
     let arguments = unsafe { list(arguments, count) };
-    let index = with_state(|state| Some(state.kernels.add(kernels::Kernel::new(arguments)?)));
+    let index = with_state(|state| Some(state.kernels.add(Kernel::new(arguments)?)));
     let Some(index) = index.and_then(|index| Owned::int(index as i64)) else {
         return raise(c"make_kernel was called with other arguments, or too often");
     };

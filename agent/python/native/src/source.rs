@@ -1,9 +1,8 @@
 //! What passes a call to this library: a hook of PyTorch, a replaced method of `ProcessGroup`, or a kernel.
 
-use crate::kernels::Kernel;
 use crate::object::{self, Owned, Ref};
 use crate::state::State;
-use crate::tables::Method;
+use crate::tables::{Kernel, Method};
 
 /// What passes a call to this library.
 pub(crate) enum Source<'a> {

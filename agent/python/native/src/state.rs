@@ -4,13 +4,12 @@ use std::array;
 use std::cell::{Cell, OnceCell};
 
 use crate::frame::{self, Frame};
-use crate::kernels::Kernels;
 use crate::library::{self, Library};
 use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
-use crate::tables::{Arguments, MAX_METHODS, Method, What};
-use crate::training::Training;
+use crate::tables::{Arguments, Kernels, MAX_METHODS, Method, What};
+use crate::variables::Training;
 
 /// An object of the Python package, which is kept alive for ever.
 type Static = Ref<'static>;

@@ -1,5 +1,8 @@
 //! Entries of the package's tables of operations, arguments and methods, as numbers that are quick to keep.
 
+use std::array;
+use std::cell::{Cell, OnceCell};
+
 use crate::object::Ref;
 
 /// Maximum number of methods.
@@ -101,5 +104,69 @@ impl Arguments {
         let [tensor, op, async_op, root] =
             packed.to_le_bytes().map(|at| (at != Self::ABSENT).then_some(at));
         Some(Self { tensor, op, async_op, root })
+    }
+}
+
+/// Maximum number of kernels: one for each operator and dispatch key.
+const MAX_KERNELS: usize = 64;
+
+/// The kernel of an operator of c10d. Positions are those of its arguments.
+pub(crate) struct Kernel {
+    /// The number of the operation in `_hooks.py`.
+    pub(crate) number: i64,
+    pub(crate) group: usize,
+    pub(crate) inputs: Option<usize>,
+    pub(crate) outputs: Option<usize>,
+    pub(crate) root: Option<usize>,
+    /// `(keys, arguments…)`: forwards a call.
+    pub(crate) redispatch: Ref<'static>,
+    /// The dispatch keys after that of the kernel.
+    pub(crate) below: Ref<'static>,
+    /// `(script object)` → ProcessGroup
+    pub(crate) unbox: Ref<'static>,
+    /// `(frame, arguments…)` → whether the call was recorded.
+    pub(crate) begins: Ref<'static>,
+}
+
+impl Kernel {
+    pub(crate) fn new(arguments: &[Ref<'_>]) -> Option<Self> {
+        let &[number, group, inputs, outputs, root, redispatch, below, unbox, begins] = arguments
+        else {
+            return None;
+        };
+        let position = |at: Ref<'_>| Some(usize::try_from(at.as_int()?).ok());
+        let kept = |object: Ref<'_>| object.own().leak();
+        Some(Self {
+            number: number.as_int()?,
+            group: position(group)??,
+            inputs: position(inputs)?,
+            outputs: position(outputs)?,
+            root: position(root)?,
+            redispatch: kept(redispatch),
+            below: kept(below),
+            unbox: kept(unbox),
+            begins: kept(begins),
+        })
+    }
+}
+
+/// All kernels.
+pub(crate) struct Kernels([OnceCell<Kernel>; MAX_KERNELS], Cell<usize>);
+
+impl Kernels {
+    pub(crate) fn new() -> Self {
+        Self(array::from_fn(|_| OnceCell::new()), Cell::new(0))
+    }
+
+    /// Adds a kernel. Returns its index.
+    pub(crate) fn add(&self, kernel: Kernel) -> Option<usize> {
+        let index = self.1.get();
+        self.0.get(index)?.set(kernel).ok()?;
+        self.1.set(index + 1);
+        Some(index)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Kernel> {
+        self.0.get(index)?.get()
     }
 }

@@ -5,11 +5,9 @@
 use crate::exceptions::is_escaping;
 use crate::frame::Frame;
 use crate::library;
-use crate::object::{self, Attribute, Owned, Ref, bool, this_thread};
-use crate::paths::Paths;
+use crate::object::{self, Owned, Ref, bool, this_thread};
 use crate::state::State;
-
-type Static = Ref<'static>;
+use crate::variables::Training;
 
 /// States of a thread's backward, as in `_buckets.py`.
 const NOTHING_SENT: u64 = 0;
@@ -23,104 +21,6 @@ const UPDATED: u32 = 8192;
 const SEES_UPDATES: u32 = 16384;
 /// `_MOST_OUTSIDE` of `_parameters.py`.
 const MAX_OUTSIDE: i64 = 3;
-
-/// Declares the names of attributes and variables.
-macro_rules! names {
-    ($($name:ident: $text:literal)*) => {
-        struct Names { $($name: Static),* }
-
-        impl Names {
-            fn new() -> Option<Self> {
-                Some(Self { $($name: Owned::name($text)?.leak()),* })
-            }
-        }
-    };
-}
-
-names! {
-    automatic: c"_automatic"
-    check_finalized: c"_check_reducer_finalized"
-    compared: c"compared"
-    drawn: c"_drawn"
-    finished: c"finished"
-    forward: c"forward"
-    hooked: c"_hooked"
-    is_plain: c"is_plain"
-    last: c"_last"
-    last_input: c"_last_input"
-    outside: c"outside"
-    queue_callback: c"_queue_callback"
-    reducer: c"reducer"
-    reference: c"reference"
-    stepper: c"_stepper"
-    sync: c"require_backward_grad_sync"
-    synchronizes: c"synchronizes"
-    training: c"training"
-    versions: c"_versions"
-    waits: c"_waits"
-    watched: c"_watched"
-}
-
-/// What the package passes for forwards and backward passes.
-pub(crate) struct Training {
-    names: Names,
-    pub(crate) paths: Paths,
-    /// The variables of `_patch.py`, `_data.py` and `_buckets.py`.
-    steps: Static,
-    inputs: Static,
-    buckets: Static,
-    /// Thread → state of its innermost backward.
-    backwards: Static,
-    /// The models, also by the id of their module.
-    models: Static,
-    by_module: Static,
-    /// One entry per running backward.
-    running: Static,
-    /// `torch.is_grad_enabled`
-    grad_enabled: Static,
-    /// `torch.Tensor._version`
-    version_of: Attribute,
-    /// `(module, inputs, kwargs)`: records a forward.
-    forward: Static,
-    /// `(inputs, kwargs)` → whether the previous forward had the same input.
-    is_repeated: Static,
-    /// `(module)` → flags
-    update_flags: Static,
-    /// `(frame)` → site
-    path_of: Static,
-    /// `(model, module, frame)`: compares the replicas of a model.
-    compare: Static,
-    /// `(model)`: called before a backward without a forward of this model.
-    begins_outside: Static,
-    /// `(model, module, frame)`: called after a backward.
-    check_model: Static,
-}
-
-impl Training {
-    pub(crate) fn new(passed: Ref<'_>) -> Option<Self> {
-        let kept = |name| passed.entry(name).map(Owned::leak);
-        Some(Self {
-            names: Names::new()?,
-            paths: Paths::new(),
-            steps: kept(c"steps")?,
-            inputs: kept(c"inputs")?,
-            buckets: kept(c"buckets")?,
-            backwards: kept(c"backwards")?,
-            models: kept(c"models")?,
-            by_module: kept(c"by_module")?,
-            running: kept(c"running")?,
-            grad_enabled: kept(c"grad_enabled")?,
-            version_of: Attribute::new(c"_version", kept(c"version_of")?)?,
-            forward: kept(c"forward")?,
-            is_repeated: kept(c"is_repeated")?,
-            update_flags: kept(c"update_flags")?,
-            path_of: kept(c"path_of")?,
-            compare: kept(c"compare")?,
-            begins_outside: kept(c"begins_outside")?,
-            check_model: kept(c"check_model")?,
-        })
-    }
-}
 
 /// Calls a function of the package with this thread's frame as the last argument.
 fn call_with_frame(

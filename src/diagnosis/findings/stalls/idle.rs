@@ -95,6 +95,11 @@ pub(crate) fn where_it_is(
         let [of_rank, lasting] = [of_rank, lasting].map(Option::unwrap_or_default);
         text += &format!(" It waits for: {}{of_rank}{lasting}.", on.what);
     }
+    if outside.what == What::DeadChild {
+        let ended = outside.children.iter().filter(|it| it.state == Some('Z'));
+        let ended = words::joined(ended.map(|it| format!("{} ({})", it.pid, it.name)), ", ");
+        text += &format!(" Below it, these processes have ended: {ended}.");
+    }
     if !outside.others.is_empty() {
         let others = words::joined(outside.others.iter().map(|it| words::line(it)), " and ");
         text += &format!(" Further threads of it are at {others}.");
@@ -146,6 +151,8 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Lock | What::Queue => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
         What::Circle => "waits for a process that waits for it",
+        What::DeadChild => "has lost a process below it and waits for a message",
+        What::Poll => "waits for something that it checks again and again",
         What::Store => "waits in the store for a key that is not set",
         What::Message => "waits for a message of another process",
         What::Network => "waits for the network",
@@ -209,6 +216,11 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Read what a child writes while writing to it or waiting for it (communicate(), or stdout=subprocess.DEVNULL): a full pipe stops the child.".into(),
             "Close the ends of pipes that a process does not use, or its reader never sees the end of the input; receive with a timeout.".into(),
         ],
+        What::DeadChild => vec![
+            "Find out why that process ended: its traceback is in the output of the job.".into(),
+            "Let a worker report its exceptions to the process that waits for its results, and give that wait a timeout after which it checks whether its workers live.".into(),
+        ],
+        What::Poll => vec!["Find out what the loop around this line waits for (a file, a flag, a service): it was made under another name or in another place, or the rank that makes it waits for this one. Give up before the timeout of the group.".into()],
         What::Store => vec!["Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
         What::Message => vec!["Find out which process is to send the message, and whether it still runs. Give the wait a timeout.".into()],
         What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],

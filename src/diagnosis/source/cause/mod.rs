@@ -17,7 +17,7 @@ use crate::input::event::Guard;
 use crate::input::transport;
 use crate::model::{Exception, GroupId, Process};
 use crate::situation::Situation;
-use crate::source::{guards, python};
+use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 
@@ -360,7 +360,6 @@ impl<'a> Sides<'a> {
             let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
                 .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
-                .filter(|(_, guard)| !is_constant(guard))
                 .filter(|(line, guard)| {
                     // A condition around lines of both sides does not separate them, nor does one on
                     // the rank if the other side has made a counterpart of the call, and gone on.
@@ -500,16 +499,6 @@ pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
         (Skips, _) => CauseKind::SkippedIteration,
         (Holds | Fails | Leaves | Returns, _) => return None,
     })
-}
-
-/// Whether a test reads constants of the program alone, by their names: it is equal on all ranks.
-fn is_constant(guard: &Guard) -> bool {
-    const KEYWORDS: [&str; 8] = ["and", "or", "not", "is", "in", "None", "True", "False"];
-    let is_name = |it: &&&str| python::is_name(it) && !KEYWORDS.contains(*it);
-    let is_upper = |it: &&str| it.len() > 1 && !it.contains(char::is_lowercase);
-    let tokens = python::tokens(&guard.test).unwrap_or_default();
-    let mut names = tokens.iter().filter(is_name).peekable();
-    guard.subject != GuardSubject::Rank && names.peek().is_some() && names.all(is_upper)
 }
 
 fn numbers(processes: &[&Process]) -> Vec<u32> {

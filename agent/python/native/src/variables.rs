@@ -1,0 +1,106 @@
+//! What the package passes for forwards and backward passes: the variables of its folder `_ddp`, and functions for what
+//! is rare.
+
+use crate::object::{Attribute, Owned, Ref};
+use crate::paths::Paths;
+
+type Static = Ref<'static>;
+
+/// Declares the names of attributes and variables.
+macro_rules! names {
+    ($($name:ident: $text:literal)*) => {
+        /// Names of attributes and variables.
+        pub(crate) struct Names { $(pub(crate) $name: Static),* }
+
+        impl Names {
+            fn new() -> Option<Self> {
+                Some(Self { $($name: Owned::name($text)?.leak()),* })
+            }
+        }
+    };
+}
+
+names! {
+    automatic: c"_automatic"
+    check_finalized: c"_check_reducer_finalized"
+    compared: c"compared"
+    drawn: c"_drawn"
+    finished: c"finished"
+    forward: c"forward"
+    hooked: c"_hooked"
+    is_plain: c"is_plain"
+    last: c"_last"
+    last_input: c"_last_input"
+    outside: c"outside"
+    queue_callback: c"_queue_callback"
+    reducer: c"reducer"
+    reference: c"reference"
+    stepper: c"_stepper"
+    sync: c"require_backward_grad_sync"
+    synchronizes: c"synchronizes"
+    training: c"training"
+    versions: c"_versions"
+    waits: c"_waits"
+    watched: c"_watched"
+}
+
+/// What the package passes for forwards and backward passes.
+pub(crate) struct Training {
+    pub(crate) names: Names,
+    pub(crate) paths: Paths,
+    /// The variables of `_patch.py`, `_data.py` and `_buckets.py`.
+    pub(crate) steps: Static,
+    pub(crate) inputs: Static,
+    pub(crate) buckets: Static,
+    /// Thread → state of its innermost backward.
+    pub(crate) backwards: Static,
+    /// The models, also by the id of their module.
+    pub(crate) models: Static,
+    pub(crate) by_module: Static,
+    /// One entry per running backward.
+    pub(crate) running: Static,
+    /// `torch.is_grad_enabled`
+    pub(crate) grad_enabled: Static,
+    /// `torch.Tensor._version`
+    pub(crate) version_of: Attribute,
+    /// `(module, inputs, kwargs)`: records a forward.
+    pub(crate) forward: Static,
+    /// `(inputs, kwargs)` → whether the previous forward had the same input.
+    pub(crate) is_repeated: Static,
+    /// `(module)` → flags
+    pub(crate) update_flags: Static,
+    /// `(frame)` → site
+    pub(crate) path_of: Static,
+    /// `(model, module, frame)`: compares the replicas of a model.
+    pub(crate) compare: Static,
+    /// `(model)`: called before a backward without a forward of this model.
+    pub(crate) begins_outside: Static,
+    /// `(model, module, frame)`: called after a backward.
+    pub(crate) check_model: Static,
+}
+
+impl Training {
+    pub(crate) fn new(passed: Ref<'_>) -> Option<Self> {
+        let kept = |name| passed.entry(name).map(Owned::leak);
+        Some(Self {
+            names: Names::new()?,
+            paths: Paths::new(),
+            steps: kept(c"steps")?,
+            inputs: kept(c"inputs")?,
+            buckets: kept(c"buckets")?,
+            backwards: kept(c"backwards")?,
+            models: kept(c"models")?,
+            by_module: kept(c"by_module")?,
+            running: kept(c"running")?,
+            grad_enabled: kept(c"grad_enabled")?,
+            version_of: Attribute::new(c"_version", kept(c"version_of")?)?,
+            forward: kept(c"forward")?,
+            is_repeated: kept(c"is_repeated")?,
+            update_flags: kept(c"update_flags")?,
+            path_of: kept(c"path_of")?,
+            compare: kept(c"compare")?,
+            begins_outside: kept(c"begins_outside")?,
+            check_model: kept(c"check_model")?,
+        })
+    }
+}
