@@ -32,6 +32,19 @@ struct set {
 
 static int number(const void *gpu) { return (int)((const char *)gpu - gpus); }
 
+/* Length of the file when the utilization of a GPU was read, which begins a sample of it; 0: it was not read. Its links
+ * are read as they were then: what a test appends meanwhile is part of the next sample as a whole. */
+static long sampled[MAX_GPUS];
+
+static void begin_sample(int gpu) {
+    const char *path = getenv("NVML_DOUBLE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (file && fseek(file, 0, SEEK_END) == 0)
+        sampled[gpu] = ftell(file);
+    if (file)
+        fclose(file);
+}
+
 /* Reads the lines of a GPU with this key. Returns how many there are; `value` becomes that of the `nth`, or of the last
  * one if `nth` is 0. */
 static int find(int gpu, const char *key, int nth, char value[LINE]) {
@@ -39,7 +52,10 @@ static int find(int gpu, const char *key, int nth, char value[LINE]) {
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[LINE], name[LINE], text[LINE];
     int count = 0, of;
+    long end = strncmp(key, "link", 4) == 0 ? sampled[gpu] : 0;
     while (file && fgets(line, sizeof line, file)) {
+        if (end && ftell(file) > end)
+            break;
         if (!strchr(line, '\n') || sscanf(line, "%d %255s %255[^\n]", &of, name, text) != 3)
             continue; /* It may be being written. */
         if (of != gpu || strcmp(name, key) != 0)
@@ -125,6 +141,7 @@ int nvmlDeviceGetPciInfo_v3(void *gpu, struct pci *out) {
 }
 
 int nvmlDeviceGetUtilizationRates(void *gpu, uint out[2]) {
+    begin_sample(number(gpu));
     int status = small(gpu, "busy", &out[0]);
     return status == SUCCESS ? small(gpu, "memory-busy", &out[1]) : status;
 }
