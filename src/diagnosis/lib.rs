@@ -19,7 +19,7 @@ use ddp_doctor_proto::report::{
     Confidence, DeviceActivity, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity,
     RankDevice, RankState, Report, Role, Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
 };
-use ddp_doctor_proto::{NoteKind, catalogue};
+use ddp_doctor_proto::{NoteKind, Op, catalogue};
 
 pub mod capture;
 pub mod causal_order;
@@ -282,7 +282,13 @@ impl Engine {
         let model = &self.model;
         // Nothing was seen of a job that is over, or that has evidence which cannot be read.
         let is_unreadable = || model.notes.iter().any(|note| note.kind == NoteKind::Unreadable);
-        let is_blind = model.processes.is_empty() && (model.over().is_some() || is_unreadable());
+        // Nor were ranks that had not joined their world seen at work.
+        let has_begun = |process: &Process| {
+            let mut joins = process.last_call.iter().filter(|it| it.op == Op::InitProcessGroup);
+            joins.next().is_none() || !process.is_inside_a_call()
+        };
+        let is_blind = model.over().is_some() && !model.processes.values().any(has_begun)
+            || model.processes.is_empty() && is_unreadable();
         // The job failed, and nothing says why: after a restart, or because a rank ended in an unknown way.
         let is_unknown = || {
             let mut ends = model.processes.values().filter_map(|process| process.end);

@@ -76,7 +76,6 @@ pub fn of_looks<'a>(
     let thread = program_thread(last, trains)?;
     let frames = code::Frames::new(thread);
     let what = sort::what([first, last], thread, &frames)?;
-    let what = occupation::work_of_another([first, last], thread, what).unwrap_or(what);
     let is_there = |stacks: &Stacks| {
         program_thread(stacks, trains).is_some_and(|before| {
             before.tid == thread.tid && code::Frames::new(before).standing() == frames.standing()

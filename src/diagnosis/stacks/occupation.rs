@@ -137,19 +137,6 @@ pub(super) fn processor_time(first: &Stacks, thread: &ThreadStack) -> Option<Dur
     Some(thread.cpu_time?.saturating_sub(before.cpu_time?))
 }
 
-/// The work that takes long of another thread, if `thread` waits for threads: it waits for that work.
-pub(super) fn work_of_another(
-    looks: [&Stacks; 2],
-    thread: &ThreadStack,
-    what: What,
-) -> Option<What> {
-    let [_, last] = looks;
-    let mut others = others(last, thread).filter(|_| what.is_of_threads());
-    others.find_map(|other| {
-        sort::what(looks, other, &Frames::new(other)).filter(|it| it.long_work().is_some())
-    })
-}
-
 /// The other threads of the program that run Python.
 fn others<'a>(stacks: &'a Stacks, thread: &ThreadStack) -> impl Iterator<Item = &'a ThreadStack> {
     let tid = thread.tid;

@@ -52,7 +52,7 @@ pub(crate) fn draft(
          apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
-        number(still, "does", "do"),
+        if absent.is_past { "did" } else { number(still, "does", "do") },
         number(still, "its", "their"),
     ));
     for (process, outside) in &stuck {
