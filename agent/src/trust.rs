@@ -78,8 +78,8 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     is_user || origin == Origin::Installation && is_installer()
 }
 
-/// Whether something of an owner without an id in this user namespace, who can be root or anybody else, is used where
-/// nobody else can have put it.
+/// Whether something of an owner without an id in this user namespace, who can be root or any other user, is used: what
+/// [`Origin::Named`] leads to, only where no user but root can have put it.
 fn is_accepted(owner: u32, path: &Path, origin: Origin) -> bool {
     let is_systems = || path.parent().is_none_or(|it| it == "/") || path.starts_with("/usr");
     is_unmapped(owner) && (origin != Origin::Named || is_systems())

@@ -1,6 +1,7 @@
 //! What ranks state about themselves besides their stacks: memory, limits, versions, connections, steps.
 
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -14,13 +15,14 @@ use super::ras;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
+use crate::host::sys;
 use crate::node::blocked;
 use crate::node::stack_reader::maps::{self, Loaded};
 use step::Step;
 
 mod step;
 
-/// Time limit for what is read of all ranks of another user.
+/// Time limit for what is read in the memory of ranks.
 const MAX_READ: Duration = Duration::from_secs(2);
 /// Maximum number of ranks whose connections to each other are read.
 const MAX_CONNECTED: usize = 64;
@@ -191,7 +193,12 @@ fn contents(ranks: &[RankProcess]) -> Vec<Contents> {
         let contents = answers.map(|it| serde_json::from_slice(&it?).ok());
         return contents.map(Option::unwrap_or_default).collect();
     }
-    ranks.iter().map(|it| Contents::read(it.pid)).collect()
+    // A device that does not respond can keep a reader of memory waiting.
+    let read = |pid: u32| sys::within(MAX_READ, move || Contents::read(pid)).unwrap_or_default();
+    thread::scope(|scope| {
+        let threads: Vec<_> = ranks.iter().map(|it| scope.spawn(move || read(it.pid))).collect();
+        threads.into_iter().map(|it| it.join().unwrap_or_default()).collect()
+    })
 }
 
 /// The version of PyTorch in a process, by the Python package that contains it.

@@ -284,8 +284,8 @@ impl Engine {
         let is_unreadable = || model.notes.iter().any(|note| note.kind == NoteKind::Unreadable);
         // Nor were ranks that had not joined their world seen at work.
         let has_begun = |process: &Process| {
-            let mut joins = process.last_call.iter().filter(|it| it.op == Op::InitProcessGroup);
-            joins.next().is_none() || !process.is_inside_a_call()
+            let joins = process.last_call.as_ref().is_some_and(|it| it.op == Op::InitProcessGroup);
+            !joins || !process.is_inside_a_call()
         };
         let is_blind = model.over().is_some() && !model.processes.values().any(has_begun)
             || model.processes.is_empty() && is_unreadable();

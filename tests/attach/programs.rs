@@ -25,6 +25,8 @@ pub(super) struct Truth {
     /// Root cause ranks.
     #[serde(default)]
     root: Vec<u32>,
+    /// Training step of each rank, by a variable of the program.
+    step: Option<u64>,
     /// What a root cause rank, or one that waits for it, is blocked on.
     blocked_on: Option<String>,
     /// Text in what that is.
@@ -109,6 +111,10 @@ impl Program {
                 faults.push(what);
             }
         };
+        if let Some(step) = self.truth.step {
+            let steps: Vec<u64> = report.ranks.iter().map(|it| it.step).collect();
+            expect(steps.iter().all(|it| *it == step), format!("steps {steps:?}, not {step}"));
+        }
         let proved = report.findings.iter().find(|it| it.confidence == Confidence::Proved);
         expect(proved.is_none(), "a finding is proved".into());
         let mut blocking = report.findings.iter().filter(|it| it.effect != Effect::None);

@@ -133,6 +133,18 @@ fn usage_error_exits_with_2() {
 }
 
 #[test]
+fn delay_of_a_kill_that_is_not_requested_has_no_effect() {
+    let dir = dir();
+    for (what, count) in [("report", 1), ("kill", 0)] {
+        let mut command = program(dir.path());
+        command.args(["run", "--kill-after", "3", "--on-hang", what, "--", "true"]);
+        let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        let line = "--kill-after has no effect without --on-hang kill";
+        assert_eq!(said.matches(line).count(), count, "{said}");
+    }
+}
+
+#[test]
 fn standard_streams_are_passed_to_the_job() {
     let dir = dir();
     let mut job = program(dir.path())

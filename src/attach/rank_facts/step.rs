@@ -9,7 +9,7 @@ use crate::diagnosis::input::place;
 use crate::diagnosis::words;
 use crate::node::stack_reader;
 
-/// Names of local variables that number training steps; the first that a frame has counts. No other variable is read for
+/// Names of variables that number training steps; the first that a frame has counts. No other variable is read for
 /// this.
 const NAMES: [&str; 5] = ["global_step", "step", "iteration", "iter_num", "batch_idx"];
 

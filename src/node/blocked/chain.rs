@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn parent_that_waits_for_a_child_whose_output_it_does_not_read_is_in_a_circle() {
+    fn parent_that_does_not_read_its_child_is_in_a_circle() {
         let on = circle_with("exec cat /dev/zero", |child| Wait {
             on: exit_of(child),
             ended_by: Enders::Exit(child.id()),

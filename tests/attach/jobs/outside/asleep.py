@@ -2,6 +2,7 @@
 nproc = 3
 codes = ["DD204"]
 root = [1]
+step = 3
 quick = true
 ///"""
 import time
