@@ -238,3 +238,18 @@ fn counts_of_another_job_change_nothing() {
     other.communicators[0].ranks.iter_mut().for_each(|it| it.pid += 100);
     assert_eq!(found(&fork_holds_lock(), Some(&other)), found(&fork_holds_lock(), None));
 }
+
+/// The limit is one second here.
+#[test]
+fn ranks_that_sleep_are_stated_when_all_of_them_have_slept_for_the_limit() {
+    let stated = |first, second| {
+        let sleeps =
+            |seconds, line| Recorded(Main::Sleeps(seconds, "futex_wait"), None, line, (0, 0));
+        let (report, _) = diagnosed(&[sleeps(first, 28), sleeps(second, 38)], None);
+        report.findings.into_iter().map(|it| (it.code, it.ranks.root)).collect::<Vec<_>>()
+    };
+    assert_eq!(stated(1.1, 0.9), []);
+    assert_eq!(stated(1.3, 1.1), [("DD901".into(), vec![0, 1])]);
+    // A loop that looks for something falls asleep again and again.
+    assert_eq!(stated(1.3, 0.1), [("DD901".into(), vec![0])]);
+}

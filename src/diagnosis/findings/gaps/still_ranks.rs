@@ -60,11 +60,17 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let idle = idle_ranks(situation);
     let limit = situation.config.stall_after;
     let nothing_moves = !seen.iter().any(Seen::moves);
-    let still: Vec<(&Seen<'_>, Duration)> = seen
+    let asleep: Vec<(&Seen<'_>, Duration)> = seen
         .iter()
         .filter(|it| (it.is_inside || nothing_moves) && !idle.contains(&it.rank))
-        .filter_map(|it| Some((it, it.asleep(limit).filter(|&it| it >= limit)?)))
+        .filter_map(|it| Some((it, it.asleep(limit)?)))
         .collect();
+    // A rank that is about to reach the limit may be what the others wait for, and then explains them.
+    if asleep.iter().any(|(_, it)| (limit / 2..limit).contains(it)) {
+        return None;
+    }
+    let still: Vec<(&Seen<'_>, Duration)> =
+        asleep.into_iter().filter(|(_, it)| *it >= limit).collect();
     let least = still.iter().map(|(_, asleep)| *asleep).min()?;
     let mut ranks: Vec<u32> = still.iter().map(|(it, _)| it.rank).collect();
     ranks.sort_unstable();
