@@ -64,9 +64,7 @@ fn join_repeated(situation: &Situation<'_>, found: &mut [Draft]) {
         let name = group.map(|group| words::group(&group.info)).unwrap_or_default();
         let first = &mut found[first];
         first.say(format!("{} the same in {name}.", begin(Ranks(&root).with("does", "do"))));
-        if first.root_confidence == Confidence::Suspected {
-            first.blame_too(root);
-        }
+        first.blame_too(root);
     }
 }
 

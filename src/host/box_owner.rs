@@ -37,7 +37,10 @@ impl Owner {
             start_ticks: proc::Stat::read(pid)?.start_ticks,
             boot_id: proc::boot_id(),
             pid_namespace: Some(proc::pid_namespace()),
-            run_dir: keep.and_then(|it| it.path().parent()).map(Path::to_owned),
+            run_dir: keep
+                .and_then(|it| it.path().parent())
+                .filter(|it| is_line(it))
+                .map(Path::to_owned),
             kept: keep.map(Dir::identity).transpose()?,
         })
     }
@@ -87,6 +90,11 @@ impl Owner {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a path is read from a line as it was written there.
+fn is_line(path: &Path) -> bool {
+    path.to_str().is_some_and(|it| !it.contains(['\n', '\r']))
 }
 
 impl fmt::Display for Owner {

@@ -461,3 +461,27 @@ fn file_system_of_another_user_is_not_asked() {
     assert!(said.contains("the job starts") && !said.contains("status"), "{said}");
     assert!(said.contains("ddp-doctor-64126 is a file system of another user"), "{said}");
 }
+
+/// A hard link, or a private file that was moved: the attacker publishes what others read from his folder.
+#[test]
+fn file_that_the_attacker_cannot_have_read_is_no_evidence() {
+    let Some(victim) = Victim::new() else { return };
+    let folder = victim.path().join("evidence");
+    attackers_dir(&folder);
+    let file = folder.join("rank0.log");
+    let opened = || input_files::open(&file).map(drop).map_err(|it| it.to_string());
+    let refused = || opened().unwrap_err().contains("without being able to read it");
+    fs::hard_link(victim.secret(), &file).unwrap();
+    assert!(refused(), "a hard link");
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, SECRET).unwrap();
+    assert_eq!(opened(), Ok(()), "a file that everybody can read");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(refused(), "a private file");
+    attackers_file(&file, "his own text");
+    assert_eq!(opened(), Ok(()), "a private file of the attacker's own");
+    // Links in a folder of one's own are one's own choice.
+    let linked = victim.home().join("linked");
+    fs::hard_link(victim.secret(), &linked).unwrap();
+    input_files::open(&linked).unwrap();
+}

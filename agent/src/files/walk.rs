@@ -186,7 +186,7 @@ fn is_own(found: &libc::stat) -> bool {
 
 /// Whether a directory belongs to this user or to root. An owner without an id in this user namespace can be root outside
 /// of it, or any other user.
-fn is_trusted(directory: &libc::stat, path: &Path) -> bool {
+pub(super) fn is_trusted(directory: &libc::stat, path: &Path) -> bool {
     is_own(directory) || trust::is_unmapped(directory.st_uid) && is_system(directory, path)
 }
 

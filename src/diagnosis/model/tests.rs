@@ -68,6 +68,26 @@ fn thread_that_makes_the_calls_trains_unless_the_main_thread_makes_some() {
 }
 
 #[test]
+fn thread_whose_framework_makes_the_calls_trains_if_the_main_thread_only_joined() {
+    use ddp_doctor_proto::Op::{self, AllReduce, Broadcast, InitProcessGroup};
+    let mut model = Model::default();
+    join(&mut model, 1, 0, 100);
+    let process = ProcessId(1);
+    let mut issues = |tid: u32, op: Op, hidden: bool| {
+        let thread = ThreadId(tid);
+        model.apply(Event::ThreadDefined { process, thread, tid });
+        let mut call = testing::call(op);
+        (call.thread, call.id, call.hidden) = (thread, CallId(u64::from(tid)), hidden);
+        model.apply(Event::Issued { process, call: Arc::new(call) });
+        model.process_of(0).and_then(Process::training_tid)
+    };
+    assert_eq!(issues(1, InitProcessGroup, false), None);
+    assert_eq!(issues(40, AllReduce, true), Some(40));
+    assert_eq!(issues(41, Broadcast, true), Some(41), "the other one is of autograd");
+    assert_eq!(issues(1, Broadcast, true), None, "DDP was created on the main thread");
+}
+
+#[test]
 fn complementary_ranks_at_one_port_are_one_world() {
     let world_of = |model: &Model, rank| {
         model.process_of(rank).map(|process| process.world.name.to_string()).unwrap_or_default()

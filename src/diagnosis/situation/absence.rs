@@ -92,7 +92,8 @@ impl OriginKind {
 
 impl OpenCalls<'_> {
     /// Why a member has not arrived at a call, or at its side of a message. If the wait for it was
-    /// given up before it ended, its end is not the reason: launchers end the remaining ranks.
+    /// given up before it ended or left, that is not the reason: launchers end the remaining ranks, and
+    /// frameworks destroy their groups.
     pub(super) fn absence(
         &self,
         group: &Group,
@@ -106,6 +107,8 @@ impl OpenCalls<'_> {
         }
         let ended_later =
             process.end.is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
+        let has_left_later = given_up
+            .is_some_and(|given_up| self.left_at(group, rank).is_some_and(|left| given_up < left));
         match self.model.ending_of(process) {
             // A rank in a cycle ends because of the cycle.
             Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
@@ -115,7 +118,8 @@ impl OpenCalls<'_> {
             // Launchers also end ranks that have left and are exiting.
             Ending::Died(exit)
                 if (exit == Exit::default() || exit.signal.is_some_and(libc_signal::is_asked))
-                    && group.is_destroyed_by(rank) =>
+                    && group.is_destroyed_by(rank)
+                    && !has_left_later =>
             {
                 return OriginKind::Left;
             }
@@ -124,10 +128,10 @@ impl OpenCalls<'_> {
             Ending::InOrder | Ending::Died(_) if message && ended_later => {
                 return self.held(group, rank, message).unwrap_or(OriginKind::Elsewhere);
             }
-            Ending::InOrder => return OriginKind::Left,
-            Ending::Died(_) | Ending::None => {}
+            Ending::InOrder if !has_left_later => return OriginKind::Left,
+            Ending::InOrder | Ending::Died(_) | Ending::None => {}
         }
-        if group.is_destroyed_by(rank) {
+        if group.is_destroyed_by(rank) && !has_left_later {
             return OriginKind::Left;
         }
         let diverged = self.divergences.iter().find(|divergence| {

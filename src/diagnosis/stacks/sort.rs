@@ -116,6 +116,8 @@ const MODULES: &[(&str, What)] = &[
     ("/sqlalchemy/", What::Service),
     ("/fsspec/", What::File),
     ("/zmq/", What::Message),
+    // Results of actors and of tasks.
+    ("/ray/", What::Message),
 ];
 
 /// Activities by module of the standard library.
@@ -255,7 +257,8 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     let mut innermost = native.skip_while(|frame| frame.function.is_empty()).take(INNERMOST);
     // Its client waits for the network.
     let mut stores = innermost.clone();
-    let is_store = |frame: &Where| frame.function.contains("Store::");
+    let is_store =
+        |frame: &Where| frame.function.contains("c10d::") && frame.function.contains("Store::");
     let store = stores.any(is_store).then_some(What::Store);
     let native = innermost.find_map(|frame| named(NATIVE, &frame.function));
     // The functions in which the driver sleeps are not specific.
@@ -355,6 +358,8 @@ mod tests {
         let polls = ("/usr/lib/libc.so.6", "poll");
         let newer = [glibc, glibc, glibc, polls, torch, torch, store];
         assert_eq!(sorted(native(&newer)), Some(What::Store));
+        let other = ("/v/ray/_raylet.so", "ray::core::CoreWorkerMemoryStore::GetImpl");
+        assert_eq!(sorted(native(&[sleeps, other])), Some(What::Lock));
     }
 
     #[test]

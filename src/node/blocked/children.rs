@@ -17,22 +17,29 @@ const MAX_COMMAND: usize = 80;
 const LOADER: &str = "/torch/utils/data/dataloader.py";
 const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 
-/// Name of a process: "process 17 (sleep 3600)". The command of a process of another user is not read, since that user
-/// decides how long it takes.
-pub(super) fn process(pid: u32) -> String {
-    let words = if proc::is_own(pid) { proc::arguments(pid) } else { Vec::new() };
+/// Name of a process that another one waits for: "process 17 (sleep 3600)". The command of a process of another user is
+/// not read, since that user decides how long it takes.
+pub(super) fn process(waiter: u32, pid: u32) -> String {
+    let words = if is_shown(waiter, pid) { proc::arguments(pid) } else { Vec::new() };
     // Programs given as arguments have lines.
     let words: Vec<&str> = words.iter().flat_map(|it| it.split_whitespace()).collect();
     let command: String = words.join(" ").chars().take(MAX_COMMAND).collect();
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }
 
-/// Where a process of this user that runs Python is: ", which is in load() at data.py:17".
-pub(super) fn place(pid: u32) -> Option<String> {
-    let frames = proc::is_own(pid).then(|| python_frames(pid))??;
+/// Where a process that another one waits for is, if it belongs to this user and runs Python:
+/// ", which is in load() at data.py:17".
+pub(super) fn place(waiter: u32, pid: u32) -> Option<String> {
+    let frames = is_shown(waiter, pid).then(|| python_frames(pid))??;
     let mut users = frames.iter().filter(|it| !it.file.starts_with('<'));
     let place = users.find(|it| crate::diagnosis::input::place::is_users(&it.file))?;
     Some(format!(", which is in {}", shown(place)))
+}
+
+/// Whether what a process does may stand in a report about another one: root reads the ranks of any user, and its own
+/// processes are none of that user's business.
+fn is_shown(waiter: u32, pid: u32) -> bool {
+    proc::is_own(pid) && proc::owner(waiter) == proc::owner(pid)
 }
 
 fn shown(place: &Where) -> String {
@@ -101,7 +108,7 @@ mod tests {
         // The arguments of a program are set a moment after it has begun.
         let names = std::iter::repeat_with(|| {
             std::thread::yield_now();
-            process(child.id())
+            process(std::process::id(), child.id())
         });
         let name = names.take(100_000).find(|it| it.contains('(')).unwrap_or_default();
         let is_child = list(std::process::id()).contains(&child.id());
@@ -109,7 +116,7 @@ mod tests {
         child.wait().unwrap();
         assert!(name.ends_with("(sleep 31)"), "{name}");
         assert!(is_child);
-        assert_eq!(process(u32::MAX), format!("process {}", u32::MAX));
+        assert_eq!(process(std::process::id(), u32::MAX), format!("process {}", u32::MAX));
     }
 
     #[test]

@@ -113,14 +113,14 @@ fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<Wait> {
             let file = files::target(pid, fd)?;
             let holder = locks::holder(pid, fd);
             let held = holder
-                .map_or_else(String::new, |it| format!(", held by {}", children::process(it)));
+                .map_or_else(String::new, |it| format!(", held by {}", children::process(pid, it)));
             let what = format!("lock of {}{held}", files::path_and_mount(pid, &file));
             Some(blocked(BlockKind::FileLock, what, holder.unwrap_or(0)).into())
         }
         Argument::Child(child) => {
             let child = child.or_else(|| children::only(pid))?;
-            let place = children::place(child).unwrap_or_default();
-            let what = format!("exit of {}{place}", children::process(child));
+            let place = children::place(pid, child).unwrap_or_default();
+            let what = format!("exit of {}{place}", children::process(pid, child));
             let on = blocked(BlockKind::Child, what, child);
             Some(Wait { on, ended_by: Enders::Exit(child) })
         }
@@ -149,8 +149,8 @@ fn on_descriptor(pid: u32, verb: &str, fd: u32) -> Option<Wait> {
         // A process that has both ends is not the one that it waits for.
         let peer = end.clone().and_then(|it| it.holders(pid).find(|&it| it != pid));
         let whose = peer.map_or_else(String::new, |it| {
-            let place = children::place(it).unwrap_or_default();
-            format!(", whose other end is {}{place}", children::process(it))
+            let place = children::place(pid, it).unwrap_or_default();
+            format!(", whose other end is {}{place}", children::process(pid, it))
         });
         let ended_by = end.map_or(Enders::Unknown, |it| Enders::Holders(vec![it]));
         let on = blocked(kind, format!("{verb} a {name}{whose}"), peer.unwrap_or(0));

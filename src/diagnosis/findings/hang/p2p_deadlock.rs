@@ -1,5 +1,7 @@
 //! DD112 p2p-deadlock: a cycle of waits that includes a send or a receive.
 
+use std::sync::Arc;
+
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, Where};
 
@@ -9,6 +11,7 @@ use crate::findings::view::describe;
 use crate::input::align::by_key;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
+use crate::source::cause;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
@@ -121,7 +124,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         ));
     }
     if let Some(left) = left_out(situation, waits) {
-        left.blame(&mut draft);
+        left.blame(situation, &mut draft);
         return Some(draft);
     }
     if !draft.next.is_empty() {
@@ -160,7 +163,7 @@ struct LeftOut<'a> {
     /// The ranks that wait for it.
     waiting: Vec<u32>,
     /// Where they wait.
-    place: &'a Where,
+    place: &'a Arc<Where>,
 }
 
 /// The rank of the cycle that left out messages: it alone is in a collective, and several ranks are at one line in
@@ -169,11 +172,11 @@ fn left_out<'a>(situation: &Situation<'_>, waits: &'a [Blocked]) -> Option<LeftO
     let (collectives, messages): (Vec<&Blocked>, Vec<&Blocked>) =
         waits.iter().partition(|wait| wait.message.is_none());
     let [collective] = collectives[..] else { return None };
-    let place = messages.first()?.call.place.as_deref()?;
+    let place = messages.first()?.call.place.as_ref()?;
     let mut waiting = Vec::new();
     for group in situation.model.groups() {
         let needs_it = |lone: &UnmatchedMessage| {
-            let is_here = lone.joined.call.place.as_deref() == Some(place);
+            let is_here = lone.joined.call.place.as_ref() == Some(place);
             lone.is_awaited() && lone.nth > 1 && lone.peer == Some(collective.rank) && is_here
         };
         waiting.extend(group.traffic.open().filter(needs_it).map(|lone| lone.rank));
@@ -187,7 +190,7 @@ fn left_out<'a>(situation: &Situation<'_>, waits: &'a [Blocked]) -> Option<LeftO
 }
 
 impl LeftOut<'_> {
-    fn blame(&self, draft: &mut Draft) {
+    fn blame(&self, situation: &Situation<'_>, draft: &mut Draft) {
         let (rank, waiting) = (self.collective.rank, Ranks(&self.waiting));
         let suspects = std::mem::take(&mut draft.root);
         draft.blame([rank], Confidence::Supported);
@@ -201,6 +204,11 @@ impl LeftOut<'_> {
             "Earlier messages of {waiting} with rank {rank} at this line were exchanged. Only rank {rank} has left \
              the line, so it has left out a call there.",
         ));
+        if let Some(reading) = cause::of_test_on_rank(situation, self.place, &self.waiting, &[rank])
+        {
+            draft.explain(reading);
+            return;
+        }
         draft.advise(format!(
             "Find out why rank {rank} ends this exchange early: each rank has to make all sends and receives that \
              its peers expect, also if it does not need the data.",

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::input::event::{Event, ProcessId, Stacks, ThreadId};
+use crate::input::transport::is_timeout;
 use crate::model::ids::World;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
-use crate::model::{Model, Wait};
+use crate::model::{Model, Wait, keep_latest};
 
 /// What Python raises in a process that gets SIGINT.
 const INTERRUPT: &str = "KeyboardInterrupt";
@@ -67,6 +68,9 @@ impl Model {
                     let known = self.first_interrupt.unwrap_or(at);
                     self.first_interrupt = Some(known.min(at));
                 }
+                if kind == ExceptionKind::LeftCollective && is_timeout(&text) {
+                    self.gave_up(process, at);
+                }
                 let exception = Exception { kind, text, place, at, after_calls: 0 };
                 self.processes.get_mut(&process)?.raised(exception);
             }
@@ -79,6 +83,16 @@ impl Model {
             other => return Some(other),
         }
         None
+    }
+
+    /// A wait of a process timed out: launchers and frameworks then end the ranks of its world.
+    fn gave_up(&mut self, process: ProcessId, at: Timestamp) {
+        /// More than tell why a rank has ended.
+        const KEPT: usize = 16;
+        let Some(world) = self.processes.get(&process).map(|it| it.world.clone()) else { return };
+        for other in self.processes.values_mut().filter(|it| it.world == world) {
+            keep_latest(&mut other.timeouts, at, KEPT);
+        }
     }
 
     /// Records of a process are missing, with which all threads but those `inside` left their calls.
@@ -232,6 +246,12 @@ impl Model {
         of_rank.push(id);
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.world.generation = self.worlds.next_generation(&world, had, at);
+        let world = process.world.clone();
+        let is_peer = |it: &&Process| it.id != id && it.world == world;
+        let peer = self.processes.values().find(is_peer);
+        let timeouts = peer.map(|it| it.timeouts.clone()).unwrap_or_default();
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        process.timeouts = timeouts;
         for (group, timeout) in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
             self.group_timeout(id, &group, timeout);

@@ -197,10 +197,13 @@ impl Process {
         self.exit.get_or_insert(ExitBegun { at, before });
     }
 
-    /// Whether it exits because the job was asked to end.
+    /// Whether it exits because the job was asked to end, or a peer gave up its wait.
     pub fn exits_on_request(&self) -> bool {
-        let begun = self.exit.zip(self.asked_to_end);
-        begun.is_some_and(|(exit, asked)| !is_before_request(exit.at, asked))
+        self.exit.as_ref().is_some_and(|exit| {
+            let follows = |request: &Timestamp| !is_before_request(exit.at, *request);
+            let mut since = self.timeouts.iter().filter(|it| exit.before <= **it);
+            self.asked_to_end.as_ref().is_some_and(follows) || since.any(follows)
+        })
     }
 
     /// Time of its latest record that shows what it did by itself: not one of an exit on request.

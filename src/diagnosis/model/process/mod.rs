@@ -139,6 +139,8 @@ pub struct Process {
     pub(super) exit: Option<ExitBegun>,
     /// When the whole job was asked to end.
     pub(super) asked_to_end: Option<Timestamp>,
+    /// When waits of its world timed out.
+    pub(super) timeouts: VecDeque<Timestamp>,
     /// When its input was last exhausted, and where.
     pub input_ended: Option<InputEnd>,
     /// First step in which its input was exhausted, once the training had begun.
@@ -252,15 +254,24 @@ impl Process {
     }
 
     /// Id in the operating system of the thread that trains, if it is known not to be the main thread: the main
-    /// thread made no call of the program, and this one made the latest.
+    /// thread made no call but to join, and this one made the latest call of the program. If no thread made one, calls
+    /// of the framework decide, such as those of DDP.
     pub fn training_tid(&self) -> Option<u32> {
-        let tid = |id: &ThreadId| self.tids.get(id).copied();
-        let program = self.threads.iter().filter(|(_, thread)| thread.of_the_program);
-        if program.clone().any(|(id, _)| tid(id).is_none_or(|tid| tid == self.pid)) {
-            return None;
-        }
-        let latest = program.max_by_key(|(_, thread)| thread.last_at);
-        latest.and_then(|(id, _)| tid(id))
+        let latest = |counts: fn(&Thread) -> bool| {
+            let makers = self.threads.iter().filter(|(_, thread)| counts(thread));
+            let tids = makers.map(|(id, thread)| (thread.last_at, self.tids.get(id).copied()));
+            let tids: Vec<(Timestamp, Option<u32>)> = tids.collect();
+            let is_main = |tid: Option<u32>| tid.is_none_or(|tid| tid == self.pid);
+            let main = tids.iter().find(|(_, tid)| is_main(*tid));
+            main.or_else(|| tids.iter().max_by_key(|(at, _)| at)).map(|(_, tid)| *tid)
+        };
+        // On GPUs, threads of autograd issue the buckets.
+        let made = latest(Thread::trains)
+            .or_else(|| {
+                latest(|it| it.last_call.as_ref().is_some_and(|it| it.hidden && !it.is_bucket()))
+            })
+            .or_else(|| latest(|it| it.last_call.as_ref().is_some_and(|it| it.is_bucket())));
+        made.flatten().filter(|&tid| tid != self.pid)
     }
 
     pub(super) fn thread_defined(&mut self, thread: ThreadId, tid: u32) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::input::event::Call;
@@ -34,6 +35,12 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// Whether it issued a call or wait of the program itself, other than to join.
+    pub(super) fn trains(&self) -> bool {
+        let joined = self.last_call.as_ref().is_some_and(|it| it.op == Op::InitProcessGroup);
+        self.of_the_program && !joined
+    }
+
     /// Whether it is inside a call or a wait.
     pub const fn is_under_way(&self) -> bool {
         !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()

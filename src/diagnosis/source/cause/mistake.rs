@@ -151,6 +151,9 @@ impl Mistake {
         let of_few = parting.few() == Some(&parting.outside[..]);
         let others = if of_few { number(&parting.outside, "it", "they") } else { "others" };
         let at = format!("at {line} ({}, line {})", text(guard, others), guard.line);
+        let members = situation.model.group(group).members.len();
+        let is_part = situation.model.world_size().is_some_and(|it| members < it as usize);
+        let of_group = if is_part { " in its group" } else { "" };
         let does = |plural: bool| called(inner.as_deref(), &parting.place, call, plural);
         let inside = &parting.inside;
         match parting.few() {
@@ -160,7 +163,9 @@ impl Mistake {
             }
             few => {
                 let clause = match (few, &inside[..]) {
-                    (Some(_), [rank]) => format!("rank {rank} alone {} {at}", does(false)),
+                    (Some(_), [rank]) => {
+                        format!("rank {rank} alone{of_group} {} {at}", does(false))
+                    }
                     (Some(_), _) => format!("only {} {} {at}", Ranks(inside), does(true)),
                     (None, _) => {
                         let others = Ranks(&parting.outside).with("does not", "do not");

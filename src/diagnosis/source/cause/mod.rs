@@ -27,6 +27,7 @@ mod passed_over;
 
 pub(crate) use loops::order_of_loop;
 pub use mistake::Mistake;
+pub(crate) use passed_over::of_test_on_rank;
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::GuardForm;
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::input::event::Guard;
 use crate::model::Process;
+use crate::situation::Situation;
 use crate::source::guards;
 use crate::words::{self, Ranks};
 
@@ -64,6 +65,21 @@ impl Sides<'_> {
         let decides = matches!(first.form, Fails | Handles | Holds | Leaves | Returns | Skips);
         (decides && first.form != Handles && tests.iter().all(is_it)).then_some((line, first))
     }
+}
+
+/// The test on the rank that leads `past` around a line which `inside` have reached, although they have been there before:
+/// no other value of it fits these ranks.
+pub(crate) fn of_test_on_rank(
+    situation: &Situation<'_>,
+    place: &Arc<Where>,
+    inside: &[u32],
+    past: &[u32],
+) -> Option<CauseHypothesis> {
+    let process = situation.model.process_of(*inside.first()?)?;
+    let (line, guard) = guards::fits(situation.model, process, place, inside, past)?;
+    let because = line_is_guarded(&(Arc::clone(&line), guard));
+    let mistake = Mistake::passed_over(past, inside, &line, guard);
+    Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
 }
 
 /// How often both sides made the call at a line.

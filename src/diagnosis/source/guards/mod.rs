@@ -194,11 +194,16 @@ pub fn parted_now(
     if elsewhere.is_empty() {
         return None;
     }
+    let before = made_by_both(model, (group, seq), here, elsewhere);
     around(process, place)
         .filter(|(line, guard)| {
             guard.subject == GuardSubject::Rank && !(have_been_there && line.is_same_line(place))
         })
         .filter(|(line, guard)| !strangers.clone().any(|it| has_own_role(it, line, guard, here)))
+        .filter(|(line, guard)| {
+            let before = before.as_ref();
+            !before.is_some_and(|before| is_behind(process, before, (line, guard)))
+        })
         .find(|(_, guard)| {
             let reaches = |rank: u32| reaches(guard, rank, model.world_size());
             let stays_away = |rank: u32| match reaches(rank) {
@@ -216,6 +221,30 @@ pub fn parted_now(
             inside: here.to_vec(),
             outside: elsewhere.to_vec(),
         })
+}
+
+/// The line of the previous call of the group, if ranks of both sides made it at one line.
+fn made_by_both(
+    model: &Model,
+    (group, seq): (GroupId, u64),
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<Arc<Where>> {
+    let mut recent = model.group(group).history.recent();
+    let meeting = recent.find(|it| it.seq + 1 == seq)?;
+    let line = meeting.place_of(*here.first()?)?;
+    let mut others = elsewhere.iter();
+    others.any(|&rank| meeting.place_of(rank) == Some(line)).then(|| Arc::clone(line))
+}
+
+/// Whether a call at the line `before`, or a call that leads there, lies between a test and the line that depends on it:
+/// who made it has passed the test as well.
+fn is_behind(process: &Process, before: &Arc<Where>, (line, guard): (&Where, &Guard)) -> bool {
+    way_to(process, before).any(|it| {
+        let is_between = (guard.line + 1..line.line).contains(&it.line)
+            && (&it.file, &it.function) == (&line.file, &line.function);
+        is_between && said_of(process, &it).any(|other| other == guard)
+    })
 }
 
 /// The test on the rank because of which the ranks `here`, of which `process` is one, reached a line, and the ranks
@@ -237,6 +266,23 @@ fn separates(model: &Model, guard: &Guard, here: &[u32], elsewhere: &[u32]) -> b
         && !elsewhere.is_empty()
         && here.iter().all(|rank| reaches(rank) != Some(false))
         && elsewhere.iter().all(|rank| reaches(rank) == Some(false))
+}
+
+/// The test on the rank that leads all of the ranks `here`, of which `process` is one, to a line whatever else it depends
+/// on, and may keep each of the ranks `elsewhere` away; with the line that depends on it.
+pub fn fits<'a>(
+    model: &Model,
+    process: &'a Process,
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<(Arc<Where>, &'a Guard)> {
+    around(process, place).find(|(_, guard)| {
+        let reaches = |rank: &u32| reaches(guard, *rank, model.world_size());
+        guard.subject == GuardSubject::Rank
+            && here.iter().all(|rank| reaches(rank) == Some(true))
+            && elsewhere.iter().all(|rank| reaches(rank) != Some(true))
+    })
 }
 
 /// The test on the rank in the user's source because of which the main thread of `process`, one of the ranks `here`, is

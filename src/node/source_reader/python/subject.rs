@@ -143,8 +143,8 @@ impl Names {
             (0..lines.len()).filter_map(|at| returned(&lines[at..])).collect();
         for _ in 0..ROUNDS {
             let before = names.known.len();
-            for line in lines {
-                names.assigned(&line.text);
+            for statement in lines.iter().flat_map(|line| parts(&line.text, ';')) {
+                names.assigned(statement);
             }
             for (name, value) in &returned {
                 names.set(name, value);
@@ -163,7 +163,7 @@ impl Names {
         if right.starts_with('=') {
             return;
         }
-        let (left, right) = (parts(left), parts(right));
+        let (left, right) = (parts(left, ','), parts(right, ','));
         let pairs: Vec<(&str, &str)> = if left.len() == right.len() {
             left.into_iter().zip(right).collect()
         } else {
@@ -349,11 +349,11 @@ pub(super) fn own_methods(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits a text at commas outside brackets and strings.
-fn parts(text: &str) -> Vec<&str> {
+/// Splits a text at a separator of one byte outside brackets and strings.
+fn parts(text: &str, separator: char) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
-    while let Some(at) = at_depth_zero(rest, |rest| rest.starts_with(',')) {
+    while let Some(at) = at_depth_zero(rest, |rest| rest.starts_with(separator)) {
         parts.push(rest[..at].trim());
         rest = &rest[at + 1..];
     }
