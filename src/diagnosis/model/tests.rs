@@ -69,7 +69,7 @@ fn thread_that_makes_the_calls_trains_unless_the_main_thread_makes_some() {
 
 #[test]
 fn thread_whose_framework_makes_the_calls_trains_if_the_main_thread_only_joined() {
-    use ddp_doctor_proto::Op::{self, AllReduce, Broadcast, InitProcessGroup};
+    use ddp_doctor_proto::Op::{self, AllReduce, Broadcast, DestroyProcessGroup, InitProcessGroup};
     let mut model = Model::default();
     join(&mut model, 1, 0, 100);
     let process = ProcessId(1);
@@ -84,6 +84,7 @@ fn thread_whose_framework_makes_the_calls_trains_if_the_main_thread_only_joined(
     assert_eq!(issues(1, InitProcessGroup, false), None);
     assert_eq!(issues(40, AllReduce, true), Some(40));
     assert_eq!(issues(41, Broadcast, true), Some(41), "the other one is of autograd");
+    assert_eq!(issues(1, DestroyProcessGroup, false), Some(41));
     assert_eq!(issues(1, Broadcast, true), None, "DDP was created on the main thread");
 }
 

@@ -328,7 +328,9 @@ impl OpenCalls<'_> {
 
     /// Whether a rank waits or waited for a call that it made, or is blocked in it.
     pub(super) fn is_awaited(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
-        joined.is_awaited() || self.is_held_in(group, rank, joined)
+        joined.is_awaited()
+            || self.is_held_in(group, rank, joined)
+            || self.has_given_up(group, rank, joined).is_some()
     }
 
     /// Whether a rank is blocked in a call that it issued asynchronously.
@@ -356,6 +358,9 @@ impl OpenCalls<'_> {
     /// Whether a rank's wait ended without the members it needs, or ended its process.
     fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let holds = group.holds_threads(joined.call.op);
+        if self.has_given_up(group, rank, joined).is_some() {
+            return true;
+        }
         if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_before_shutdown(at)) {
             return true;
         }
@@ -450,6 +455,17 @@ impl OpenCalls<'_> {
 }
 
 impl Moment<'_> {
+    /// When an exception ended the wait of a rank in a call, for example in one that a backward made, since it took too
+    /// long.
+    fn has_given_up(&self, group: &Group, rank: u32, joined: &JoinedCall) -> Option<Timestamp> {
+        let call = &joined.call;
+        let mut raised = self.model.member(group.id, rank)?.exceptions.iter();
+        let is_of_wait = |it: &&Exception| {
+            it.at >= call.at && it.after_calls >= call.id.0 && is_timeout(&it.text)
+        };
+        raised.find(|it| it.has_left_a_call() && is_of_wait(it)).map(|it| it.at)
+    }
+
     /// When a rank's wait timed out.
     pub(super) fn timed_out_at(
         &self,
@@ -460,14 +476,13 @@ impl Moment<'_> {
         /// Timers are inexact.
         const ABOUT: Duration = Duration::from_millis(100);
         let process = self.model.member(group.id, rank)?;
+        let is_of_wait = |it: &Exception| it.at >= joined.call.at && is_timeout(&it.text);
+        let says_so = process.exceptions.iter().any(is_of_wait);
+        let given_up = || self.has_given_up(group, rank, joined);
         let over = match joined.wait {
             Wait::Over(at) if group.holds_threads(joined.call.op) => at,
-            _ => process.end?.at,
+            _ => given_up().or(process.end.map(|end| end.at))?,
         };
-        let says_so = process
-            .exceptions
-            .iter()
-            .any(|exception| exception.at >= joined.call.at && is_timeout(&exception.text));
         let timeout = group.members.get(&rank)?.timeout;
         let lasted = over.since(joined.call.at).saturating_add(ABOUT);
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);

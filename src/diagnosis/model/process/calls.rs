@@ -81,7 +81,9 @@ impl Process {
         let thread = self.thread(call.thread, call.at);
         thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
+        let is_of_world = matches!(call.op, Op::InitProcessGroup | Op::DestroyProcessGroup);
         thread.of_the_program |= !call.hidden;
+        thread.trains |= !call.hidden && !is_of_world;
         if call.is_bucket() {
             thread.buckets.issued(call);
         }
@@ -237,7 +239,7 @@ impl Process {
         let target = call.and_then(|call| self.calls.get(call));
         let thread = self.thread(thread, at);
         thread.failed = None;
-        thread.of_the_program = true;
+        (thread.of_the_program, thread.trains) = (true, true);
         thread.issuing = None;
         thread.doing = Doing::Wait(target, at, place);
         target

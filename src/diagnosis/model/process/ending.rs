@@ -59,6 +59,12 @@ pub struct Exception {
 }
 
 impl Exception {
+    /// Whether it left a collective, a forward or a backward.
+    pub const fn has_left_a_call(&self) -> bool {
+        use ExceptionKind::{LeftBackward, LeftCollective, LeftForward};
+        matches!(self.kind, LeftForward | LeftBackward | LeftCollective)
+    }
+
     /// Whether it requests the process to exit, rather than being a failure.
     pub fn asks_to_end(&self) -> bool {
         matches!(self.text.split(':').next(), Some("SystemExit" | "KeyboardInterrupt"))

@@ -254,7 +254,7 @@ impl Process {
     }
 
     /// Id in the operating system of the thread that trains, if it is known not to be the main thread: the main
-    /// thread made no call but to join, and this one made the latest call of the program. If no thread made one, calls
+    /// thread made no call but to join and to leave, and this one made the latest call of the program. If no thread made one, calls
     /// of the framework decide, such as those of DDP.
     pub fn training_tid(&self) -> Option<u32> {
         let latest = |counts: fn(&Thread) -> bool| {
@@ -266,7 +266,7 @@ impl Process {
             main.or_else(|| tids.iter().max_by_key(|(at, _)| at)).map(|(_, tid)| *tid)
         };
         // On GPUs, threads of autograd issue the buckets.
-        let made = latest(Thread::trains)
+        let made = latest(|it| it.trains)
             .or_else(|| {
                 latest(|it| it.last_call.as_ref().is_some_and(|it| it.hidden && !it.is_bucket()))
             })
@@ -409,7 +409,8 @@ impl Process {
         for &thread in threads {
             if !self.threads.contains_key(&thread) {
                 // It may be one of the program, and make any call.
-                self.thread(thread, self.last_at).of_the_program = true;
+                let thread = self.thread(thread, self.last_at);
+                (thread.of_the_program, thread.trains) = (true, true);
             }
         }
         let mut left = Vec::new();

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::input::event::Call;
@@ -25,6 +24,8 @@ pub struct Thread {
     /// It issued a call or wait of the program itself. Threads of the backward pass issue only
     /// DDP's calls.
     pub of_the_program: bool,
+    /// The same, other than to join or to leave.
+    pub(super) trains: bool,
     /// Target, start and end of its latest wait, if an exception ended it and no call or wait
     /// followed.
     pub failed: Option<(Target, Timestamp, Timestamp)>,
@@ -35,12 +36,6 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Whether it issued a call or wait of the program itself, other than to join.
-    pub(super) fn trains(&self) -> bool {
-        let joined = self.last_call.as_ref().is_some_and(|it| it.op == Op::InitProcessGroup);
-        self.of_the_program && !joined
-    }
-
     /// Whether it is inside a call or a wait.
     pub const fn is_under_way(&self) -> bool {
         !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
-use ddp_doctor_proto::{ExceptionKind, GuardForm, GuardSubject};
+use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::input::align::Mismatch;
 use crate::input::event::Guard;
@@ -550,12 +550,7 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
             && exception.at <= at
             // Without a call in between it may be what was raised anew and not caught.
             && uncaught.is_none_or(|it| it.after_calls > exception.after_calls)
-            && matches!(
-                exception.kind,
-                ExceptionKind::LeftForward
-                    | ExceptionKind::LeftBackward
-                    | ExceptionKind::LeftCollective
-            )
+            && exception.has_left_a_call()
     })
 }
 
