@@ -498,6 +498,8 @@ words! {
         Repeats = 13, "repeats";
         /// The line, or the header of a loop around it, uses the variable of this assignment.
         Computes = 14, "computes";
+        /// The line is reached in the order in which results of this are complete: the timing of each rank decides.
+        Completes = 15, "completes";
     }
 }
 

@@ -690,6 +690,8 @@ pub enum GuardForm {
     Repeats = 13,
     /// The line, or the header of a loop around it, uses the variable of this assignment.
     Computes = 14,
+    /// The line is reached in the order in which results of this are complete: the timing of each rank decides.
+    Completes = 15,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -713,6 +715,7 @@ impl GuardForm {
             Self::Returns => "GUARD_FORM_RETURNS",
             Self::Repeats => "GUARD_FORM_REPEATS",
             Self::Computes => "GUARD_FORM_COMPUTES",
+            Self::Completes => "GUARD_FORM_COMPLETES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -733,6 +736,7 @@ impl GuardForm {
             "GUARD_FORM_RETURNS" => Some(Self::Returns),
             "GUARD_FORM_REPEATS" => Some(Self::Repeats),
             "GUARD_FORM_COMPUTES" => Some(Self::Computes),
+            "GUARD_FORM_COMPLETES" => Some(Self::Completes),
             _ => None,
         }
     }

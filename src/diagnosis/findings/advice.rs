@@ -64,6 +64,12 @@ pub const ROWS: &[Row] = &[
          same order.",
     ),
     row(
+        CauseKind::SwappedCalls,
+        Detail::Completion,
+        "Wait for all results first (asyncio.gather returns them in the order of its arguments), and then make the \
+         calls in that order on every rank.",
+    ),
+    row(
         CauseKind::LocalDecision,
         Detail::Any,
         "Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on it.",

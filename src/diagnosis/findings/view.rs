@@ -7,6 +7,7 @@ use crate::findings::draft::Draft;
 use crate::input::event::Call;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
+use crate::source::guards;
 use crate::stacks;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -173,6 +174,20 @@ pub(crate) fn last_call(rank: u32, process: &Process) -> RankCall {
 pub(crate) fn last_calls(situation: &Situation<'_>, ranks: &[u32]) -> Vec<RankCall> {
     let row = |&rank: &u32| Some(last_call(rank, situation.model.process_of(rank)?));
     ranks.iter().filter_map(row).collect()
+}
+
+/// " at comm.py:6", and which call of the function there it is if several lines of the program call it: " at comm.py:6
+/// (called at train.py:20)". Empty without a line.
+pub(crate) fn at_line(process: Option<&Process>, call: &Call) -> String {
+    let Some(place) = &call.place else { return String::new() };
+    words::at(Some(place)) + &called_at(process, call)
+}
+
+/// The end of that: " (called at train.py:20)", or empty.
+pub(crate) fn called_at(process: Option<&Process>, call: &Call) -> String {
+    let caller = process.zip(call.place.as_ref());
+    let caller = caller.and_then(|(process, place)| guards::telling_caller(process, place));
+    caller.map_or_else(String::new, |it| format!(" (called{})", words::at(Some(&it))))
 }
 
 /// The row with another line, if there is one.

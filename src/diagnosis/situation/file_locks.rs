@@ -25,7 +25,9 @@ impl Moment<'_> {
         let on = stacks::blocked_on(self.model, waiter).filter(|it| it.kind == "file-lock");
         if let Some(on) = on {
             let process = self.model.process_of(on.rank?).filter(|it| it.id != waiter.id)?;
-            return Some(LockHolder { process, lock: on.what, is_same: true });
+            // The rank stands for its process, which is named with its command line.
+            let lock = on.what.split(", held by ").next().unwrap_or_default().to_owned();
+            return Some(LockHolder { process, lock, is_same: true });
         }
         let activity = stacks::activity(waiter, &self.model.timing)?;
         if activity.what != What::FileLock {

@@ -54,6 +54,11 @@ pub(super) fn find(
             Listening
         }
         What::Circle | What::DeadChild if is_released_by_another(looks, thread) => Listening,
+        // The message may be of another process.
+        What::DeadChild if !sort::waits_in_circle(last, thread.tid) => {
+            let works = !is_idle && !stays && moves(first, last);
+            if works { Computing } else { Listening }
+        }
         What::Circle | What::DeadChild => Blocked,
         _ if moves(first, last) => Computing,
         What::Lock | What::Queue if is_released_by_another(looks, thread) => Listening,

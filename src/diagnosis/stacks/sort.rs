@@ -28,7 +28,7 @@ pub enum What {
     Child,
     /// A process that waits for it.
     Circle,
-    /// A message, and a process below it has ended: all others that could send it wait for this one.
+    /// A message, and a process below it has ended: all others below it have ended as well, or wait for this one.
     DeadChild,
     /// Something that it checks between sleeps.
     Poll,
@@ -209,8 +209,13 @@ const CHANNELS: &[(&str, What)] = &[
     ("poll_schedule_timeout", What::Message),
 ];
 
+/// Whether there are processes below a process, and all have ended.
+fn have_all_ended(children: &[ChildProcess]) -> bool {
+    !children.is_empty() && children.iter().all(|it| it.state == Some('Z'))
+}
+
 /// Whether a thread waits for a process that waits for it.
-fn waits_in_circle(stacks: &Stacks, tid: u32) -> bool {
+pub(super) fn waits_in_circle(stacks: &Stacks, tid: u32) -> bool {
     let on = thread_in(stacks, tid).and_then(|it| it.blocked_on.as_ref());
     on.is_some_and(|it| it.is_circle)
 }
@@ -243,7 +248,8 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         below.any(|frame| is_stdlib(&frame.file, module) && !begins_a_thread(frame))
     });
     if let Some((_, what)) = standard {
-        return Some(*what);
+        let is_lost = *what == What::Message && have_all_ended(&looks[1].children);
+        return Some(if is_lost { What::DeadChild } else { *what });
     }
     // An import runs code of other modules: it counts only if nothing more specific runs in it.
     let imports = |frame: &Where| frame.file.starts_with("<frozen importlib");

@@ -13,6 +13,7 @@ use crate::diagnosis::source::python::{is_of_word, split_word};
 use self::expression::{header_test, value_of};
 use self::lines::{Line, is_plausible, logical_lines};
 
+mod completion;
 mod expression;
 mod lines;
 mod subject;
@@ -111,6 +112,7 @@ impl Source {
             inner = header;
         }
         self.choices(at, &mut found);
+        found.extend(self.completion(at));
         let counters = self.counters(at);
         found.retain(|guard| !is_test_of_counters(&guard.test, &counters));
         found.truncate(MAX_GUARDS);
@@ -562,6 +564,8 @@ fn ends_header(text: &str) -> bool {
     text.ends_with(':')
 }
 
+#[cfg(test)]
+mod completion_tests;
 #[cfg(test)]
 mod loop_tests;
 #[cfg(test)]

@@ -125,6 +125,7 @@ pub fn advice_table() -> String {
             Detail::Cache => "a cached result",
             Detail::Membership => "a group that does not include the rank",
             Detail::Exit => "a line that ends the process of one rank",
+            Detail::Completion => "results in the order in which they are ready",
         };
         let codes = if row.codes.is_empty() { "all".to_owned() } else { row.codes.join(", ") };
         table += &format!("| {} | {of} | {codes} | {} |\n", row.kind.as_str(), row.text);

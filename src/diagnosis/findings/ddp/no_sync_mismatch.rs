@@ -1,11 +1,15 @@
 //! DD406 no-sync-mismatch: ranks leave `no_sync` at different training forwards.
 
+use std::sync::Arc;
+
+use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::CauseKind;
 
 use crate::findings::draft::Draft;
-use crate::situation::contract::Kind;
+use crate::situation::contract::{Boundary, Kind};
 use crate::situation::{Breach, Situation};
-use crate::source::cause;
+use crate::source::cause::{self, Mistake};
+use crate::source::guards;
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.
@@ -41,9 +45,31 @@ pub(crate) fn complete_draft(
         "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
          number of batches.",
     );
+    draft.mistake = boundary_at(situation, boundary, &draft);
     let calls = draft.per_rank.iter();
     let backwards = calls.filter(|it| some.contains(&it.rank));
     let chosen = cause::of_values(situation, backwards);
     draft.explain(chosen.unwrap_or(cause::suspected(CauseKind::LocalDecision, None)));
     Some(draft)
+}
+
+/// The backward that averages gradients on some ranks only, and the test that decides on it if the source shows one.
+fn boundary_at(situation: &Situation<'_>, boundary: &Boundary, draft: &Draft) -> Option<Mistake> {
+    let (some, others) = (&boundary.synchronize, &boundary.accumulate);
+    let averages = draft.per_rank.iter().find(|it| some.contains(&it.rank))?;
+    let line = Arc::new(averages.place.clone()?);
+    let process = situation.model.process_of(averages.rank)?;
+    let mut tests = guards::around(process, &line);
+    let test = tests.find(|(_, it)| matches!(it.form, GuardForm::Holds | GuardForm::Fails));
+    let test = test.map(|(_, it)| format!(" (`{}`, line {})", it.test, it.line));
+    let clause = format!(
+        "at training forward {}, {} gradients at {}, and {} only {} them{}",
+        boundary.forward,
+        Ranks(some).with("averages", "average"),
+        words::source_line(&line),
+        Ranks(others),
+        number(others, "accumulates", "accumulate"),
+        test.unwrap_or_default(),
+    );
+    Some(Mistake::new(&[], clause))
 }

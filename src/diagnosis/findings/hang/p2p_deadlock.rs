@@ -45,11 +45,10 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
-    let calls = waits.iter().map(|it| format!("rank {} in {}", it.rank, words::call(&it.call)));
     draft.summary = format!(
-        "The devices of {} wait for each other: {}",
+        "The devices of {} wait for each other{}",
         Ranks(&draft.root),
-        words::joined(calls, ", "),
+        cycle::calls(situation, waits)
     );
     let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, waits)]);
     draft.say(
@@ -73,9 +72,8 @@ fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bo
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
-    let calls = waits.iter().map(|it| format!("rank {} in {}", it.rank, words::call(&it.call)));
-    let calls = words::joined(calls, ", ");
-    draft.summary = format!("{} wait for each other: {calls}", Ranks(&draft.root));
+    draft.summary =
+        format!("{} wait for each other{}", Ranks(&draft.root), cycle::calls(situation, waits));
     let because = std::mem::take(&mut draft.why);
     draft.say(cycle::steps(situation, waits));
     let others = partners_of_others(situation, waits);

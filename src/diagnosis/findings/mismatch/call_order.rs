@@ -113,7 +113,13 @@ fn draft(
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
-    let reading = if permutation.seen { cause::supported } else { cause::suspected };
-    draft.explain(reading(CauseKind::SwappedCalls, None));
+    let shown = divergence::reading(situation, met, &classes);
+    let swapped = (CauseKind::SwappedCalls, Confidence::Supported);
+    draft.explain(if (shown.cause.kind, shown.cause.confidence) == swapped {
+        shown
+    } else {
+        let reading = if permutation.seen { cause::supported } else { cause::suspected };
+        reading(CauseKind::SwappedCalls, None)
+    });
     (draft, sides)
 }

@@ -5,13 +5,13 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, T
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
-use crate::findings::view::rank_calls;
+use crate::findings::view::{at_line, rank_calls};
 use crate::input::align::{Mismatch, compare};
 use crate::input::event::Call;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis, Mistake};
-use crate::words::{self, Ranks, begin, joined};
+use crate::words::{Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -82,11 +82,17 @@ pub(crate) fn are_at_one_line(join: &Join) -> bool {
 
 /// The calls that met, in few words: "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26".
 /// `None`: of too many kinds.
-pub(crate) fn meeting_lines(join: &Join, classes: &[Vec<u32>]) -> Option<Mistake> {
+pub(crate) fn meeting_lines(
+    situation: &Situation<'_>,
+    met: DivergedJoin<'_>,
+    classes: &[Vec<u32>],
+) -> Option<Mistake> {
     let [first, second] = classes else { return None };
     let call_of = |ranks: &[u32]| {
-        let call = &join.calls.get(ranks.first()?)?.call;
-        Some(format!("{} of {}{}", call.op, Ranks(ranks), words::at(call.place.as_deref())))
+        let rank = *ranks.first()?;
+        let call = &met.join.calls.get(&rank)?.call;
+        let process = situation.model.member(met.divergence.group, rank);
+        Some(format!("{} of {}{}", call.op, Ranks(ranks), at_line(process, call)))
     };
     let clause = format!("{} meets {}", call_of(first)?, call_of(second)?);
     Some(Mistake::new(&[], clause))

@@ -7,6 +7,7 @@ use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
     DivergedJoin, OTHER_LINES, are_at_one_line, meeting_lines, parted, reading, sides,
 };
+use crate::findings::view::{at_line, called_at};
 use crate::input::align::{self, Mismatch};
 use crate::input::event::Call;
 use crate::model::Join;
@@ -40,7 +41,8 @@ pub(crate) fn draft(
     let of_group = words::of_group(info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
         let call = &join.calls.get(&rank)?.call;
-        Some(format!("{}{}", words::signature(call), words::at(call.place.as_deref())))
+        let process = situation.model.member(divergence.group, rank);
+        Some(format!("{}{}", words::signature(call), at_line(process, call)))
     });
     let numbered = join.calls.values().next().and_then(|it| it.call.stated_seq());
     let call = numbered.map_or_else(|| "a call".to_owned(), |seq| format!("call #{seq}"));
@@ -63,9 +65,9 @@ pub(crate) fn draft(
         draft.advise(next);
     }
     draft.mistake = if is_one_line {
-        differing_values(join, &classes, about.value)
+        differing_values(situation, met, &classes, about.value)
     } else {
-        meeting_lines(join, &classes)
+        meeting_lines(situation, met, &classes)
     };
     draft.explain(reading);
     draft
@@ -74,25 +76,33 @@ pub(crate) fn draft(
 /// In what the calls at one line differ, in few words: "broadcast at train.py:9 has root 0 on rank 0 and root 1 on
 /// rank 1". `None`: they are of too many kinds.
 fn differing_values(
-    join: &Join,
+    situation: &Situation<'_>,
+    met: DivergedJoin<'_>,
     classes: &[Vec<u32>],
     value: fn(&Call) -> Option<String>,
 ) -> Option<Mistake> {
     let [first, second] = classes else { return None };
-    let call_of = |ranks: &[u32]| Some(&join.calls.get(ranks.first()?)?.call);
+    let call_of = |ranks: &[u32]| Some(&met.join.calls.get(ranks.first()?)?.call);
     let (one, other) = (call_of(first)?, call_of(second)?);
     if one.op != other.op {
-        return meeting_lines(join, classes);
+        return meeting_lines(situation, met, classes);
     }
+    let called = |ranks: &[u32], call: &Call| {
+        let process =
+            ranks.first().and_then(|&it| situation.model.member(met.divergence.group, it));
+        called_at(process, call)
+    };
     one.place.as_ref()?;
     let clause = format!(
-        "{}{} has {} on {} and {} on {}",
+        "{}{} has {} on {}{} and {} on {}{}",
         one.op,
         words::at(one.place.as_deref()),
         value(one)?,
         Ranks(first),
+        called(first, one),
         value(other)?,
         Ranks(second),
+        called(second, other),
     );
     Some(Mistake::new(&[], clause))
 }

@@ -54,7 +54,7 @@ pub(crate) fn draft(
     draft.why.splice(0..0, why);
     draft.advise(if are_at_one_line(join) { NEXT } else { OTHER_LINES });
     if !are_at_one_line(join) {
-        draft.mistake = meeting_lines(join, &classes);
+        draft.mistake = meeting_lines(situation, met, &classes);
     }
     draft.explain(reading(situation, met, &classes));
     Some(draft)

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, T
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
-use crate::findings::view::{blocked_call, line_since};
+use crate::findings::view::{at_line, blocked_call, called_at, line_since};
 use crate::input::provenance::Dumps;
 use crate::model::GroupId;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
@@ -147,6 +147,21 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
     draft.root_confidence = draft.root_confidence.min(Confidence::Supported);
 }
 
+/// The end of a summary: the calls in which the ranks wait, with their lines.
+pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
+    let lines: Vec<String> =
+        cycle.iter().map(|wait| words::at(wait.call.place.as_deref())).collect();
+    let common = lines.first().filter(|first| lines.iter().all(|it| it == *first));
+    let calls = cycle.iter().zip(&lines).map(|(wait, line)| {
+        let line = if common.is_some() { "" } else { line };
+        let process = situation.model.member(wait.group, wait.rank);
+        let caller = called_at(process, &wait.call);
+        format!("rank {} in {}{line}{caller}", wait.rank, words::call(&wait.call))
+    });
+    let calls = words::joined(calls, ", ");
+    format!("{}: {calls}", common.map_or("", String::as_str))
+}
+
 /// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."
 pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let next = cycle.iter().cycle().skip(1);
@@ -155,7 +170,7 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
         let call = words::call(&wait.call);
         let info = &situation.model.group(wait.group).info;
         let of_group = words::of_group(info);
-        let at = words::at(wait.call.place.as_deref());
+        let at = at_line(situation.model.member(wait.group, rank), &wait.call);
         if wait.needs_any() && wait.needs.len() > 1 {
             let senders = Ranks(&wait.needs);
             format!("rank {rank} waits in {call}{of_group}{at} for any of {senders}")

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
+use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Severity, Timestamp, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::idle;
@@ -94,8 +94,13 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         draft.per_rank.extend(missing.iter().filter_map(Missing::call));
         describe_missing(situation, forming, &missing, &mut draft);
         let gave_up = forming.joiners.iter().any(|it| it.process.init_failed().is_some());
-        if !gave_up && missing.iter().any(|it| it.may_join(&situation.model.timing)) {
+        let may_join = |it: &Missing<'_>| !gave_up && it.may_join(&situation.model.timing);
+        if missing.iter().any(may_join) {
             draft.confidence = Confidence::Suspected;
+        }
+        // Nothing shows that such ranks do not arrive later.
+        if missing.iter().all(may_join) {
+            draft.severity = Severity::Warning;
         }
     }
     if attempt.index > 0 {

@@ -100,7 +100,7 @@ impl Process {
         }
         self.queue(call);
         if let Some(place) = &call.place {
-            self.places.issued(place, call.id);
+            self.places.issued(place, call);
             if let Some(Target::Join(group, 1..)) = target {
                 keep_latest(&mut self.recent_lines, (group, Arc::clone(place)), MAX_LINES);
             }

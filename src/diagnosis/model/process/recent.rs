@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::Where;
 
-use crate::input::event::CallId;
+use crate::input::event::{Call, CallId};
 use crate::model::maps::ByNumber;
 
 use super::MAX_PLACES;
@@ -99,7 +99,12 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct PlaceUse {
     place: Arc<Where>,
-    calls: u64,
+    /// Calls of the program.
+    own: u64,
+    /// Times that the program came to the line for calls of the framework, which makes several at once.
+    visits: u64,
+    /// Step of the latest of these.
+    visited_in: u64,
     /// The first call issued there.
     first: Option<CallId>,
     longest_wait: Option<u64>,
@@ -113,9 +118,15 @@ impl Places {
         self.all.iter().map(|used| &used.place)
     }
 
-    /// Number of calls issued at a place.
+    /// How often the program made the call at a place. Calls of the framework at that place do not count beside calls
+    /// of the program; where there are no others, those of one step count once.
     pub fn calls(&self, place: &Where) -> u64 {
-        self.index(place).map_or(0, |index| self.all[index].calls)
+        self.index(place).map_or(0, |index| self.all[index].calls())
+    }
+
+    /// Whether all calls at a place are of the framework.
+    pub fn is_of_framework(&self, place: &Where) -> bool {
+        self.index(place).is_some_and(|index| self.all[index].own == 0)
     }
 
     /// The first call issued at a place.
@@ -140,16 +151,21 @@ impl Places {
         self.all[self.index(place)?].before_ignored
     }
 
-    pub(super) fn issued(&mut self, place: &Arc<Where>, call: CallId) {
-        if let Some(used) = self.entry(place) {
-            used.calls += 1;
-            used.first.get_or_insert(call);
+    pub(super) fn issued(&mut self, place: &Arc<Where>, call: &Call) {
+        let Some(used) = self.entry(place) else { return };
+        used.first.get_or_insert(call.id);
+        if !call.hidden {
+            used.own += 1;
+        } else if call.step == 0 || call.step != used.visited_in {
+            used.visits += 1;
+            used.visited_in = call.step;
         }
     }
 
     pub(super) fn ignored(&mut self, place: &Arc<Where>) {
         if let Some(used) = self.entry(place) {
-            used.before_ignored.get_or_insert(used.calls);
+            let calls = used.calls();
+            used.before_ignored.get_or_insert(calls);
         }
     }
 
@@ -180,9 +196,16 @@ impl Places {
     }
 }
 
+impl PlaceUse {
+    const fn calls(&self) -> u64 {
+        if self.own > 0 { self.own } else { self.visits }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     const fn target(seq: u64) -> Target {
         Target::Join(GroupId(0), seq)
@@ -211,6 +234,21 @@ mod tests {
             calls.insert(CallId(id), target(id), false);
         }
         assert_eq!(calls.calls.len(), MAX_CALLS);
+    }
+
+    #[test]
+    fn calls_of_the_framework_count_once_per_step() {
+        let place = Arc::new(Where { line: 9, ..Where::default() });
+        let mut places = Places::default();
+        let mut issue = |hidden, step| {
+            let call = Call { hidden, step, ..testing::call(ddp_doctor_proto::Op::AllReduce) };
+            places.issued(&place, &call);
+            places.calls(&place)
+        };
+        let steps = [1, 1, 1, 2, 2, 3];
+        assert_eq!(steps.map(|step| issue(true, step)), [1, 1, 1, 2, 2, 3]);
+        assert_eq!(issue(false, 3), 1, "calls of the program are what a person counts");
+        assert_eq!([issue(true, 4), issue(false, 4)], [1, 2]);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Causes of which the number of calls at a line is the evidence: one side left a loop in which the
 //! other goes on, or repeats a line.
 
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
-use crate::input::event::Guard;
+use crate::input::event::{Call, Guard};
 use crate::model::{Ending, Join, Process};
 use crate::source::guards;
 use crate::words;
@@ -210,7 +211,7 @@ impl Sides<'_> {
     }
 
     /// The calls that met where the ranks diverged.
-    fn diverged(&self) -> Option<&Join> {
+    pub(super) fn diverged(&self) -> Option<&Join> {
         let (group, seq) = self.place?;
         self.situation.join(group, seq)
     }
@@ -222,7 +223,9 @@ impl Sides<'_> {
         call.and_then(|it| it.call.place.clone()).or_else(|| last_line(process).cloned())
     }
 
-    /// Number of calls that a process had made at a line when the ranks diverged.
+    /// How often a process had made the call at a line when the ranks diverged, counted as [`Places::calls`] does.
+    ///
+    /// [`Places::calls`]: crate::model::Places::calls
     pub(super) fn calls_at(&self, process: &Process, line: &Where) -> u64 {
         let all = process.places.calls(line);
         let (Some((group, seq)), Some(rank)) = (self.place, process.rank) else { return all };
@@ -232,11 +235,20 @@ impl Sides<'_> {
             return 0;
         }
         let joins = &self.situation.model.group(group).joins;
-        let later = joins.range((Excluded(seq), Unbounded)).filter(|(_, join)| {
-            let call = join.calls.get(&rank);
-            call.and_then(|it| it.call.place.as_deref()).is_some_and(|it| it == line)
+        let is_there = |call: &Call| call.place.as_deref() == Some(line);
+        let later = joins.range((Excluded(seq), Unbounded)).filter_map(|(_, join)| {
+            let call = &*join.calls.get(&rank)?.call;
+            is_there(call).then_some(call)
         });
-        all.saturating_sub(later.count() as u64)
+        let later = if process.places.is_of_framework(line) {
+            let of_visit = diverging.map(|it| &*it.call).filter(|it| is_there(it));
+            let steps =
+                later.map(|it| it.step).filter(|&it| of_visit.is_none_or(|of| of.step != it));
+            steps.collect::<BTreeSet<u64>>().len()
+        } else {
+            later.filter(|it| !it.hidden).count()
+        };
+        all.saturating_sub(later as u64)
     }
 
     /// The `try` around the line `within` that goes on after an exception, if it explains that `short` has
@@ -312,9 +324,9 @@ fn loop_left<'a>(
     let around: Vec<(Arc<Where>, &Guard)> = guards::all_around(short, after).collect();
     let mut found: Vec<(Arc<Where>, &'a Guard)> = Vec::new();
     for it in guards::all_around(long, within) {
-        use GuardForm::{Bounds, Chooses, Computes, Repeats};
+        use GuardForm::{Bounds, Chooses, Completes, Computes, Repeats};
         match it.1.form {
-            Chooses | Bounds | Computes => {}
+            Chooses | Bounds | Computes | Completes => {}
             _ if around.iter().any(|other| is_same(other, &it)) => {}
             Repeats => found.push(it),
             // A test in the loop.

@@ -50,6 +50,20 @@ impl Mistake {
         Self::new(short, clause)
     }
 
+    /// Each rank makes the calls at these lines in the order in which results of this are complete.
+    pub(super) fn as_completed(lines: [&Where; 2], of: &Guard) -> Self {
+        let mut lines = lines.map(words::source_line).to_vec();
+        lines.sort_unstable();
+        lines.dedup();
+        let clause = format!(
+            "calls at {} follow the order in which results of `{}` (line {}) are ready on each rank",
+            lines.join(" and "),
+            cut(&of.test, MAX_TEST_CHARS),
+            of.line,
+        );
+        Self::new(&[], clause)
+    }
+
     /// Ranks left a loop in which others go on, since what they loop over is shorter.
     pub(super) fn left_loop(short: &[u32], long: &[u32], line: &Where, over: &Guard) -> Self {
         let clause = format!(

@@ -21,6 +21,7 @@ use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 
+mod completion;
 mod loops;
 mod mistake;
 mod passed_over;
@@ -60,6 +61,8 @@ pub enum Detail {
     Membership,
     /// A rank ends its process at a line that the others do not reach.
     Exit,
+    /// The calls follow the completion of tasks, futures or threads.
+    Completion,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
@@ -164,6 +167,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.skipped_iteration())
             .or_else(|| self.rank_conditional())
             .or_else(|| self.exit_for_rank())
+            .or_else(|| self.order_of_completion())
             .or_else(|| self.ignored_call())
             .or_else(|| self.shorter_loop())
             .or_else(|| self.passed_over())
@@ -479,14 +483,13 @@ const fn decided_by(guard: &Guard) -> Option<CauseKind> {
 
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
-    use GuardForm::{Bounds, Caches, Catches, Chooses, Computes, Iterates, Repeats, Unspecified};
-    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Returns, Skips};
+    use GuardForm::{Bounds, Caches, Catches, Chooses, Completes, Computes, Iterates, Repeats};
+    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Returns, Skips, Unspecified};
     use GuardSubject::{Clock, Data, Finite, Input, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
-        (Catches | Chooses | Bounds | Iterates | Repeats | Computes | Unspecified, _) => {
-            return None;
-        }
+        (Catches | Chooses | Bounds | Iterates | Repeats, _) => return None,
+        (Completes | Computes | Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
         (Caches, _) => CauseKind::LocalDecision,
         (Ends | Leaves | Returns, Input) => CauseKind::UnevenInputs,

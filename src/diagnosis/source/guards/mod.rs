@@ -67,10 +67,16 @@ pub(super) fn way_to<'a>(
     place: &Arc<Where>,
 ) -> impl Iterator<Item = Arc<Where>> + use<'a> {
     let on_stack = way_on_stack(process, place);
-    let first = on_stack.is_none().then(|| Arc::clone(place));
+    let recorded = on_stack.is_none().then(|| way_of_first_call(process, place));
+    on_stack.into_iter().flatten().chain(recorded.into_iter().flatten())
+}
+
+fn way_of_first_call<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = Arc<Where>> + use<'a> {
     let caller_of = |line: &Arc<Where>| process.sites.get(line)?.caller.clone();
-    let recorded = std::iter::successors(first, caller_of).take(1 + MAX_CALLERS);
-    on_stack.into_iter().flatten().chain(recorded)
+    std::iter::successors(Some(Arc::clone(place)), caller_of).take(1 + MAX_CALLERS)
 }
 
 /// The same if the process is in its latest call, at this line, and a stack was captured since.
@@ -95,6 +101,15 @@ fn way_on_stack(process: &Process, place: &Arc<Where>) -> Option<Vec<Arc<Where>>
     Some(std::iter::once(Arc::clone(place)).chain(callers).collect())
 }
 
+/// The caller that tells which of the calls at a line a process is in: the innermost one that did not lead to the first
+/// call there. `None`: the line has no other callers, as far as is known.
+pub(crate) fn telling_caller(process: &Process, place: &Arc<Where>) -> Option<Arc<Where>> {
+    let now = way_on_stack(process, place)?;
+    let first = way_of_first_call(process, place);
+    let mut pairs = now.into_iter().zip(first);
+    pairs.find(|(now, first)| !now.is_same_line(first)).map(|(now, _)| now)
+}
+
 /// Whether a process has made a call at a line, or by way of it.
 pub fn has_passed(process: &Process, line: &Where) -> bool {
     let mut places = process.places.iter();
@@ -112,8 +127,9 @@ pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
-    use GuardForm::{Bounds, Chooses, Computes, Repeats};
-    let decides = |guard: &Guard| !matches!(guard.form, Chooses | Bounds | Repeats | Computes);
+    use GuardForm::{Bounds, Chooses, Completes, Computes, Repeats};
+    let decides =
+        |guard: &Guard| !matches!(guard.form, Chooses | Bounds | Repeats | Computes | Completes);
     all_around(process, place).filter(move |(_, guard)| decides(guard))
 }
 
@@ -377,6 +393,12 @@ pub fn sentence(guard: &Guard) -> String {
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
         GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
+        GuardForm::Completes => {
+            format!(
+                "is reached in the order in which results of `{test}` (line {line}) are complete, on which the \
+                 timing of each rank decides"
+            )
+        }
         GuardForm::Ends => format!("is not reached any more once `{test}` held (line {line})"),
         GuardForm::Handles => format!("handles an exception (line {line})"),
         GuardForm::Catches => {

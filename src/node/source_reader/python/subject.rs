@@ -313,7 +313,7 @@ fn returned(lines: &[Line]) -> Option<(&str, &str)> {
 }
 
 /// Names and the contents of strings.
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !is_of_word(c));
     words.filter(|word| !word.is_empty())
 }
