@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::flight_recorder;
 use crate::diagnosis::input::settings;
 use crate::host::proc;
+use crate::node::flight_recorder;
 use crate::node::stack_reader::elf::Image;
 use crate::node::stack_reader::maps::{self, Loaded};
 use crate::node::stack_reader::memory::{Fault, Memory, Pages, ProcessMemory, at};

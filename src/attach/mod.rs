@@ -3,7 +3,7 @@
 //! `find` finds the ranks on this host and tells jobs apart. `rounds` reads them once or repeatedly: `sample` captures
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
-//! would have done. `facts` reads memory, versions and connections, and `flight_recorder` requests what PyTorch recorded.
+//! would have done. `facts` reads memory, versions and connections, and [`flight_recorder`] requests what PyTorch recorded.
 //! The report is made from that journal as from every other one ([`crate::postmortem`]), so that `analyze` gives the same
 //! report later, and one report for several hosts. `outside` reads processes of other users, and `connection` sends rounds
 //! to a coordinator: for those who watch, and for other hosts.
@@ -28,6 +28,7 @@ use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
 use crate::host::source_files::SourceFolders;
+use crate::node::flight_recorder::{self, Dump, Recorder};
 use crate::node::launch::rundir::RunDir;
 use crate::node::source_reader;
 
@@ -35,7 +36,6 @@ pub mod connection;
 pub mod counts;
 pub mod environment;
 pub mod find;
-pub mod flight_recorder;
 pub mod messages;
 #[cfg(test)]
 mod nccl_tests;
@@ -47,8 +47,7 @@ pub mod rounds;
 pub mod sample;
 pub mod sleep;
 
-use find::RankedJob;
-use flight_recorder::Dump;
+use find::{RankProcess, RankedJob};
 use messages::Whereabouts;
 use position::Position;
 use rank_facts::Facts;
@@ -207,7 +206,10 @@ impl Attached {
 
     /// Requests what PyTorch's Flight Recorder recorded of the ranks. Returns what the user should know.
     pub fn request_dumps(&mut self) -> Vec<String> {
-        let (dumps, notes) = flight_recorder::request(&self.job.ranks);
+        let recorder =
+            |it: &RankProcess| Recorder::new(it.rank, it.pid, |name| it.environment.get(name));
+        let recorders: Vec<Recorder> = self.job.ranks.iter().filter_map(recorder).collect();
+        let (dumps, notes) = flight_recorder::request(&recorders, flight_recorder::MAX_WAIT);
         self.dumps = dumps;
         notes
     }

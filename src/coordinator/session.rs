@@ -410,7 +410,7 @@ impl Session {
                 self.engine.handle_timeout((self.now)());
             }
             changed |= self.engine.poll_change();
-            self.request_stacks();
+            self.request_evidence();
             if self.flow.timeout().is_none() {
                 let ended = (self.monotonic)();
                 self.next_look = Some(ended + (ended - began) * PAUSE);
@@ -419,8 +419,8 @@ impl Session {
         }
     }
 
-    /// Requests the stacks that the engine needs from the nodes.
-    fn request_stacks(&mut self) {
+    /// Requests the stacks and dumps that the engine needs from the nodes.
+    fn request_evidence(&mut self) {
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for process in self.engine.poll_capture() {
             let (node, process) = decode::node_and_process(process);
@@ -428,6 +428,17 @@ impl Session {
         }
         for (node, processes) in by_node {
             self.capture(node, processes, false);
+        }
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for process in self.engine.poll_dumps() {
+            let (node, process) = decode::node_and_process(process);
+            by_node.entry(node).or_default().push(process);
+        }
+        for (node, processes) in by_node {
+            let node = self.nodes.get(node as usize);
+            if let Some((_, requests)) = node.and_then(|node| node.attached.as_ref()) {
+                send_request(requests, Kind::ReadDeviceCalls(v1::ReadDeviceCalls { processes }));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::dump_requests;
 use crate::input::event::ProcessId;
 use crate::model::{Doing, Model, Process};
 use crate::situation::Situation;
@@ -133,10 +134,13 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
 }
 
 /// Whether a process may stand although none of its calls is incomplete: its devices may wait for
-/// each other, and it may go on after the end of its program.
+/// each other, it may go on after the end of its program, and a dump may show a call that its device has not
+/// completed.
 pub fn may_stand_unseen(model: &Model, process: &Process) -> bool {
     let on_device = process.groups().filter(|&id| model.group(id).backend.is_on_stream);
-    process.left_in_order().is_some() || on_device.count() > 1
+    process.left_in_order().is_some()
+        || on_device.count() > 1
+        || dump_requests::has_recorder(model, process)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ pub mod capture;
 pub mod causal_order;
 mod common_root;
 pub mod delays;
+mod dump_requests;
 mod episodes;
 pub mod findings;
 pub mod input;
@@ -46,6 +47,7 @@ pub mod words;
 pub use input::event::{self, Event};
 
 use capture::CaptureRequests;
+use dump_requests::DumpRequests;
 use episodes::Episodes;
 use event::{Call, ProcessId};
 use findings::{Draft, Key, Rule};
@@ -118,6 +120,9 @@ pub struct Engine {
     /// Stack captures requested so far, and those to request next.
     asked: CaptureRequests,
     wanted: Vec<ProcessId>,
+    /// Dumps of PyTorch's Flight Recorder requested so far, and those to request next.
+    asked_for_dumps: DumpRequests,
+    wanted_dumps: Vec<ProcessId>,
 }
 
 impl Engine {
@@ -147,6 +152,8 @@ impl Engine {
             retained: Retained::default(),
             asked: CaptureRequests::default(),
             wanted: Vec::new(),
+            asked_for_dumps: DumpRequests::default(),
+            wanted_dumps: Vec::new(),
         }
     }
 
@@ -211,6 +218,7 @@ impl Engine {
         let activities = findings::stalls::idle::activities(&situation);
         let ranks = self.rank_states(attempts, activities);
         let mut findings = conclude(&situation, judged, &mut self.first_seen);
+        self.wanted_dumps = self.asked_for_dumps.wanted(&situation, &findings);
         self.retained.note(&self.findings, &findings);
         let reason = self.model.kill_reason.as_ref();
         if reason.is_some_and(|it| self.retained.restore_reason(it, &mut findings)) {
@@ -227,6 +235,12 @@ impl Engine {
     /// possible.
     pub fn poll_capture(&mut self) -> Vec<ProcessId> {
         std::mem::take(&mut self.wanted)
+    }
+
+    /// Processes whose Flight Recorders to ask for a dump, as of the last evaluation, under the same conditions. Pass what
+    /// dumps show in as [`Event::DeviceCalls`].
+    pub fn poll_dumps(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.wanted_dumps)
     }
 
     /// The evidence that findings are derived from.
@@ -525,7 +539,8 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let overdue = situation.stalls.iter().map(|stall| situation.overdue_at(stall));
     let inside = situation.inside.iter().map(|inside| inside.overdue_at);
     let faults = model.processes.values().filter_map(|it| situation.end_is_fault_at(it));
-    let due = overdue.chain(inside).chain(faults).filter(|&at| at > situation.now);
+    let dumps = dump_requests::due_at(situation);
+    let due = overdue.chain(inside).chain(faults).chain(dumps).filter(|&at| at > situation.now);
     due.chain(again).min()
 }
 

@@ -20,6 +20,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, VERSION, v1};
 use v1::event::Kind;
 
+use super::device_calls;
 use super::gpus;
 use super::limits::Limits;
 pub use super::memory::{JOB_TABLES, Memory};
@@ -321,6 +322,11 @@ impl Decoder {
                 stacks.at = self.time(taken.unix_ns);
                 let stacks = Arc::new(stacks);
                 out.push(Event::Stacks { process, stacks });
+            }
+            Kind::DeviceCalls(shown) => {
+                let calls = Arc::new(device_calls::decode(&shown, |at| self.time(at)));
+                let (process, ..) = self.process(shown.process)?;
+                out.push(Event::DeviceCalls { process, calls });
             }
             Kind::Note(note) => return self.note(&note, out),
             Kind::MemorySample(sample) => {

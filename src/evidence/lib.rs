@@ -5,6 +5,7 @@
 
 pub mod blackbox;
 pub mod decode;
+mod device_calls;
 pub mod digest;
 mod gpus;
 pub mod journal;

@@ -5,6 +5,7 @@
 //! diagnosis.
 
 pub mod blocked;
+pub mod flight_recorder;
 pub mod follow;
 pub mod launch;
 pub mod live;

@@ -6,6 +6,7 @@
 //! * `gpus`: what the driver reports of the GPUs of ranks.
 //! * `layers`: PyTorch jobs, captured by the hooks of c10d and by the preloaded library.
 //! * `profiler`: the profiler plugin.
+//! * `recorder`: completion on the device, from what stands in for PyTorch's Flight Recorder.
 //! * `soname`: programs that load NCCL by its name.
 //! * `rust`: NCCL calls through the Rust API.
 //! * `real`: real NCCL libraries without a GPU.
@@ -16,6 +17,7 @@ pub(crate) mod gpus;
 mod layers;
 mod profiler;
 mod real;
+mod recorder;
 mod rust;
 mod soname;
 

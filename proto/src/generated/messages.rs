@@ -923,7 +923,7 @@ pub struct Segment {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 26, 50, 51, 52, 53, 60, 61, 62"
+        tags = "1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 26, 27, 50, 51, 52, 53, 60, 61, 62"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -963,6 +963,8 @@ pub mod event {
         RankStarted(super::RankStarted),
         #[prost(message, tag = "26")]
         FlightRecorderDump(super::FlightRecorderDump),
+        #[prost(message, tag = "27")]
+        DeviceCalls(super::DeviceCalls),
         #[prost(message, tag = "50")]
         SchedulingSample(super::SchedulingSample),
         #[prost(message, tag = "51")]
@@ -1104,6 +1106,51 @@ pub struct FlightRecorderDump {
     pub unix_ns: u64,
     #[prost(bytes = "vec", tag = "3")]
     pub contents: ::prost::alloc::vec::Vec<u8>,
+}
+/// What a dump of PyTorch's Flight Recorder shows of the collectives that a process put on its device.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceCalls {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// Time of the request for the dump, in nanoseconds since the Unix epoch. The dump was written later.
+    #[prost(fixed64, tag = "2")]
+    pub asked_unix_ns: u64,
+    /// It records when a device begins a call; otherwise it is unknown whether incomplete calls have begun.
+    #[prost(bool, tag = "3")]
+    pub records_starts: bool,
+    #[prost(message, repeated, tag = "4")]
+    pub groups: ::prost::alloc::vec::Vec<DeviceGroup>,
+}
+/// The collectives of one process group.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceGroup {
+    /// Name of the group in its process.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Sequence numbers of the collectives that the dump shows, the first and the last one, from 1.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    #[prost(uint64, tag = "3")]
+    pub last: u64,
+    /// Operation of the last one.
+    #[prost(enumeration = "Op", tag = "4")]
+    pub last_op: i32,
+    /// Time the latest complete one was found to be complete, in nanoseconds since the Unix epoch; 0: unknown.
+    #[prost(fixed64, tag = "5")]
+    pub completed_unix_ns: u64,
+    /// Those that are not complete, ascending.
+    #[prost(message, repeated, tag = "6")]
+    pub incomplete: ::prost::alloc::vec::Vec<DeviceCall>,
+}
+/// A collective that a device has not completed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeviceCall {
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    #[prost(enumeration = "Op", tag = "2")]
+    pub op: i32,
+    #[prost(bool, tag = "3")]
+    pub has_started: bool,
 }
 /// Defines the number of a call site. Sent again, with guards, once its source was read.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1905,7 +1952,7 @@ pub struct Frame {
 /// A request of the coordinator to a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10, 11, 12")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 5, 10, 11, 12")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -1920,6 +1967,8 @@ pub mod request {
         Finished(super::Finished),
         #[prost(message, tag = "4")]
         CaptureStacks(super::CaptureStacks),
+        #[prost(message, tag = "5")]
+        ReadDeviceCalls(super::ReadDeviceCalls),
         #[prost(message, tag = "10")]
         Ping(super::Ping),
         #[prost(message, tag = "11")]
@@ -1986,6 +2035,13 @@ pub struct SendRecords {
 /// The coordinator has processed JobEnded and published its final diagnosis of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Finished {}
+/// Requests what PyTorch's Flight Recorder shows of processes, reported as DeviceCalls. Those without a pipe to it do
+/// not answer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadDeviceCalls {
+    #[prost(uint64, repeated, tag = "1")]
+    pub processes: ::prost::alloc::vec::Vec<u64>,
+}
 /// Requests the current stacks of processes, reported as Stacks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureStacks {

@@ -424,6 +424,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::ProcessChanged { process, .. }
         | Event::ThreadDefined { process, .. }
         | Event::Stacks { process, .. }
+        | Event::DeviceCalls { process, .. }
         | Event::Unwatched { process, .. }
         | Event::WorkerNamed { process, .. }
         | Event::NodeFailed { process, .. }

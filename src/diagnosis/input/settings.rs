@@ -10,6 +10,8 @@ pub(crate) const GPU: &str = "gpu";
 pub(crate) const GPU_NUMBER: &str = "gpu.number";
 /// Rank on its host, set by the launcher.
 pub(crate) const LOCAL_RANK: &str = "init.local_rank";
+/// Variable with the beginning of the name of the pipe to PyTorch's Flight Recorder.
+pub(crate) const FLIGHT_RECORDER: &str = "env.TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
 /// Variables that turn off the watchdog of a process group by the value 0.
 pub(crate) const WATCHDOG: [&str; 2] =
     ["env.TORCH_NCCL_ASYNC_ERROR_HANDLING", "env.NCCL_ASYNC_ERROR_HANDLING"];

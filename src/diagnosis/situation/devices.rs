@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{GroupId, Process, Thread};
 use crate::situation::Moment;
+use crate::waits::dumped::{self, Dumped};
 use crate::waits::{Blocked, device, issue_order};
 
 /// A cycle among devices, according to the order of c10d's calls.
@@ -18,6 +19,9 @@ pub struct DeviceCycle {
     pub victims: Vec<u32>,
     /// Time from which the ranks had waited long enough.
     pub evidence_at: Timestamp,
+    /// When dumps were requested that show the call of each wait as the first one which its device has not completed;
+    /// `None`: they do not, or there are none.
+    pub dumped_at: Option<Timestamp>,
 }
 
 impl DeviceCycle {
@@ -54,8 +58,26 @@ pub(super) fn cycle(moment: &Moment<'_>) -> Option<DeviceCycle> {
         !waits.iter().any(|it| it.rank == *rank)
             && collectives.any(|it| moment.model.group(it.group).members.contains_key(rank))
     };
+    let shown: Vec<Option<Dumped>> = waits
+        .iter()
+        .map(|wait| {
+            let group = moment.model.group(wait.group);
+            let own = group.open_or_entered(wait.seq)?.calls.get(&wait.rank)?;
+            dumped::of_call(moment.model, group, wait.rank, of(&wait.rank)?, &own.call)
+        })
+        .collect();
+    // A call that is complete keeps no other one waiting, whatever the order of the calls says.
+    if shown.iter().flatten().any(|it| it.progress == dumped::Progress::Complete) {
+        return None;
+    }
+    let is_first = |it: &Option<Dumped>| {
+        let first = it.filter(|it| matches!(it.progress, dumped::Progress::Incomplete { .. }));
+        first.map(|it| it.at)
+    };
+    let dumped_at = shown.iter().map(is_first).collect::<Option<Vec<Timestamp>>>();
+    let dumped_at = dumped_at.and_then(|it| it.into_iter().min());
     let victims = standing.keys().copied().filter(is_victim).collect();
-    Some(DeviceCycle { waits, victims, evidence_at: since.plus(limit) })
+    Some(DeviceCycle { waits, victims, evidence_at: since.plus(limit), dumped_at })
 }
 
 /// Whether a process with one thread has recorded nothing for at least `limit`, and waits: in a call

@@ -10,6 +10,7 @@ use crate::input::event::Call;
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait};
 use crate::situation::Moment;
 use crate::waits::device::{self, Progress};
+use crate::waits::dumped;
 
 /// A collective that every member has entered and that does not complete.
 #[derive(Clone, Debug)]
@@ -30,6 +31,31 @@ pub struct Inside {
     pub is_destroyed: bool,
     /// When the first of these waits timed out.
     pub timed_out: Option<Timestamp>,
+    /// What dumps of all members show, if it follows from these.
+    pub dumped: Option<DumpedProgress>,
+}
+
+/// Progress of the devices of all members with a collective, according to dumps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DumpedProgress {
+    /// Ranks whose devices have completed it.
+    pub complete: Vec<u32>,
+    /// Ranks whose devices have begun it and not completed it.
+    pub started: Vec<u32>,
+    /// Ranks whose devices have not begun it. They execute other work than collectives: all earlier ones are complete.
+    pub not_started: Vec<u32>,
+    /// Ranks whose devices have not completed it. Whether they have begun it is not recorded.
+    pub incomplete: Vec<u32>,
+    /// When the first of the dumps was requested.
+    pub at: Timestamp,
+}
+
+impl DumpedProgress {
+    /// Whether the devices of these ranks are shown to be in the call, and not in earlier work: those that have begun it,
+    /// and, once another one has completed a call that needs all of them, all.
+    pub fn have_begun(&self, ranks: &[u32], needs_all: bool) -> bool {
+        needs_all && !self.complete.is_empty() || ranks.iter().all(|it| self.started.contains(it))
+    }
 }
 
 /// The first collective of each group that a rank waits for.
@@ -37,8 +63,13 @@ pub(super) fn all(moment: &Moment<'_>) -> Vec<Inside> {
     let groups = moment.model.groups();
     groups
         .filter_map(|group| {
-            let mut entered = group.entered.iter();
-            entered.find_map(|(&seq, join)| inside(moment, group, seq, join))
+            let entered = || group.unfollowed.iter().chain(&group.entered);
+            let by_dumps = entered().find_map(|(&seq, join)| by_dumps(moment, group, seq, join));
+            // What dumps show is more than waits, which only order streams.
+            by_dumps.or_else(|| {
+                let mut entered = group.entered.iter();
+                entered.find_map(|(&seq, join)| inside(moment, group, seq, join))
+            })
         })
         .collect()
 }
@@ -84,8 +115,69 @@ fn destroyed_at(moment: &Moment<'_>, group: &Group, join: &Join) -> Option<Times
     destroyed.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
+/// What the dumps of all members show of a collective, and since when no device has gone beyond it.
+fn shown(moment: &Moment<'_>, group: &Group, join: &Join) -> Option<(DumpedProgress, Timestamp)> {
+    if !group.is_fully_seen() || join.calls.len() < group.members.len() {
+        return None;
+    }
+    let mut shown = DumpedProgress { at: Timestamp(u64::MAX), ..DumpedProgress::default() };
+    let mut since = join.last_at();
+    for (&rank, joined) in join.calls.iter() {
+        let process = moment.model.member(group.id, rank)?;
+        let of_call = dumped::of_call(moment.model, group, rank, process, &joined.call)?;
+        shown.at = shown.at.min(of_call.at);
+        match of_call.progress {
+            dumped::Progress::Complete => shown.complete.push(rank),
+            dumped::Progress::Incomplete { since: from, has_started } => {
+                since = since.max(from);
+                match has_started {
+                    Some(true) => shown.started.push(rank),
+                    Some(false) => shown.not_started.push(rank),
+                    None => shown.incomplete.push(rank),
+                }
+            }
+            dumped::Progress::Behind => return None,
+        }
+    }
+    Some((shown, since))
+}
+
+/// The collective, if the dumps of all members show that it is the first one which is not complete on a device.
+fn by_dumps(moment: &Moment<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
+    if !may_be_inside(group, seq, join) {
+        return None;
+    }
+    let (shown, since) = shown(moment, group, join)?;
+    let mut waiting = [&shown.started[..], &shown.not_started, &shown.incomplete].concat();
+    waiting.sort_unstable();
+    let moves = |rank: &u32| {
+        let process = moment.model.member(group.id, *rank);
+        process.is_some_and(|it| !it.has_ended() && !it.is_leaving())
+    };
+    let limit = moment.config.stall_after;
+    // A dump of the first half of the wait says too little about its end.
+    let is_late = since.plus(limit / 2) <= shown.at;
+    (is_late && !waiting.is_empty() && waiting.iter().all(moves)).then_some(Inside {
+        group: group.id,
+        seq,
+        waiting,
+        since,
+        overdue_at: since.plus(limit),
+        on_device: true,
+        is_destroyed: false,
+        timed_out: None,
+        dumped: Some(shown),
+    })
+}
+
+/// The collective, if its waits or reports of NCCL show that it does not complete.
 fn inside(moment: &Moment<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
     if !may_be_inside(group, seq, join) {
+        return None;
+    }
+    // It is complete on all devices, whatever the waits say.
+    if shown(moment, group, join).is_some_and(|(shown, _)| shown.complete.len() == join.calls.len())
+    {
         return None;
     }
     let timing = &moment.model.timing;
@@ -164,5 +256,6 @@ fn inside(moment: &Moment<'_>, group: &Group, seq: u64, join: &Join) -> Option<I
         is_destroyed: destroyed_at.is_some(),
         overdue_at: timed_out.map_or(overdue_at, |at| at.min(overdue_at)),
         timed_out,
+        dumped: None,
     })
 }

@@ -37,7 +37,7 @@ pub use contract::Breach;
 pub use devices::DeviceCycle;
 pub use divergence::{Divergence, Nature};
 pub use file_locks::LockHolder;
-pub use inside::Inside;
+pub use inside::{DumpedProgress, Inside};
 pub use omission::{LeftOut, Omission};
 pub use origin::StallOrigin;
 pub use stall::Stall;

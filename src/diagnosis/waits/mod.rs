@@ -46,6 +46,7 @@ use crate::stacks;
 
 pub mod device;
 mod devices;
+pub mod dumped;
 pub mod issue_order;
 mod launches;
 pub mod order;

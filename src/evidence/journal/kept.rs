@@ -62,6 +62,7 @@ impl Kept {
             Kind::RecordsLost(it) => self.process(it.process).lost += it.count,
             Kind::RecordsLeftOut(it) => self.process(it.process).next_ticket = it.before,
             Kind::Stacks(it) => self.process(it.process).stood(it),
+            Kind::DeviceCalls(it) => self.process(it.process).device_calls = Some(it.clone()),
             Kind::MemorySample(it) => self.process(it.process).memory(it),
             Kind::SchedulingSample(it) => self.process(it.process).scheduled = Some(it.clone()),
             Kind::GpuSample(it) => {
@@ -174,6 +175,7 @@ struct Process {
     memory: Option<v1::MemorySample>,
     scheduled: Option<v1::SchedulingSample>,
     stacks: Vec<v1::Stacks>,
+    device_calls: Option<v1::DeviceCalls>,
     state: Option<v1::ProcessChanged>,
 }
 
@@ -314,6 +316,7 @@ impl Process {
         out.extend(self.memory.map(Kind::MemorySample));
         out.extend(self.scheduled.clone().map(Kind::SchedulingSample));
         out.extend(self.stacks.iter().cloned().map(Kind::Stacks));
+        out.extend(self.device_calls.iter().cloned().map(Kind::DeviceCalls));
         out.extend(self.state.map(Kind::ProcessChanged));
     }
 

@@ -19,6 +19,7 @@ use crate::logs::Log;
 use crate::{Observer, Progress, Remark};
 
 mod calls;
+mod device_calls;
 mod document;
 mod dump;
 mod dump_files;
@@ -28,6 +29,7 @@ mod replay;
 mod report;
 mod wait_graph;
 
+pub use device_calls::device_calls;
 pub use dumped_jobs::DumpedJob;
 
 /// Whether a file that begins with these bytes, decompressed, may contain dumps.

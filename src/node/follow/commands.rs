@@ -41,6 +41,11 @@ pub enum Command {
         /// Whether a user requested them.
         on_request: bool,
     },
+    /// The coordinator requests what PyTorch's Flight Recorder shows.
+    ReadDeviceCalls {
+        /// The boxes.
+        processes: Vec<u64>,
+    },
     /// Answer whether requested stacks are still being captured.
     IsCapturing {
         /// Receives the answer.

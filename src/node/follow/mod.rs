@@ -21,6 +21,7 @@ use crate::host::sys;
 use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
 use crate::node::follow::pause::Pause;
 use crate::node::follow::rank::Rank;
+use crate::node::follow::requested::DumpReader;
 use crate::node::follow::started_ranks::StartedRanks;
 use crate::node::launch::Launch;
 use crate::node::launch::descendants::Descendants;
@@ -42,6 +43,7 @@ pub mod native_lines;
 pub mod orphans;
 mod pause;
 pub mod rank;
+mod requested;
 mod resend;
 mod stack_lines;
 pub mod started_ranks;
@@ -83,6 +85,7 @@ pub struct Follower {
     /// The launch without `run`; `None` below a command.
     launch: Option<Launch>,
     stacks: StackSampler,
+    recorders: DumpReader,
     sources: Sources,
     /// Lines of native programs.
     known_lines: Arc<native_lines::LineCache>,
@@ -157,6 +160,7 @@ impl Follower {
             descendants,
             launch,
             stacks,
+            recorders: DumpReader::default(),
             sources: Sources::new(SourceFolders::default()),
             known_lines: Arc::default(),
             ranks: Vec::new(),
@@ -178,6 +182,13 @@ impl Follower {
     #[must_use]
     pub fn with_sources(mut self, folders: SourceFolders) -> Self {
         self.sources = Sources::new(folders);
+        self
+    }
+
+    /// Asks Flight Recorders whose FIFOs and dumps are in this folder.
+    #[must_use]
+    pub fn with_recorders(mut self, folder: Option<PathBuf>) -> Self {
+        self.recorders = DumpReader::new(folder);
         self
     }
 
@@ -208,6 +219,7 @@ impl Follower {
                 self.poll();
                 self.poll_started(now);
                 self.report_stacks();
+                self.report_device_calls();
                 self.poll_devices(now);
                 let stopped = self.last_stopped;
                 let often = stopped.is_some_and(|at| now.duration_since(at) < RECENTLY_STOPPED);
@@ -287,11 +299,9 @@ impl Follower {
                     .out
                     .answer(v1::Pong { ping_unix_ns: sent_unix_ns, received_unix_ns: received.0 }),
                 Ok(Command::TakeStacks { processes, on_request }) => {
-                    let requests = self.ranks.iter().filter_map(Rank::stack_request);
-                    let requests = requests
-                        .filter(|it| processes.is_empty() || processes.contains(&it.process));
-                    self.stacks.request(requests, on_request);
+                    self.request_stacks(&processes, on_request);
                 }
+                Ok(Command::ReadDeviceCalls { processes }) => self.request_dumps(&processes),
                 Ok(Command::IsCapturing { answer }) => drop(answer.send(self.stacks.is_busy())),
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => {
@@ -371,22 +381,6 @@ impl Follower {
     fn request_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
             self.sources.request(site);
-        }
-    }
-
-    /// Reports stacks captured since the last call, except those of processes that have ended
-    /// since.
-    fn report_stacks(&mut self) {
-        for stacks in self.stacks.poll() {
-            let Some(stacks) = self.started.add_stacks(stacks, &mut self.out) else {
-                continue;
-            };
-            let mut ranks = self.ranks.iter_mut();
-            if let Some(rank) =
-                ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
-            {
-                rank.add_stacks(stacks, &mut self.out);
-            }
         }
     }
 

@@ -141,6 +141,12 @@ impl Rank {
         own.rank == theirs.rank && (own.parent_pid == Some(theirs.pid) || descends())
     }
 
+    /// Global rank, if it is known.
+    #[must_use]
+    pub const fn rank(&self) -> Option<u32> {
+        self.identity.rank
+    }
+
     /// Number of the process in messages.
     #[must_use]
     pub const fn process(&self) -> u64 {

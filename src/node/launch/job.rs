@@ -36,7 +36,7 @@ use crate::node::launch::meeting::Meeting;
 use crate::node::launch::monitor::{Monitor, MonitorParts};
 use crate::node::launch::nccl::{Loaded, Nccl};
 use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::launch::rundir::RunDir;
+use crate::node::launch::rundir::{RecorderFolder, RunDir};
 use crate::node::launch::secrets::{self, TokenFile};
 use crate::node::launch::shell_status;
 use crate::node::launch::start_failure;
@@ -171,6 +171,8 @@ pub fn run(options: Options) -> Outcome {
             Loaded::new(options.nccl, run_dir.as_ref(), &name, &mut |why| live.print_line(why))
         })
         .unwrap_or_default();
+    let recorders = run_dir.as_ref().filter(|_| options.stacks == When::Stall && boxes.is_ok());
+    let recorders = recorders.and_then(RecorderFolder::make);
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
@@ -180,6 +182,7 @@ pub fn run(options: Options) -> Outcome {
         library: environment::find_library(),
         python: environment::find_python(),
         nccl: nccl.how.clone(),
+        recorders: recorders.as_ref().map(|it| it.path().to_owned()),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
         live.print_line(&missing);
@@ -214,7 +217,7 @@ pub fn run(options: Options) -> Outcome {
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
-            drop((token, nccl));
+            drop((token, nccl, recorders));
             // No job was started: remove the directories created for it if they are empty.
             if let Some(dir) = run_dir {
                 drop(dir.remove_empty(boxes::KEPT.as_ref()));
@@ -256,6 +259,7 @@ pub fn run(options: Options) -> Outcome {
         live,
         kill: options.kill,
         stacks: options.stacks,
+        recorders: recorders.as_ref().map(|it| it.path().to_owned()),
         sources,
         timing: Timing::default().scaled(options.time_scale),
     });
@@ -264,6 +268,7 @@ pub fn run(options: Options) -> Outcome {
     let command_status = shell_status(exit).unwrap_or(UNKNOWN_STATUS);
     let keeps_all = requested_run_dir.is_some();
     let ended = monitor.end(command_status, run_dir.as_ref().map(Dir::path), keeps_all);
+    drop(recorders);
     if let Some(dir) = run_dir.filter(|_| ended.report.is_some() && !ended.is_kept) {
         remove(&dir);
     }

@@ -52,6 +52,8 @@ pub(super) struct MonitorParts<'a> {
     pub(super) live: Live,
     pub(super) kill: Option<KillAfter>,
     pub(super) stacks: When,
+    /// Folder of the ranks' Flight Recorders; `None`: they are not asked.
+    pub(super) recorders: Option<PathBuf>,
     pub(super) sources: SourceFolders,
     /// Maximum time without a coordinator before the diagnosis is made in this process.
     pub(super) timing: Timing,
@@ -90,7 +92,7 @@ impl Monitor {
             let out = Outbox::new(journal);
             let stacks = StackSampler::new(parts.stacks);
             let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
-            let it = it.with_sources(parts.sources);
+            let it = it.with_sources(parts.sources).with_recorders(parts.recorders);
             spawn("ddp-follow", &log, move || it.run())
         });
 

@@ -21,8 +21,10 @@ use crate::node::launch::fallback;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
-const FILES: [&str; 5] =
-    [boxes::KEPT, journal::FIRST, journal::LATER, "report.json", names::DESCRIPTION];
+const FILES: [&str; 6] =
+    [boxes::KEPT, journal::FIRST, journal::LATER, RECORDERS, "report.json", names::DESCRIPTION];
+/// Folder with the FIFOs of PyTorch's Flight Recorders, and with the dumps that they write.
+const RECORDERS: &str = "flight_recorder";
 /// Maximum number of earlier runs kept in the directory.
 const MAX_EARLIER_RUNS: u32 = 10_000;
 
@@ -127,6 +129,46 @@ fn replaceable(dir: &Dir) -> io::Result<Option<String>> {
     }))
 }
 
+/// The folder of a run in which PyTorch's Flight Recorders create FIFOs and write dumps. Only this user can enter it.
+#[derive(Debug)]
+pub struct RecorderFolder {
+    parent: Dir,
+    dir: Dir,
+}
+
+impl RecorderFolder {
+    /// Creates the folder; `None`: that is not possible, or another user could replace it, by one with links in the place
+    /// of dumps.
+    #[must_use]
+    pub fn make(run_dir: &Dir) -> Option<Self> {
+        if run_dir.changeable_by_others().ok()?.is_some() {
+            return None;
+        }
+        let dir = create_new(run_dir, RECORDERS).ok()?;
+        Some(Self { parent: run_dir.clone(), dir })
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for RecorderFolder {
+    /// Removes FIFOs, and the folder unless it has dumps, which were written at a timeout.
+    fn drop(&mut self) {
+        let names = self.dir.names().unwrap_or_default();
+        let is_fifo = |name: &&OsString| Path::new(name).extension() == Some(OsStr::new("pipe"));
+        for name in names.iter().filter(is_fifo) {
+            drop(self.dir.remove_file(name));
+        }
+        if let Some(name) = self.dir.path().file_name() {
+            drop(self.parent.remove_empty(name));
+        }
+    }
+}
+
 /// The run that used a directory before.
 #[derive(Debug)]
 struct Previous {
@@ -223,7 +265,14 @@ mod tests {
     fn create_files(dir: &Path, job: &str, pid: u32, host: &str) {
         fs::create_dir_all(dir.join("boxes")).unwrap();
         fs::create_dir_all(dir.join("journal")).unwrap();
-        for name in ["boxes/1.2.c10d.box", "journal.ddpj", "journal/000002.ddpj", "report.json"] {
+        fs::create_dir_all(dir.join(RECORDERS)).unwrap();
+        for name in [
+            "boxes/1.2.c10d.box",
+            "journal.ddpj",
+            "journal/000002.ddpj",
+            "flight_recorder/7_0",
+            "report.json",
+        ] {
             fs::write(dir.join(name), job).unwrap();
         }
         let start_ticks = proc::Stat::read(pid).map_or(1, |stat| stat.start_ticks);
@@ -241,6 +290,29 @@ mod tests {
 
     fn make(dir: &Path) -> RunDir {
         make_with(dir, |_| false)
+    }
+
+    #[test]
+    fn folder_of_flight_recorders_stays_with_dumps_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let run_dir = Dir::open_own(directory.path()).unwrap();
+        for name in [None, Some("7_1")] {
+            let folder = RecorderFolder::make(&run_dir).unwrap();
+            let path = folder.path().to_owned();
+            let fifo = path.join("7_0.pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+            if let Some(name) = name {
+                fs::write(path.join(name), "").unwrap();
+            }
+            drop(folder);
+            assert!(!fifo.exists());
+            assert_eq!(path.exists(), name.is_some());
+        }
+        let all = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+        fs::set_permissions(directory.path(), all).unwrap();
+        fs::create_dir(directory.path().join("run")).unwrap();
+        let run_dir = Dir::open_own(&directory.path().join("run")).unwrap();
+        assert!(RecorderFolder::make(&run_dir).is_none(), "others can replace it");
     }
 
     #[test]

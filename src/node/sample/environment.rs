@@ -48,6 +48,8 @@ pub const LIBRARY_VARIABLE: &str = "DDP_DOCTOR_LIBRARY";
 pub const NCCL_LIBRARY_VARIABLE: &str = "DDP_DOCTOR_NCCL_LIBRARY";
 /// The directory that contains the Python package.
 pub const PYTHON_VARIABLE: &str = "DDP_DOCTOR_PYTHON";
+/// Folder for the FIFOs and dumps of PyTorch's Flight Recorders.
+pub const RECORDERS: &str = "DDP_DOCTOR_RECORDERS";
 /// Address of the coordinator.
 pub const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
 
@@ -136,6 +138,8 @@ pub struct Environment {
     pub python: Found,
     /// How NCCL calls are traced; `None` if they are not.
     pub nccl: Option<NcclLoading>,
+    /// Folder for the FIFOs and dumps of PyTorch's Flight Recorders, if these may be asked.
+    pub recorders: Option<PathBuf>,
 }
 
 impl Environment {
@@ -148,6 +152,7 @@ impl Environment {
         let optional = [
             (RUN_DIR, self.run_dir.clone().map(OsString::from)),
             (COORDINATOR, self.coordinator.clone().map(OsString::from)),
+            (RECORDERS, self.recorders.clone().map(OsString::from)),
             (LIBRARY_VARIABLE, self.library.path().map(OsString::from)),
         ];
         variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
@@ -453,6 +458,7 @@ mod tests {
             library: Found::given(library.map(PathBuf::from)),
             python: Found::given(python.map(PathBuf::from)),
             nccl: None,
+            recorders: None,
         };
         assert_eq!(with(Some("/p"), Some("/l")).missing(), None);
         let message = with(None, None).missing().unwrap();

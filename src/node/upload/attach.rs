@@ -443,6 +443,7 @@ fn execute(request: v1::Request, follower: &Commander) -> Option<End> {
         Kind::CaptureStacks(v1::CaptureStacks { processes, on_request }) => {
             Command::TakeStacks { processes, on_request }
         }
+        Kind::ReadDeviceCalls(it) => Command::ReadDeviceCalls { processes: it.processes },
     };
     (!follower.send(command)).then_some(End::FollowerGone)
 }

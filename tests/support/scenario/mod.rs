@@ -49,6 +49,7 @@
 //! | `port NAME up\|down [downs=N] [errors=N] [retries=N] [mib=N]` | a sample of a port of the rank's host: `eth…` is Ethernet, `roce…` RoCE, others InfiniBand; `mib`: what it has carried |
 //! | `announces CODE HOW [@file:line]`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [asleep=SECONDS] [ends-in=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; `ends-in`: of a sleep; with `!`: native frames; `child=PID/STATE/WAIT_CHANNEL/SECONDS[/ENDS-IN]`: a process below it; `holds=PATH`: a file lock that it holds |
+//! | `dump [starts] GROUP:FIRST-LAST:OP[:SEQ,SEQ+][:SECONDS]…` | a dump of PyTorch's Flight Recorder, requested now: the collectives of each group that it shows, those that are not complete (`+`: begun), and the latest completion; `starts`: it records when calls begin |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |
 //! | `interrupted`, `ends [STATUS]`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Blocked, ChildProcess, Forward, SchedulingSample, Stacks, ThreadStack,
+    Blocked, ChildProcess, DeviceCall, DeviceCalls, DeviceGroup, Forward, SchedulingSample, Stacks,
+    ThreadStack,
 };
 use ddp_doctor_proto::report::{Timestamp, Where};
-use ddp_doctor_proto::{BlockKind, DType};
+use ddp_doctor_proto::{BlockKind, DType, Op};
 
 /// Splits a line into words; a quoted text is one word.
 pub(super) fn words(line: &str) -> Result<Vec<String>, String> {
@@ -39,6 +40,42 @@ pub(super) fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
         Some(rank) => Err(format!("rank {rank} is not in a world of {world}")),
         None => Ok(ranks),
     }
+}
+
+/// What a dump shows: `starts` if it records them, and for each group `NAME:FIRST-LAST:OP[:SEQ,SEQ][:SECONDS]` with the
+/// incomplete calls, those that have begun with `+`, and the time of the latest completion.
+pub(super) fn device_calls(at: Timestamp, args: &[String]) -> Result<DeviceCalls, String> {
+    let (starts, groups): (Vec<&String>, Vec<&String>) =
+        args.iter().partition(|word| *word == "starts");
+    let groups = groups.into_iter().map(|word| device_group(word));
+    Ok(DeviceCalls {
+        at,
+        records_starts: !starts.is_empty(),
+        groups: groups.collect::<Result<_, _>>()?,
+    })
+}
+
+fn device_group(word: &str) -> Result<DeviceGroup, String> {
+    let wrong = || format!("no group of a dump: {word:?}");
+    let mut parts = word.split(':');
+    let name = parts.next().ok_or_else(wrong)?;
+    let (first, last) = parts.next().and_then(|it| it.split_once('-')).ok_or_else(wrong)?;
+    let number = |text: &str| text.parse::<u64>().ok().ok_or_else(wrong);
+    let last_op = parts.next().and_then(Op::from_name).ok_or_else(wrong)?;
+    let open = parts.next().unwrap_or_default().split(',').filter(|it| !it.is_empty());
+    let call = |word: &str| {
+        let (seq, has_started) = word.strip_suffix('+').map_or((word, false), |it| (it, true));
+        Ok(DeviceCall { seq: number(seq)?, op: last_op, has_started })
+    };
+    let completed = parts.next().map(|it| it.parse::<f64>().ok().ok_or_else(wrong));
+    Ok(DeviceGroup {
+        name: name.into(),
+        first: number(first)?,
+        last: number(last)?,
+        last_op,
+        completed_at: completed.transpose()?.map(super::seconds),
+        incomplete: open.map(call).collect::<Result<_, String>>()?,
+    })
 }
 
 /// Stacks of a process: threads separated by `|`, the main thread first.

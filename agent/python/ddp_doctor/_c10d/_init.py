@@ -29,6 +29,8 @@ _COMMON = (
     "TORCH_NCCL_USE_COMM_NONBLOCKING",
     # 0 turns off the watchdog; ranks need not agree on it.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    # Whether the Flight Recorder can be asked; each rank has its own value.
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 )
 # Variables that select the GPU of a rank, or allow several ranks on one GPU.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")

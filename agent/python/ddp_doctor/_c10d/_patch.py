@@ -10,7 +10,7 @@ from .. import _box, _sites, _words  # noqa: F401
 from .._native import CallRecord
 from .._process import _exceptions, _exit, _threads, _uncaught  # noqa: F401
 from .._tracebacks import conceal
-from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods  # noqa: F401
+from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods, _recorder  # noqa: F401
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
@@ -346,6 +346,7 @@ def patch(c10d, late):
     _c10d = c10d
     _groups.intercepts = not hasattr(c10d.ProcessGroup, "register_pre_hook") or os.environ.get(_CAPTURE) == "interception"
     _hooks.prepare(c10d, _groups.intercepts)
+    _recorder.prepare(getattr(sys.modules.get("torch"), "__version__", ""))
 
     _replace(
         c10d,

@@ -114,6 +114,13 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         "Every rank has made all of these calls. But a device begins a call only once those before it \
          on the same stream are complete, and these cannot complete before the others have begun."
     });
+    if let Some(at) = found.dumped_at {
+        draft.say(format!(
+            "PyTorch's Flight Recorder, asked at {}, has each of these calls as the first one that its device has not \
+             completed.",
+            words::clock(at)
+        ));
+    }
     draft.why.extend(because);
     advise_order(&mut draft);
     Some(draft)

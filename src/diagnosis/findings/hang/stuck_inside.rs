@@ -15,7 +15,9 @@ use crate::input::backends::{Backend, Completion};
 use crate::input::event::{Call, WaitsFor};
 use crate::input::provenance::DumpedCollective;
 use crate::model::{Ending, Join, JoinedCall, Process};
-use crate::situation::{DeviceCycle, Inside, OriginKind, Situation, Stall, StallOrigin};
+use crate::situation::{
+    DeviceCycle, DumpedProgress, Inside, OriginKind, Situation, Stall, StallOrigin,
+};
 use crate::source::cause;
 use crate::words::{self, Ranks, number};
 
@@ -42,7 +44,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     if !members.iter().all(|process| moves(situation, inside, process)) {
         return None;
     }
-    let join = group.entered.get(&inside.seq)?;
+    let join = group.met_at(inside.seq)?;
     let call = &join.calls.get(inside.waiting.first()?)?.call;
 
     let mut draft =
@@ -52,6 +54,15 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.per_rank = rank_calls(situation, inside.group, inside.seq);
     for call in draft.per_rank.iter_mut().filter(|it| inside.waiting.contains(&it.rank)) {
         call.state = CallState::Waiting;
+        // The host has returned from the call, and its device has not.
+        if inside.dumped.is_some() {
+            call.waited_ms = Some(situation.until.since(inside.since).as_millis() as u64);
+        }
+    }
+    let complete = inside.dumped.iter().flat_map(|it| &it.complete);
+    for rank in complete {
+        let row = draft.per_rank.iter_mut().find(|it| it.rank == *rank);
+        row.into_iter().for_each(|it| it.state = CallState::Completed);
     }
     draft.blocked_at = Some(inside.since);
     let progress = Progress::new(situation, inside, join, &draft.per_rank);
@@ -91,6 +102,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         );
     }
     advise(&mut draft, &members, &group.info.backend);
+    if let Some(shown) = &inside.dumped
+        && !shown.started.is_empty()
+        && 2 * shown.not_started.len() <= members.len()
+    {
+        dumped::name_devices(&mut draft, &shown.not_started);
+    }
     if Backend::named_in(&group.info.backend).any(Backend::is_on_device) {
         let states = States::of_members(situation, inside.group, inside.since);
         if let Some(awaited) = states.awaited().filter(|_| draft.root.is_empty()) {
@@ -102,6 +119,10 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why.extend(links::exclusion(situation, inside.group, inside.since));
     if progress.lacks_events {
         draft.advise("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.");
+    }
+    if inside.dumped.as_ref().is_some_and(|it| !it.incomplete.is_empty()) && !progress.excludes_work
+    {
+        draft.advise("Set TORCH_NCCL_ENABLE_TIMING=1 to record when devices begin calls.");
     }
     if let Some(dumps) = situation.config.provenance.dumps() {
         let known = dumps.collective(&group.info.key, inside.seq);
@@ -199,14 +220,20 @@ impl Progress {
                 it.followed.contains(&call) || it.standing_of(call).next().is_some()
             })
         };
-        let excludes_work = !inside.on_device
-            || inside.is_destroyed
-            || is_everybody && inside.waiting.iter().all(has_events);
+        let needs_all = join.calls.values().all(JoinedCall::needs_all);
+        let excludes_work = match &inside.dumped {
+            Some(dumped) => dumped.have_begun(&inside.waiting, needs_all),
+            None => {
+                !inside.on_device
+                    || inside.is_destroyed
+                    || is_everybody && inside.waiting.iter().all(has_events)
+            }
+        };
         Self {
             back,
             busy: busy(situation, inside, join),
             excludes_work,
-            lacks_events: !excludes_work && is_everybody,
+            lacks_events: !excludes_work && is_everybody && inside.dumped.is_none(),
         }
     }
 }
@@ -260,7 +287,7 @@ fn why(
     progress: &Progress,
 ) -> Vec<String> {
     let Progress { back, busy, .. } = progress;
-    let fault = if inside.on_device {
+    let fault = if inside.on_device && inside.dumped.is_none() {
         "in the network, a device, or a kernel before the call on its stream"
     } else {
         "in the network, a device or its driver"
@@ -275,6 +302,9 @@ fn why(
             words::begin(Ranks(&averaging).with("is", "are")),
         ));
     }
+    let needs_all = join.calls.values().all(JoinedCall::needs_all);
+    let dumped = inside.dumped.iter();
+    why.extend(dumped.flat_map(|it| shown_by_dumps(it, progress, needs_all)));
     why.extend(standing(situation, inside, join));
     if !busy.is_empty() {
         why.push(format!(
@@ -308,6 +338,43 @@ fn why(
     }
     if inside.timed_out.is_some() {
         why.push("A wait for it has timed out: it lasted longer than the group allows.".into());
+    }
+    why
+}
+
+/// Sentences on what dumps show of the collective, and on what that excludes.
+fn shown_by_dumps(dumped: &DumpedProgress, progress: &Progress, needs_all: bool) -> Vec<String> {
+    let at = words::clock(dumped.at);
+    let ranks = |ranks: &[u32]| words::begin(Ranks(ranks));
+    let mut why = Vec::new();
+    if needs_all && !dumped.complete.is_empty() {
+        why.push(format!(
+            "PyTorch's Flight Recorder, asked at {at}, has the call as complete on {}: it got data from every rank, so \
+             all devices have begun it, and no earlier kernel is the reason.",
+            Ranks(&dumped.complete),
+        ));
+    }
+    if !dumped.started.is_empty() {
+        why.push(format!(
+            "{}: PyTorch's Flight Recorder, asked at {at}, has the kernel of the call as begun and not ended. It waits \
+             for its peers, and no earlier kernel on the stream is the reason.",
+            ranks(&dumped.started),
+        ));
+    }
+    if !dumped.not_started.is_empty() {
+        why.push(format!(
+            "{}: PyTorch's Flight Recorder, asked at {at}, has the call as enqueued and not begun, and all earlier \
+             collectives as complete. Another kernel before it on the stream has not ended.",
+            ranks(&dumped.not_started),
+        ));
+    }
+    if !dumped.incomplete.is_empty() && !progress.excludes_work {
+        why.push(format!(
+            "{}: PyTorch's Flight Recorder, asked at {at}, has the call as incomplete, and all earlier collectives as \
+             complete. It does not record whether the kernel of the call has begun, so a kernel before it on the \
+             stream may be the reason.",
+            ranks(&dumped.incomplete),
+        ));
     }
     why
 }

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Exit, Finding, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
 
 mod call;
+mod device_calls;
 mod gpus;
 mod ports;
 mod program;
@@ -16,6 +17,7 @@ mod samples;
 pub use call::{
     Call, GroupInfo, LowerCall, OnStream, Seat, StalledTransfer, Transfer, Unstated, WaitsFor,
 };
+pub use device_calls::{DeviceCall, DeviceCalls, DeviceGroup};
 pub use gpus::{GpuFaultKind, GpuIdentity, GpuSample};
 pub use ports::{PortIdentity, PortSample};
 pub use program::{Forward, Guard, OtherBranch, Parameters};
@@ -202,6 +204,8 @@ pub enum Event {
     ThreadDefined { process: ProcessId, thread: ThreadId, tid: u32 },
     /// The stacks of a process were captured.
     Stacks { process: ProcessId, stacks: Arc<Stacks> },
+    /// A dump showed which collectives of a process its device has completed.
+    DeviceCalls { process: ProcessId, calls: Arc<DeviceCalls> },
     /// The process was not observed from `since` on, and had not ended then as far as is known.
     /// `read_whole`: all of its records are known nevertheless. `exit`: how it ended later, if that is
     /// known.

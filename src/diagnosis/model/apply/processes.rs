@@ -124,6 +124,9 @@ impl Model {
                 let stacks = self.without_ranks(process, stacks)?;
                 self.processes.get_mut(&process)?.stood(stacks);
             }
+            Event::DeviceCalls { process, calls } => {
+                self.processes.get_mut(&process)?.device_calls = Some(calls);
+            }
             Event::RecordsLost { process, count } => {
                 let process = self.processes.get_mut(&process)?;
                 process.lost = process.lost.saturating_add(count);

@@ -42,8 +42,8 @@ impl Group {
         let are_reported = self.has_lower_calls();
         let join = self.entered.get_mut(&seq);
         let done = join.is_some_and(|join| !join.update_pending(|it| it.is_expected(are_reported)));
-        if done {
-            self.entered.remove(&seq);
+        if done && let Some(join) = self.entered.remove(&seq) {
+            self.leave(seq, join);
         }
     }
 
@@ -59,8 +59,10 @@ impl Group {
             let held = self.holds_threads(it.call.op);
             !it.is_expected(are_reported) || held && returned && went_on && !it.is_under_way()
         };
-        if join.calls.iter().all(is_over) {
-            self.entered.remove(&before);
+        if join.calls.iter().all(is_over)
+            && let Some(join) = self.entered.remove(&before)
+        {
+            self.leave(before, join);
         }
     }
 

@@ -66,6 +66,9 @@ pub struct Group {
     /// Collectives that every member has entered and may still wait for. Only the latest ones:
     /// waits for most asynchronous calls are never recorded.
     pub entered: BTreeMap<u64, Join>,
+    /// The latest collectives on devices that every member has entered and for which no further event is expected:
+    /// a dump may show that they are not complete.
+    pub unfollowed: BTreeMap<u64, Join>,
     /// Global ranks of all members, ascending.
     ranks: Arc<[u32]>,
     /// Place among the ranks of a member that had not made the call which was checked last.
@@ -197,7 +200,7 @@ impl Group {
 
     /// The join at a sequence number, also if every member has entered it.
     pub fn open_or_entered(&self, seq: u64) -> Option<&Join> {
-        self.join(seq).or_else(|| self.entered.get(&seq))
+        self.join(seq).or_else(|| self.met_at(seq))
     }
 
     /// The lowest sequence number at which some observed members have made their call and others
@@ -344,11 +347,33 @@ impl Group {
         self.leave_if_over(seq, &join);
         self.entered.insert(seq, join);
         self.leave_if_done(seq);
-        let (least, most) = MAX_ENTERED;
-        let kept = (MAX_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
-        if self.entered.len() > kept {
-            self.entered.pop_first();
+        if self.entered.len() > self.kept()
+            && let Some((oldest, join)) = self.entered.pop_first()
+        {
+            self.leave(oldest, join);
         }
+    }
+
+    /// Maximum number of collectives that it keeps of those which every member has entered.
+    fn kept(&self) -> usize {
+        let (least, most) = MAX_ENTERED;
+        (MAX_CALLS / self.info.key.members.len().max(1)).clamp(least, most)
+    }
+
+    /// No further event is expected for a collective that every member has entered.
+    fn leave(&mut self, seq: u64, join: Join) {
+        if !self.has_lower_calls() {
+            return;
+        }
+        self.unfollowed.insert(seq, join);
+        if self.unfollowed.len() > self.kept() {
+            self.unfollowed.pop_first();
+        }
+    }
+
+    /// The collective at a sequence number that every member has entered.
+    pub fn met_at(&self, seq: u64) -> Option<&Join> {
+        self.entered.get(&seq).or_else(|| self.unfollowed.get(&seq))
     }
 
     /// Applies the counters of a member, which include lost records.

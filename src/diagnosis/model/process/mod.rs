@@ -8,8 +8,8 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use crate::input::event::{
-    Call, CallId, GroupInfo, Guard, NodeFailure, ProcessId, Stacks, StalledTransfer, ThreadId,
-    Transfer,
+    Call, CallId, DeviceCalls, GroupInfo, Guard, NodeFailure, ProcessId, Stacks, StalledTransfer,
+    ThreadId, Transfer,
 };
 use crate::input::settings;
 use crate::model::ddp_models::{Accumulation, Models};
@@ -154,6 +154,8 @@ pub struct Process {
     /// Captured stacks, oldest first: the first capture since its latest record, and the latest
     /// two.
     pub stacks: Vec<Arc<Stacks>>,
+    /// Its collectives over NCCL, according to the latest dump of PyTorch's Flight Recorder.
+    pub device_calls: Option<Arc<DeviceCalls>>,
     /// Its memory.
     pub memory: Memory,
     /// Steps, time spent and scheduling.

@@ -106,6 +106,11 @@ pub(super) fn of_contents(
     reader.contents
 }
 
+/// The dump with these contents, if they are one.
+pub(super) fn of_one(contents: Vec<u8>) -> Option<Dump> {
+    parse(contents, None, &Room::new(MAX_ENTRIES, MAX_ALL)).ok()
+}
+
 /// Reads the dumps of one file.
 fn read(path: &Path, room: &Room) -> Contents {
     let mut contents = Contents::default();

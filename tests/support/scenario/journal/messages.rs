@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ddp_doctor::diagnosis::event::{ChildProcess, Event, GroupInfo, ProcessId, Stacks};
+use ddp_doctor::diagnosis::event::{
+    ChildProcess, DeviceCalls, DeviceGroup, Event, GroupInfo, ProcessId, Stacks,
+};
 use ddp_doctor::evidence::members;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
-use ddp_doctor_proto::{NoteKind, ProcessState, v1};
+use ddp_doctor_proto::{NoteKind, Op, ProcessState, v1};
 use v1::event::Kind;
 
 use super::gpus;
@@ -165,6 +167,10 @@ impl Encoder {
                 let number = self.process(*process).number;
                 vec![Kind::Stacks(stacked(number, stacks))]
             }
+            Event::DeviceCalls { process, calls } => {
+                let number = self.process(*process).number;
+                vec![Kind::DeviceCalls(dumped(number, calls))]
+            }
             Event::RecordsLost { process, count } => {
                 let process = self.process(*process);
                 process.next_ticket += count;
@@ -217,6 +223,32 @@ fn noted(
         pid: pid.unwrap_or(0),
         text: text.into(),
         unix_ns: at.0,
+    }
+}
+
+fn dumped(process: u64, calls: &DeviceCalls) -> v1::DeviceCalls {
+    let number = |op: Op| i32::from(op.number());
+    let group = |it: &DeviceGroup| v1::DeviceGroup {
+        name: it.name.to_string(),
+        first: it.first,
+        last: it.last,
+        last_op: number(it.last_op),
+        completed_unix_ns: it.completed_at.map_or(0, |at| at.0),
+        incomplete: it
+            .incomplete
+            .iter()
+            .map(|it| v1::DeviceCall {
+                seq: it.seq,
+                op: number(it.op),
+                has_started: it.has_started,
+            })
+            .collect(),
+    };
+    v1::DeviceCalls {
+        process,
+        asked_unix_ns: calls.at.0,
+        records_starts: calls.records_starts,
+        groups: calls.groups.iter().map(group).collect(),
     }
 }
 

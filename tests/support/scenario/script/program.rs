@@ -9,7 +9,7 @@ use ddp_doctor::diagnosis::event::{
 use ddp_doctor_proto::{DType, ExceptionKind, GuardForm, GuardSubject, ParameterFact, Spending};
 
 use super::{Line, Writer};
-use crate::support::scenario::values::{forward, scheduling, stacks, two_places};
+use crate::support::scenario::values::{device_calls, forward, scheduling, stacks, two_places};
 use crate::support::scenario::{gpus, memory};
 
 impl Writer<'_> {
@@ -59,6 +59,7 @@ impl Writer<'_> {
             }
             "values" => self.parameters(line, values(line)?)?,
             "stack" => Event::Stacks { process, stacks: Arc::new(stacks(at, args)?) },
+            "dump" => Event::DeviceCalls { process, calls: Arc::new(device_calls(at, args)?) },
             "memory" => Event::Memory { process, sample: Box::new(memory::sample(args)?), at },
             "gpu" => {
                 let sample = Box::new(gpus::sample(args)?);

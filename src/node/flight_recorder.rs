@@ -2,7 +2,8 @@
 //!
 //! With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` in its environment, each rank has a FIFO. A byte in it lets a thread of PyTorch
 //! write what the rank recorded of its calls over NCCL: it takes none of the program's locks, and the job goes on. Since
-//! each rank then prints one line, this is done only if the stacks leave open why ranks seem to be stuck.
+//! each rank then prints one line, `attach` does this only if the stacks leave open why ranks seem to be stuck, and `run`
+//! only while ranks wait for their devices.
 
 use std::fs;
 use std::io::{self, Read};
@@ -13,7 +14,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::find::RankProcess;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::files;
 use crate::host::input_files;
@@ -21,15 +21,41 @@ use crate::host::proc;
 use crate::host::source_files::ProcessRoot;
 
 /// Variable with the beginning of the name of the FIFOs.
-pub(super) const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+pub const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
 /// Variables with the beginning of the name of the dumps, the one that counts first.
-pub(super) const FILES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
-/// Time limit for the dumps: PyTorch looks at the FIFO and resolves frames for up to some 5 s.
-const MAX_WAIT: Duration = Duration::from_secs(6);
+pub const FILES: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// Time limit for the dumps if somebody waits for them: PyTorch looks at the FIFO and resolves frames for up to some 5 s.
+pub const MAX_WAIT: Duration = Duration::from_secs(6);
 /// Time between two looks at a dump that is being written.
 const POLL: Duration = Duration::from_millis(200);
 /// Maximum size of a dump, in bytes.
 const MAX_DUMP: u64 = 64 << 20;
+
+/// A rank with such a FIFO.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    /// The rank.
+    pub rank: u32,
+    /// Its process.
+    pub pid: u32,
+    /// The beginning of the name of its FIFO, as in the variable.
+    pub pipe: String,
+    /// The beginning of the name of its dump; `None`: unknown.
+    pub file: Option<String>,
+}
+
+impl Recorder {
+    /// That of a rank with these variables; `None`: it has no FIFO.
+    pub fn new<'v>(
+        rank: u32,
+        pid: u32,
+        variable: impl Fn(&str) -> Option<&'v str>,
+    ) -> Option<Self> {
+        let pipe = variable(PIPE)?.to_owned();
+        let file = FILES.iter().find_map(|name| variable(name)).map(str::to_owned);
+        Some(Self { rank, pid, pipe, file })
+    }
+}
 
 /// What a rank recorded of its calls.
 #[derive(Clone, Debug)]
@@ -38,6 +64,8 @@ pub struct Dump {
     pub rank: u32,
     /// The contents of its file.
     pub contents: Vec<u8>,
+    /// When it was requested.
+    pub asked: Timestamp,
     /// When it was read.
     pub at: Timestamp,
 }
@@ -46,6 +74,7 @@ pub struct Dump {
 #[derive(Debug)]
 struct Awaited {
     rank: u32,
+    asked: Timestamp,
     file: PathBuf,
     /// The root directory of the rank, if its paths name other files than here.
     root: Option<ProcessRoot>,
@@ -55,15 +84,15 @@ struct Awaited {
     seen: Option<(u64, SystemTime)>,
 }
 
-/// Requests the dumps of ranks that have such a FIFO, and waits for them. The second result is what the user should know.
+/// Requests the dumps of these ranks, and waits for them up to this long. The second result is what the user should know.
 #[must_use]
-pub fn request(ranks: &[RankProcess]) -> (Vec<Dump>, Vec<String>) {
+pub fn request(recorders: &[Recorder], limit: Duration) -> (Vec<Dump>, Vec<String>) {
     let mut awaited: Vec<Awaited> = Vec::new();
     let mut notes: Vec<String> = Vec::new();
-    for rank in ranks.iter().filter(|it| it.environment.get(PIPE).is_some()) {
-        match Awaited::wake(rank) {
+    for recorder in recorders {
+        match Awaited::wake(recorder) {
             Ok(it) => awaited.push(it),
-            Err(why) => notes.push(format!("the Flight Recorder of rank {} {why}", rank.rank)),
+            Err(why) => notes.push(format!("the Flight Recorder of rank {} {why}", recorder.rank)),
         }
     }
     // One reason is enough.
@@ -73,12 +102,13 @@ pub fn request(ranks: &[RankProcess]) -> (Vec<Dump>, Vec<String>) {
     }
     let mut dumps = Vec::new();
     let asked = numbers(&awaited);
-    let until = Instant::now() + MAX_WAIT;
+    let until = Instant::now() + limit;
     while !awaited.is_empty() && Instant::now() < until {
         thread::sleep(POLL);
         awaited.retain_mut(|it| match it.take() {
             Some(contents) => {
-                dumps.push(Dump { rank: it.rank, contents, at: Timestamp::now() });
+                let (rank, asked) = (it.rank, it.asked);
+                dumps.push(Dump { rank, contents, asked, at: Timestamp::now() });
                 false
             }
             None => true,
@@ -92,7 +122,7 @@ pub fn request(ranks: &[RankProcess]) -> (Vec<Dump>, Vec<String>) {
     );
     if !awaited.is_empty() {
         let late = numbers(&awaited);
-        note += &format!("; {} wrote nothing within {} s", Ranks(&late), MAX_WAIT.as_secs());
+        note += &format!("; {} wrote nothing within {} s", Ranks(&late), limit.as_secs());
     }
     notes.insert(0, note);
     (dumps, notes)
@@ -104,28 +134,28 @@ fn numbers(awaited: &[Awaited]) -> Vec<u32> {
 
 impl Awaited {
     /// Writes to the FIFO of a rank. Otherwise returns why that is not done.
-    fn wake(rank: &RankProcess) -> Result<Self, String> {
-        if !proc::is_own(rank.pid) {
+    fn wake(recorder: &Recorder) -> Result<Self, String> {
+        let Recorder { rank, pid, pipe, file } = recorder;
+        if !proc::is_own(*pid) {
             return Err("is not asked: run this as the user of the job".into());
         }
-        let beginning = FILES
-            .iter()
-            .find_map(|name| rank.environment.get(name))
+        let file = file
+            .as_deref()
             .ok_or_else(|| format!("is not asked: start the job with {} as well", FILES[0]))?;
-        let pipe = rank.environment.get(PIPE).unwrap_or_default();
         let path = |beginning: &str, end: &str| {
-            let directory = fs::read_link(format!("/proc/{}/cwd", rank.pid)).unwrap_or_default();
-            directory.join(format!("{beginning}{}{end}", rank.rank))
+            let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            directory.join(format!("{beginning}{rank}{end}"))
         };
-        let (file, pipe) = (path(beginning, ""), path(pipe, ".pipe"));
-        let root = ProcessRoot::open(rank.pid);
+        let (file, pipe) = (path(file, ""), path(pipe, ".pipe"));
+        let root = ProcessRoot::open(*pid);
         let before = opened(root.as_ref(), &file).ok().map(|it| it.1.1);
+        let asked = Timestamp::now();
         let woken = match &root {
             None => files::wake_reader(&pipe),
             Some(root) => root.reach(&pipe).and_then(|found| files::wake_reader_of(&found, &pipe)),
         };
         woken.map_err(|error| format!("cannot be asked: {error}"))?;
-        Ok(Self { rank: rank.rank, file, root, before, seen: None })
+        Ok(Self { rank: *rank, asked, file, root, before, seen: None })
     }
 
     /// The dump, once two looks show the same new file.
@@ -161,27 +191,22 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::attach::environment::Environment;
-    use crate::host::proc::Stat;
-
     /// A process that writes a dump once its FIFO gets a byte, in two parts.
     const RECORDER: &str = r#"
 mkfifo pipe0.pipe; exec 3<>pipe0.pipe; echo ready; head -c 1 <&3 > /dev/null
 printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 60
 "#;
 
-    fn rank(pid: u32, directory: &Path, variables: &[(&str, &str)]) -> RankProcess {
-        let texts: Vec<String> = variables
+    fn rank(pid: u32, directory: &Path, variables: &[(&str, &str)]) -> Vec<Recorder> {
+        let texts: Vec<(&str, String)> = variables
             .iter()
-            .map(|(name, value)| format!("{name}={}/{value}", directory.display()))
+            .map(|(name, value)| (*name, format!("{}/{value}", directory.display())))
             .collect();
-        RankProcess {
-            pid,
-            start_ticks: Stat::read(pid).unwrap().start_ticks,
-            world_size: Some(1),
-            environment: texts.iter().map(String::as_str).collect::<Environment>(),
-            ..RankProcess::default()
-        }
+        let variable = |name: &str| {
+            let found = texts.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| value.as_str())
+        };
+        Vec::from_iter(Recorder::new(0, pid, variable))
     }
 
     #[test]
@@ -193,7 +218,7 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
         child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
         fs::write(directory.path().join("dump0"), "of an earlier request").unwrap();
         let variables = [(PIPE, "pipe"), (FILES[1], "dump")];
-        let (dumps, notes) = request(&[rank(child.id(), directory.path(), &variables)]);
+        let (dumps, notes) = request(&rank(child.id(), directory.path(), &variables), MAX_WAIT);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(dumps.len(), 1, "{notes:?}");
@@ -221,7 +246,8 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
         // Without it, mount namespaces are not permitted.
         let is_ready = child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).is_ok();
         let variables = [(PIPE, "pipe"), (FILES[1], "dump")];
-        let asked = is_ready.then(|| request(&[rank(child.id(), Path::new("/job"), &variables)]));
+        let asked =
+            is_ready.then(|| request(&rank(child.id(), Path::new("/job"), &variables), MAX_WAIT));
         child.kill().unwrap();
         child.wait().unwrap();
         let Some((dumps, notes)) = asked else { return };
@@ -233,7 +259,8 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
     fn ranks_without_a_reader_or_a_file_are_not_awaited() {
         let directory = tempfile::tempdir().unwrap();
         let note = |variables: &[(&str, &str)]| {
-            let (dumps, notes) = request(&[rank(std::process::id(), directory.path(), variables)]);
+            let (dumps, notes) =
+                request(&rank(std::process::id(), directory.path(), variables), MAX_WAIT);
             assert!(dumps.is_empty());
             notes
         };

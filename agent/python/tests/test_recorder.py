@@ -1,0 +1,51 @@
+"""Variables for PyTorch's Flight Recorder."""
+
+import os
+import tempfile
+import unittest
+
+from ddp_doctor._c10d import _recorder
+
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+FILE, OLD_FILE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+
+
+def names(version, **environ):
+    found = _recorder.variables(version, environ, "/run", 7)
+    return {name for name in found if name == SIZE or found[name] == "/run/7_"}
+
+
+class Variables(unittest.TestCase):
+    def test_recent_versions_need_only_new_names(self):
+        for version in ("2.9.1", "2.11.0+cu130", "2.15.0+cpu", "3.0.0a0"):
+            self.assertEqual(names(version), {PIPE, FILE, SIZE}, version)
+
+    def test_earlier_versions_are_left_alone_unless_the_recorder_is_on(self):
+        for version, file in (("2.4.1", OLD_FILE), ("2.6.0", OLD_FILE), ("2.8.0", FILE)):
+            self.assertEqual(names(version), set(), version)
+            self.assertEqual(names(version, **{OLD_SIZE: "500"}), {PIPE, file}, version)
+        self.assertEqual(names("unknown"), set())
+
+    def test_what_the_user_has_set_stays(self):
+        self.assertEqual(names("2.11.0", **{PIPE: "/own"}), set())
+        self.assertEqual(names("2.11.0", **{FILE: "/own"}), {PIPE, SIZE})
+        self.assertEqual(names("2.11.0", **{OLD_FILE: "/own"}), {PIPE, SIZE})
+        self.assertEqual(names("2.11.0", **{SIZE: "500"}), {PIPE, FILE})
+        for size in (SIZE, OLD_SIZE):
+            self.assertEqual(names("2.11.0", **{size: "0"}), set(), "the recorder is off")
+
+    def test_child_does_not_use_the_fifo_of_its_parent(self):
+        inherited = {PIPE: "/run/3_", FILE: "/run/3_", SIZE: "2000"}
+        self.assertEqual(names("2.11.0", **inherited), {PIPE, FILE})
+
+    def test_folder_that_others_can_enter_is_not_used(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertTrue(_recorder._is_private(folder))
+            os.chmod(folder, 0o755)
+            self.assertFalse(_recorder._is_private(folder))
+        self.assertFalse(_recorder._is_private(folder), "it does not exist")
+
+
+if __name__ == "__main__":
+    unittest.main()
