@@ -384,7 +384,10 @@ impl OpenCalls<'_> {
     pub(super) fn unpartnered(&self, group: &Group) -> Vec<Stall> {
         let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
         let open = group.traffic.open();
-        for lone in open.filter(|lone| lone.is_awaited() || self.waits.has(lone)) {
+        let is_open = |lone: &UnmatchedMessage| {
+            lone.is_awaited() || self.waits.has(lone) || self.was_refused(group, lone)
+        };
+        for lone in open.filter(is_open) {
             let key = (lone.rank, lone.side);
             if self.has_ended_beside(group, lone.rank, &lone.joined) {
                 continue;
@@ -395,6 +398,17 @@ impl OpenCalls<'_> {
             }
         }
         found.into_values().collect()
+    }
+
+    /// Whether an asynchronous call of a message raised an exception, and ended its rank, because its partner had left.
+    fn was_refused(&self, group: &Group, lone: &UnmatchedMessage) -> bool {
+        let process = self.model.member(group.id, lone.rank);
+        let process = process.filter(|it| it.has_last_issued(&lone.joined.call));
+        let error = process.and_then(Process::transport_error);
+        let has_left = |rank: u32| error.is_some_and(|it| self.has_left_before(group, rank, it.at));
+        lone.joined.returned.is_none()
+            && partners(self.model, group.id, lone)
+                .is_some_and(|them| them.into_iter().any(has_left))
     }
 
     fn without_partner(&self, group: &Group, lone: UnmatchedMessage) -> Option<Stall> {

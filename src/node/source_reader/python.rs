@@ -5,6 +5,8 @@
 //! sufficient. The result is a hint for the user and for the wording of a finding. Unsupported source
 //! yields no results.
 
+use std::collections::HashSet;
+
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::diagnosis::event::OtherBranch;
@@ -14,6 +16,7 @@ use self::expression::{header_test, value_of};
 use self::lines::{Line, is_plausible, logical_lines};
 
 mod completion;
+mod constants;
 mod expression;
 mod lines;
 mod subject;
@@ -44,6 +47,7 @@ pub struct Guard {
 pub struct Source {
     lines: Vec<Line>,
     names: subject::Names,
+    constants: HashSet<String>,
 }
 
 /// Kind of a line, by its first word.
@@ -80,7 +84,8 @@ impl Source {
             lines.clear();
         }
         let names = subject::Names::new(&lines);
-        Self { lines, names }
+        let constants = constants::find(&lines);
+        Self { lines, names, constants }
     }
 
     /// The tests that decide whether the program reaches a line, the nearest first.
@@ -115,6 +120,7 @@ impl Source {
         found.extend(self.completion(at));
         let counters = self.counters(at);
         found.retain(|guard| !is_test_of_counters(&guard.test, &counters));
+        found.retain(|guard| !constants::decides_nothing(guard, &self.constants));
         found.truncate(MAX_GUARDS);
         found
     }
