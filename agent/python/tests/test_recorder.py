@@ -1,10 +1,13 @@
 """Variables for PyTorch's Flight Recorder."""
 
 import os
+import sys
 import tempfile
 import unittest
 
-from ddp_doctor._c10d import _recorder
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from ddp_doctor._c10d import _recorder  # noqa: E402
 
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 SIZE, OLD_SIZE = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
