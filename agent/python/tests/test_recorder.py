@@ -42,12 +42,18 @@ class Variables(unittest.TestCase):
         inherited = {PIPE: "/run/3_", FILE: "/run/3_", SIZE: "2000"}
         self.assertEqual(names("2.11.0", **inherited), {PIPE, FILE})
 
-    def test_folder_that_others_can_enter_is_not_used(self):
+    def test_only_the_private_folder_of_the_run_is_used(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.assertTrue(_recorder._is_private(folder))
+            status = os.stat(folder)
+            value = "%d:%d:%s" % (status.st_dev, status.st_ino, folder)
+            self.assertEqual(_recorder._folder(value), folder)
+            other = "%d:%d:%s" % (status.st_dev, status.st_ino + 1, folder)
+            self.assertIsNone(_recorder._folder(other), "another one is at its path")
+            self.assertIsNone(_recorder._folder(folder), "without numbers")
             os.chmod(folder, 0o755)
-            self.assertFalse(_recorder._is_private(folder))
-        self.assertFalse(_recorder._is_private(folder), "it does not exist")
+            self.assertIsNone(_recorder._folder(value), "others can enter it")
+        self.assertIsNone(_recorder._folder(value), "it does not exist")
+        self.assertIsNone(_recorder._folder(""))
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ pub fn run(options: Options) -> Outcome {
         library: environment::find_library(),
         python: environment::find_python(),
         nccl: nccl.how.clone(),
-        recorders: recorders.as_ref().map(|it| it.path().to_owned()),
+        recorders: recorders.as_ref().and_then(|it| it.value().ok()),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
         live.print_line(&missing);

@@ -153,6 +153,17 @@ impl RecorderFolder {
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
+
+    /// Its path after its device and inode numbers: on another host or in a container, there may be another one.
+    ///
+    /// # Errors
+    ///
+    /// If the system call fails.
+    pub fn value(&self) -> io::Result<OsString> {
+        let mut value = OsString::from(format!("{}:", self.dir.identity()?));
+        value.push(self.path());
+        Ok(value)
+    }
 }
 
 impl Drop for RecorderFolder {

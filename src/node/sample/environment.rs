@@ -48,7 +48,7 @@ pub const LIBRARY_VARIABLE: &str = "DDP_DOCTOR_LIBRARY";
 pub const NCCL_LIBRARY_VARIABLE: &str = "DDP_DOCTOR_NCCL_LIBRARY";
 /// The directory that contains the Python package.
 pub const PYTHON_VARIABLE: &str = "DDP_DOCTOR_PYTHON";
-/// Folder for the FIFOs and dumps of PyTorch's Flight Recorders.
+/// Folder for the FIFOs and dumps of PyTorch's Flight Recorders: "DEVICE:INODE:PATH".
 pub const RECORDERS: &str = "DDP_DOCTOR_RECORDERS";
 /// Address of the coordinator.
 pub const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
@@ -138,8 +138,8 @@ pub struct Environment {
     pub python: Found,
     /// How NCCL calls are traced; `None` if they are not.
     pub nccl: Option<NcclLoading>,
-    /// Folder for the FIFOs and dumps of PyTorch's Flight Recorders, if these may be asked.
-    pub recorders: Option<PathBuf>,
+    /// Folder for the FIFOs and dumps of PyTorch's Flight Recorders, if these may be asked, with its numbers.
+    pub recorders: Option<OsString>,
 }
 
 impl Environment {
@@ -152,7 +152,7 @@ impl Environment {
         let optional = [
             (RUN_DIR, self.run_dir.clone().map(OsString::from)),
             (COORDINATOR, self.coordinator.clone().map(OsString::from)),
-            (RECORDERS, self.recorders.clone().map(OsString::from)),
+            (RECORDERS, self.recorders.clone()),
             (LIBRARY_VARIABLE, self.library.path().map(OsString::from)),
         ];
         variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));

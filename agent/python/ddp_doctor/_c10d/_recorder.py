@@ -43,18 +43,24 @@ def variables(version, environ, folder, pid):
     return found
 
 
-def _is_private(folder):
-    """Whether only this user can enter the folder, and this process can create files in it."""
+def _folder(value):
+    """The folder that a value names with its device and inode numbers: "DEVICE:INODE:PATH". `None`: another one is at its
+    path, as on another host, or others can enter it, or this process cannot create files in it.
+    """
+    device, _, rest = value.partition(":")
+    inode, _, path = rest.partition(":")
     try:
-        status = os.lstat(folder)
-    except OSError:
-        return False
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    is_it = (device, inode) == (str(status.st_dev), str(status.st_ino)) and os.path.isabs(path)
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return is_own and status.st_mode & 0o077 == 0 and os.access(folder, os.W_OK | os.X_OK)
+    is_private = is_own and status.st_mode & 0o077 == 0
+    return path if is_it and is_private and os.access(path, os.W_OK | os.X_OK) else None
 
 
 def prepare(version):
     """Sets the variables before PyTorch reads them, while it creates its first process group."""
-    folder = os.environ.get("DDP_DOCTOR_RECORDERS", "")
-    if os.path.isabs(folder) and _is_private(folder):
+    folder = _folder(os.environ.get("DDP_DOCTOR_RECORDERS", ""))
+    if folder is not None:
         os.environ.update(variables(str(version), os.environ, folder, os.getpid()))

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
+use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::input::event::Guard;
 use crate::model::Process;
@@ -33,6 +33,13 @@ impl Sides<'_> {
                 return None;
             }
             let (line, guard) = self.only_test(other, within)?;
+            let (here, elsewhere) = (numbers(in_it), numbers(past));
+            // A rank that skipped an earlier iteration has the same numbers of calls.
+            if guard.subject == GuardSubject::Rank
+                && !guards::fits(self.situation.model, guard, &here, &elsewhere)
+            {
+                return None;
+            }
             let kind = meaning(guard, false)?;
             let because = format!(
                 "{}. {}",
@@ -76,7 +83,7 @@ pub(crate) fn of_test_on_rank(
     past: &[u32],
 ) -> Option<CauseHypothesis> {
     let process = situation.model.process_of(*inside.first()?)?;
-    let (line, guard) = guards::fits(situation.model, process, place, inside, past)?;
+    let (line, guard) = guards::fitting(situation.model, process, place, inside, past)?;
     let because = line_is_guarded(&(Arc::clone(&line), guard));
     let mistake = Mistake::passed_over(past, inside, &line, guard);
     Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))

@@ -284,21 +284,25 @@ fn separates(model: &Model, guard: &Guard, here: &[u32], elsewhere: &[u32]) -> b
         && elsewhere.iter().all(|rank| reaches(rank) == Some(false))
 }
 
-/// The test on the rank that leads all of the ranks `here`, of which `process` is one, to a line whatever else it depends
-/// on, and may keep each of the ranks `elsewhere` away; with the line that depends on it.
-pub fn fits<'a>(
+/// The test on the rank around a line that [`fits`] these ranks, of which `process` is one that was there; with the line
+/// that depends on it.
+pub fn fitting<'a>(
     model: &Model,
     process: &'a Process,
     place: &Arc<Where>,
     here: &[u32],
     elsewhere: &[u32],
 ) -> Option<(Arc<Where>, &'a Guard)> {
-    around(process, place).find(|(_, guard)| {
-        let reaches = |rank: &u32| reaches(guard, *rank, model.world_size());
-        guard.subject == GuardSubject::Rank
-            && here.iter().all(|rank| reaches(rank) == Some(true))
-            && elsewhere.iter().all(|rank| reaches(rank) != Some(true))
-    })
+    let mut tests = around(process, place);
+    tests.find(|(_, it)| it.subject == GuardSubject::Rank && fits(model, it, here, elsewhere))
+}
+
+/// Whether a test leads all of the ranks `here` to a line whatever else it depends on, and may keep each of the ranks
+/// `elsewhere` away.
+pub fn fits(model: &Model, guard: &Guard, here: &[u32], elsewhere: &[u32]) -> bool {
+    let reaches = |rank: &u32| reaches(guard, *rank, model.world_size());
+    here.iter().all(|rank| reaches(rank) == Some(true))
+        && elsewhere.iter().all(|rank| reaches(rank) != Some(true))
 }
 
 /// The test on the rank in the user's source because of which the main thread of `process`, one of the ranks `here`, is
