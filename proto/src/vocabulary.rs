@@ -500,6 +500,8 @@ words! {
         Computes = 14, "computes";
         /// The line is reached in the order in which results of this are complete: the timing of each rank decides.
         Completes = 15, "completes";
+        /// The line is in a `with` statement over this, or is its header.
+        Keeps = 16, "keeps";
     }
 }
 

@@ -692,6 +692,8 @@ pub enum GuardForm {
     Computes = 14,
     /// The line is reached in the order in which results of this are complete: the timing of each rank decides.
     Completes = 15,
+    /// The line is in a `with` statement over this, or is its header.
+    Keeps = 16,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -716,6 +718,7 @@ impl GuardForm {
             Self::Repeats => "GUARD_FORM_REPEATS",
             Self::Computes => "GUARD_FORM_COMPUTES",
             Self::Completes => "GUARD_FORM_COMPLETES",
+            Self::Keeps => "GUARD_FORM_KEEPS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -737,6 +740,7 @@ impl GuardForm {
             "GUARD_FORM_REPEATS" => Some(Self::Repeats),
             "GUARD_FORM_COMPUTES" => Some(Self::Computes),
             "GUARD_FORM_COMPLETES" => Some(Self::Completes),
+            "GUARD_FORM_KEEPS" => Some(Self::Keeps),
             _ => None,
         }
     }

@@ -185,9 +185,12 @@ pub(crate) fn at_line(process: Option<&Process>, call: &Call) -> String {
 
 /// The end of that: " (called at train.py:20)", or empty.
 pub(crate) fn called_at(process: Option<&Process>, call: &Call) -> String {
-    let caller = process.zip(call.place.as_ref());
-    let caller = caller.and_then(|(process, place)| guards::telling_caller(process, place));
-    caller.map_or_else(String::new, |it| format!(" (called{})", words::at(Some(&it))))
+    let Some((process, place)) = process.zip(call.place.as_ref()) else { return String::new() };
+    match guards::telling_caller(process, place) {
+        Some(caller) if caller.file == place.file => format!(" (called at line {})", caller.line),
+        Some(caller) => format!(" (called{})", words::at(Some(&caller))),
+        None => String::new(),
+    }
 }
 
 /// The row with another line, if there is one.

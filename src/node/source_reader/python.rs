@@ -100,6 +100,7 @@ impl Source {
             self.assignments(value_of(&self.lines[at].text), at, &mut found);
         }
         found.extend(self.within(at));
+        found.extend(self.held(at));
         let mut inner = at;
         // Proceeds outwards from suite to suite, up to the function.
         loop {
@@ -316,7 +317,10 @@ impl Source {
                     found.push(self.guard(line.first, &test, GuardForm::Holds));
                 }
             }
-            Head::Other => found.extend(self.synchronization(header)),
+            Head::Other => {
+                found.extend(self.synchronization(header));
+                found.extend(self.held(header));
+            }
             _ => {}
         }
     }

@@ -11,7 +11,8 @@ use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, lead_with_failed_thread, waits_for, where_it_is};
 use crate::model::Process;
 use crate::situation::{LockHolder, OriginKind, Situation, Stall, StallOrigin};
-use crate::source::guards;
+use crate::source::cause::Mistake;
+use crate::source::guards::{self, HeldTwice};
 use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
 
@@ -65,9 +66,31 @@ pub(crate) fn draft(
     draft.next = advice(what, first);
     blame_holder(&mut draft, situation, &absent);
     if what.is_of_threads() {
+        lead_with_held_lock(&mut draft, first);
         lead_with_failed_thread(&mut draft, first, outside);
     }
     Some(draft)
+}
+
+/// Leads with the lock that the rank waits for and holds itself, if the source shows that.
+fn lead_with_held_lock(draft: &mut Draft, process: &Process) {
+    let Some((rank, lock)) = process.rank.zip(guards::held_twice(process)) else { return };
+    let HeldTwice { name, taken, ref held } = lock;
+    let line = words::source_line(taken);
+    let clause = format!(
+        "rank {rank} takes `{name}` at {line} while it holds it since {}",
+        words::source_line(held)
+    );
+    draft.mistake = Some(Mistake::new(&[rank], clause));
+    draft.say(format!(
+        "The thread that waits for `{name}` is itself inside a `with` statement over `{name}` ({}), which it cannot \
+         leave.",
+        words::source_line(held),
+    ));
+    draft.next = vec![format!(
+        "Release `{name}` before the call that leads to {line}, or make it a threading.RLock, which the thread that holds \
+         it may take again."
+    )];
 }
 
 /// The test on the rank that leads only these ranks to the lines where they are stuck.

@@ -324,9 +324,9 @@ fn loop_left<'a>(
     let around: Vec<(Arc<Where>, &Guard)> = guards::all_around(short, after).collect();
     let mut found: Vec<(Arc<Where>, &'a Guard)> = Vec::new();
     for it in guards::all_around(long, within) {
-        use GuardForm::{Bounds, Chooses, Completes, Computes, Repeats};
+        use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats};
         match it.1.form {
-            Chooses | Bounds | Computes | Completes => {}
+            Chooses | Bounds | Computes | Completes | Keeps => {}
             _ if around.iter().any(|other| is_same(other, &it)) => {}
             Repeats => found.push(it),
             // A test in the loop.

@@ -484,12 +484,12 @@ const fn decided_by(guard: &Guard) -> Option<CauseKind> {
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardForm::{Bounds, Caches, Catches, Chooses, Completes, Computes, Iterates, Repeats};
-    use GuardForm::{Ends, Fails, Handles, Holds, Leaves, Returns, Skips, Unspecified};
+    use GuardForm::{Ends, Fails, Handles, Holds, Keeps, Leaves, Returns, Skips, Unspecified};
     use GuardSubject::{Clock, Data, Finite, Input, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
         (Catches | Chooses | Bounds | Iterates | Repeats, _) => return None,
-        (Completes | Computes | Unspecified, _) => return None,
+        (Completes | Computes | Keeps | Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
         (Caches, _) => CauseKind::LocalDecision,
         (Ends | Leaves | Returns, Input) => CauseKind::UnevenInputs,

@@ -127,9 +127,10 @@ pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
-    use GuardForm::{Bounds, Chooses, Completes, Computes, Repeats};
-    let decides =
-        |guard: &Guard| !matches!(guard.form, Chooses | Bounds | Repeats | Computes | Completes);
+    use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats};
+    let decides = |guard: &Guard| {
+        !matches!(guard.form, Chooses | Bounds | Repeats | Computes | Completes | Keeps)
+    };
     all_around(process, place).filter(move |(_, guard)| decides(guard))
 }
 
@@ -313,15 +314,50 @@ pub fn led_to<'a>(
     here: &[u32],
     elsewhere: &[u32],
 ) -> Option<(Arc<Where>, &'a Guard)> {
-    let look = process.stacks.last()?;
-    let mut tests = stacks::users_frames(look, process.training_tid()).flat_map(|frame| {
-        let mut known = process.sites.keys();
-        let line = known.find(|it| it.via.is_empty() && it.is_same_line(frame)).cloned();
-        let line = line.unwrap_or_else(|| Arc::new(frame.clone()));
-        let guards = process.sites.get(&line).and_then(|site| site.guards.as_deref());
-        guards.unwrap_or_default().iter().map(move |guard| (Arc::clone(&line), guard))
-    });
+    let mut tests = on_stack(process)
+        .flat_map(|(line, guards)| guards.iter().map(move |guard| (Arc::new(line.clone()), guard)));
     tests.find(|(_, guard)| separates(model, guard, here, elsewhere))
+}
+
+/// The user's lines on the latest stack of a process, innermost first, each with what its source says around it.
+fn on_stack(process: &Process) -> impl Iterator<Item = (&Where, &[Guard])> {
+    let stacks = process.stacks.last().into_iter();
+    let frames = stacks.flat_map(|it| stacks::users_frames(it, process.training_tid()));
+    frames.map(|frame| {
+        let mut known = process.sites.iter();
+        let site = known.find(|(it, _)| it.via.is_empty() && it.is_same_line(frame));
+        let guards = site.and_then(|(_, site)| site.guards.as_deref());
+        (frame, guards.unwrap_or_default())
+    })
+}
+
+/// An object that a thread waits to enter by a `with` statement, in which it already is.
+#[derive(Debug)]
+pub struct HeldTwice<'a> {
+    /// The object as the source names it.
+    pub name: &'a str,
+    /// The line that waits.
+    pub taken: &'a Where,
+    /// The line at which the thread entered it before.
+    pub held: Where,
+}
+
+/// The lock that the thread of the program waits for at its innermost line and holds by an outer one, under one name.
+pub fn held_twice(process: &Process) -> Option<HeldTwice<'_>> {
+    let mut frames = on_stack(process).peekable();
+    let &(taken, guards) = frames.peek()?;
+    let is_held = |it: &&Guard| it.form == GuardForm::Keeps;
+    let own = guards.iter().filter(is_held).find(|it| it.line == taken.line)?;
+    let class = |line: &Where| line.function.rsplit_once('.').map(|(class, _)| class.to_owned());
+    let is_same_object = |line: &Where| {
+        line.file == taken.file && (!own.test.starts_with("self.") || class(line) == class(taken))
+    };
+    let outer = frames.filter(|(line, _)| is_same_object(line)).find_map(|(line, guards)| {
+        let mut held = guards.iter().filter(is_held);
+        let outer = held.find(|it| it.test == own.test && it.line != taken.line)?;
+        Some(Where { line: outer.line, ..line.clone() })
+    });
+    Some(HeldTwice { name: &own.test, taken, held: outer? })
 }
 
 /// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
@@ -397,6 +433,7 @@ pub fn sentence(guard: &Guard) -> String {
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
         GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
+        GuardForm::Keeps => format!("holds `{test}` (line {line})"),
         GuardForm::Completes => {
             format!(
                 "is reached in the order in which results of `{test}` (line {line}) are complete, on which the \

@@ -76,6 +76,14 @@ for batch in loader:
 }
 
 #[test]
+fn locks_are_known_at_their_header_and_in_its_suite() {
+    let text = |at: [&str; 2]| format!("with lock:{}\n    log('half way'){}\n", at[0], at[1]);
+    assert_eq!(guards(&text(["", "  # here"])), ["keeps other 1 lock"]);
+    assert_eq!(guards(&text(["  # here", ""])), ["keeps other 1 lock"]);
+    assert_eq!(guards("with torch.no_grad():\n    f(x)  # here\n"), [""; 0]);
+}
+
+#[test]
 fn test_of_no_sync_decides_on_backward() {
     let named = "
 for batch in data:

@@ -114,6 +114,15 @@ impl Source {
         Some(self.guard(self.lines[at].first, test, form))
     }
 
+    /// The object over which a statement is a `with` statement, such as a lock. A call makes a new one.
+    pub(super) fn held(&self, at: usize) -> Option<Guard> {
+        let line = &self.lines[at];
+        let (object, _) = header_test(&line.text).filter(|_| line.text.starts_with("with "))?;
+        let is_name = object.chars().all(|c| is_of_word(c) || c == '.');
+        let guard = self.guard(line.first, object, GuardForm::Keeps);
+        is_name.then_some(Guard { subject: GuardSubject::Other, ..guard })
+    }
+
     /// Whether a test decides that an input has ended: that a variable, which was taken from a queue or an iterator,
     /// is the value that stands for the end.
     pub(super) fn is_end_of_input(&self, test: &str, at: usize) -> bool {
