@@ -1,12 +1,14 @@
 //! Checks whether another user could have placed code that is about to be loaded or run.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs;
+use std::fs::{self, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::files::{MAX_LINKS, components, is_private_group};
+use crate::files::{
+    MAX_LINKS, Mount, OF_ANOTHER, OWN_LIST, components, is_private_group, is_system,
+};
 use crate::sys;
 
 /// Write permission of the group and of others, and the bit that lets only owners replace entries.
@@ -46,8 +48,12 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         }
         let entry = here.join(name);
         let shown = entry.display();
-        let found = fs::symlink_metadata(&entry).map_err(|error| format!("{shown}: {error}"))?;
-        if !found.is_symlink() {
+        let found = Found::at(&entry, &Mount::root()).map_err(|it| format!("{shown}: {it}"))?;
+        if found.mount.is_served {
+            // Before anything is asked of it.
+            return Err(format!("{shown} {OF_ANOTHER}"));
+        }
+        if !found.status.is_symlink() {
             here = entry;
             continue;
         }
@@ -57,8 +63,9 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         }
         // Others can have made or moved a link in a directory where they may add entries.
         check(&here, origin, own)?;
-        if !is_trusted(found.uid(), origin, own) && !is_accepted(found.uid(), &entry, origin) {
-            return Err(format!("{shown} is a link of user {}", found.uid()));
+        let owner = found.status.uid();
+        if !is_trusted(owner, origin, own) && !is_accepted(&found, &entry, origin) {
+            return Err(format!("{shown} is a link of user {owner}"));
         }
         let target = fs::read_link(&entry).map_err(|error| format!("{shown}: {error}"))?;
         if target.is_absolute() {
@@ -72,6 +79,23 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
     Ok(here)
 }
 
+/// What is at a path, which is not followed if it is a link.
+struct Found {
+    status: Metadata,
+    mount: Mount,
+}
+
+impl Found {
+    /// `near`: a mount that it may be in.
+    fn at(path: &Path, near: &Mount) -> io::Result<Self> {
+        // Both are of the same entry, whatever happens to the path.
+        let as_it_is = libc::O_PATH | libc::O_NOFOLLOW;
+        let opened = OpenOptions::new().read(true).custom_flags(as_it_is).open(path)?;
+        let mount = near.near(&opened, Path::new(OWN_LIST));
+        Ok(Self { status: opened.metadata()?, mount })
+    }
+}
+
 fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     let is_installer = || fs::metadata(own).is_ok_and(|it| it.uid() == owner);
     let is_user = owner == 0 || owner == sys::effective_uid();
@@ -80,9 +104,10 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
 
 /// Whether something of an owner without an id in this user namespace, who can be root or any other user, is used: what
 /// [`Origin::Named`] leads to, only where no user but root can have put it.
-fn is_accepted(owner: u32, path: &Path, origin: Origin) -> bool {
-    let is_systems = || path.parent().is_none_or(|it| it == "/") || path.starts_with("/usr");
-    is_unmapped(owner) && (origin != Origin::Named || is_systems())
+fn is_accepted(found: &Found, path: &Path, origin: Origin) -> bool {
+    let is_below_usr = || path.starts_with("/usr") && found.mount.is_that_of(c"/usr");
+    let is_systems = || is_system(path, &found.mount) || is_below_usr();
+    is_unmapped(found.status.uid()) && (origin != Origin::Named || is_systems())
 }
 
 /// Checks everything in a directory, and in those that its links lead to, such as the modules of a package and their
@@ -97,14 +122,15 @@ pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<()
     let mut left = vec![first];
     while let Some(directory) = left.pop() {
         let failed = |error| format!("{}: {error}", directory.display());
+        let mount = Found::at(&directory, &Mount::root()).map_err(failed)?.mount;
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            let found = match fs::symlink_metadata(&path) {
+            let found = match Found::at(&path, &mount) {
                 // Python writes compiled code to temporary files, which another process may do now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 found => found.map_err(failed)?,
             };
-            let path = if found.is_symlink() {
+            let path = if found.status.is_symlink() {
                 resolve(&path, origin, own)?
             } else {
                 check_entry(&path, &found, false, origin, own)?;
@@ -121,18 +147,22 @@ pub fn check_contents(directory: &Path, origin: Origin, own: &Path) -> Result<()
 /// Checks who can change a file, or the entries of a directory. `may_add`: others may add entries.
 fn check_entry(
     path: &Path,
-    found: &fs::Metadata,
+    found: &Found,
     may_add: bool,
     origin: Origin,
     own: &Path,
 ) -> Result<(), String> {
-    let (shown, owner, mode) = (path.display(), found.uid(), found.mode());
+    let shown = path.display();
+    if found.mount.is_served {
+        return Err(format!("{shown} {OF_ANOTHER}"));
+    }
+    let (owner, mode) = (found.status.uid(), found.status.mode());
     let is_unmapped = is_unmapped(owner);
-    if !is_trusted(owner, origin, own) && !is_accepted(owner, path, origin) {
+    if !is_trusted(owner, origin, own) && !is_accepted(found, path, origin) {
         return Err(format!("{shown} belongs to user {owner}"));
     }
     let is_strict = origin != Origin::Installation || is_unmapped;
-    let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.gid()) && is_strict;
+    let is_shared = mode & GROUP_WRITE != 0 && !is_private_group(found.status.gid()) && is_strict;
     if !may_add && (mode & OTHER_WRITE != 0 || is_shared) {
         return Err(format!("{shown} is writable by other users"));
     }
@@ -152,12 +182,15 @@ fn check_left(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
 fn check_parts(path: &Path, is_left: bool, origin: Origin, own: &Path) -> Result<(), String> {
     // Whether the previous part of the path belongs to an owner without an id here, who could be anybody.
     let mut is_below_unmapped = false;
+    let mut mount = Mount::root();
     for part in path.ancestors() {
-        let found = fs::symlink_metadata(part).map_err(|it| format!("{}: {it}", part.display()))?;
-        let is_unmapped = is_unmapped(found.uid());
+        let found = Found::at(part, &mount).map_err(|it| format!("{}: {it}", part.display()))?;
+        mount = found.mount.clone();
+        let status = &found.status;
+        let is_unmapped = is_unmapped(status.uid());
         // In a sticky directory others may add entries but not replace existing ones.
-        let is_sticky = found.mode() & STICKY != 0 && !is_below_unmapped;
-        let may_add = found.is_dir() && if part == path { is_left } else { is_sticky };
+        let is_sticky = status.mode() & STICKY != 0 && !is_below_unmapped;
+        let may_add = status.is_dir() && if part == path { is_left } else { is_sticky };
         is_below_unmapped = is_unmapped;
         check_entry(part, &found, may_add, origin, own)?;
     }

@@ -68,7 +68,7 @@ for name, version in found.items():
 /// If the command may start another interpreter, or the same one as another user, such as `sudo -u`: whatever it loads at
 /// its start would then be executed as this user.
 pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>, String> {
-    let Some(Interpreter { path, started_by }) = interpreter(command) else {
+    let Some(Interpreter { path, named_by, started_by }) = interpreter(command) else {
         return Ok(BTreeMap::new());
     };
     if let Some(words) = started_by {
@@ -80,7 +80,9 @@ pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>,
         if !path.is_absolute() {
             return Err(format!("{by} may start another Python"));
         }
-        trust::resolve(&path, Origin::Named, Path::new("/proc/self/exe"))?;
+        for part in named_by.iter().chain([&path]) {
+            trust::resolve(part, Origin::Named, Path::new("/proc/self/exe"))?;
+        }
     }
     let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
@@ -123,6 +125,8 @@ fn end(mut child: Child) {
 #[derive(Debug, PartialEq, Eq)]
 struct Interpreter {
     path: PathBuf,
+    /// The script whose first line names it.
+    named_by: Option<PathBuf>,
     /// The words of another program that starts it; `None`: starting the command executes it as this user.
     started_by: Option<Vec<OsString>>,
 }
@@ -131,7 +135,7 @@ struct Interpreter {
 fn interpreter(command: &[OsString]) -> Option<Interpreter> {
     if command.is_empty() {
         let path = on_path("python3".as_ref())?;
-        return Some(Interpreter { path, started_by: None });
+        return Some(Interpreter { path, named_by: None, started_by: None });
     }
     command.iter().enumerate().find_map(|(index, word)| {
         let name = Path::new(word).file_name()?.to_str()?;
@@ -139,9 +143,12 @@ fn interpreter(command: &[OsString]) -> Option<Interpreter> {
         let file = on_path(word).filter(|_| is_launcher || is_python(name))?;
         // What a relative script is in another directory is unknown.
         let is_read = is_launcher && (index == 0 || file.is_absolute());
-        let path = if is_read { interpreter_of(&file)? } else { file };
         let started_by = (index > 0).then(|| command[..index].to_vec());
-        Some(Interpreter { path, started_by })
+        Some(if is_read {
+            Interpreter { path: interpreter_of(&file)?, named_by: Some(file), started_by }
+        } else {
+            Interpreter { path: file, named_by: None, started_by }
+        })
     })
 }
 
@@ -179,7 +186,8 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let mut words = line.strip_prefix("#!")?.split_whitespace();
     let program = Path::new(words.next()?);
     if program.file_name()? == "env" {
-        return on_path(words.next()?.as_ref());
+        let name = words.next().filter(|it| is_python(it))?;
+        return on_path(name.as_ref());
     }
     is_python(program.file_name()?.to_str()?).then(|| program.to_owned())
 }
@@ -228,12 +236,21 @@ mod tests {
             interpreter(&words)
         };
         let train = OsString::from("train.py");
-        let expected = |started_by| Interpreter { path: PathBuf::from(&python), started_by };
-        assert_eq!(found(&[&torchrun, &train]).unwrap(), expected(None));
-        assert_eq!(found(&[&python, &train]).unwrap(), expected(None));
+        let expected = |named_by: Option<&OsString>, started_by| Interpreter {
+            path: PathBuf::from(&python),
+            named_by: named_by.map(PathBuf::from),
+            started_by,
+        };
+        assert_eq!(found(&[&torchrun, &train]).unwrap(), expected(Some(&torchrun), None));
+        assert_eq!(found(&[&python, &train]).unwrap(), expected(None, None));
         let srun = OsString::from("srun");
-        assert_eq!(found(&[&srun, &torchrun]).unwrap(), expected(Some(vec![srun.clone()])));
+        let by_srun = expected(Some(&torchrun), Some(vec![srun.clone()]));
+        assert_eq!(found(&[&srun, &torchrun]).unwrap(), by_srun);
         assert_eq!(found(&[&train]), None);
+        // `env` finds any program, such as `script`, to which the same words mean something else.
+        for line in ["#!/usr/bin/env sh\n", "#!/usr/bin/env -S python3\n", "#!/bin/sh\n"] {
+            assert_eq!(found(&[&script(dir.path(), "torchrun", line)]), None, "{line}");
+        }
     }
 
     #[test]
@@ -278,6 +295,11 @@ mod tests {
             let refused = by_srun(word).unwrap_err();
             assert!(refused.ends_with("shared is writable by other users"), "{refused}");
         }
+        // The same for a script that names the interpreter of the system.
+        let shebang = "#!/usr/bin/env python3\n";
+        let torchrun = script(&shared, "torchrun", shebang);
+        let refused = by_srun(&torchrun).unwrap_err();
+        assert!(refused.ends_with("shared is writable by other users"), "{refused}");
         // The first word is executed by the command itself.
         assert_eq!(versions(&[python]).unwrap().len(), 1);
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 use std::io::{self, StdoutLock, Write};
-use std::path::Path;
 
+pub(super) use crate::host::names::word;
 use crate::report::text::plain;
 
 /// Standard output of this process, locked.
@@ -34,32 +34,9 @@ fn named(error: io::Error) -> io::Error {
     }
 }
 
-/// A path as one word of a command, for a shell.
-pub(super) fn word(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%=,".contains(c);
-    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 /// Prints lines on standard error. Text of evidence or of another user, such as an address or the name of a file, can
 /// neither control the terminal nor look like a line of its own. Standard error may be closed: the result counts.
 pub(super) fn say(lines: impl Display) {
     let lines: Vec<String> = lines.to_string().lines().map(plain).collect();
     drop(writeln!(io::stderr(), "ddp-doctor: {}", lines.join("\n    ")));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shell_does_not_act_on_the_name_of_a_folder() {
-        assert_eq!(word(Path::new("/runs/job-1_a")), "/runs/job-1_a");
-        assert_eq!(word(Path::new("a b; $(x)")), "'a b; $(x)'");
-        assert_eq!(word(Path::new("it's")), r"'it'\''s'");
-        assert_eq!(word(Path::new("-rf")), "'-rf'");
-    }
 }

@@ -160,6 +160,17 @@ impl BoxDir {
         directories
     }
 
+    /// Opens one of [`Self::directories`]: those of this run stay the same, whatever another user puts at their paths.
+    ///
+    /// # Errors
+    ///
+    /// If the directory does not exist, or belongs to another user.
+    pub fn open(&self, directory: &Path) -> io::Result<Dir> {
+        let mut open = std::iter::once(&self.dir).chain(&self.keep);
+        let found = open.find(|it| it.path() == directory);
+        found.map_or_else(|| Dir::open_own(directory), |it| Ok(it.clone()))
+    }
+
     /// Moves a box to the directory for kept boxes. Its old mapping stays readable.
     ///
     /// # Errors
@@ -316,12 +327,8 @@ fn is_done(dir: &Dir) -> bool {
 
 /// Whether the directory is old, no writer of its boxes is alive, and no process follows it.
 fn is_stale(dir: &Dir) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let modified = dir.modified_s().ok().and_then(|it| u64::try_from(it).ok());
-    let (Ok(now), Some(modified)) = (now, modified) else {
-        return false;
-    };
-    now.saturating_sub(Duration::from_secs(modified)) > MAX_UNOWNED_AGE
+    let age = dir.modified().ok().and_then(|it| SystemTime::now().duration_since(it).ok());
+    age.is_some_and(|it| it > MAX_UNOWNED_AGE)
         && Following::found(dir.path()).is_none()
         && boxes_of(dir)
             .is_ok_and(|boxes| !boxes.iter().any(|name| writer_is_alive(Path::new(name))))

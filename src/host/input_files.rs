@@ -1,6 +1,6 @@
 //! Opening of files whose paths come from outside, and decompression of their contents.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Take};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -132,6 +132,23 @@ pub fn reach(path: &Path) -> io::Result<File> {
     Ok(files::reach(path)?.into())
 }
 
+/// Metadata of an entry of a directory that was reached. A link is followed only by [`reach`]: where another user's leads,
+/// a lookup alone can mount the directory of another host, or never return.
+///
+/// # Errors
+///
+/// Fails like [`reach`].
+pub fn metadata(path: &Path) -> io::Result<Metadata> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_symlink() { reach(path)?.metadata() } else { Ok(found) }
+}
+
+/// Whether [`metadata`] is that of a directory.
+#[must_use]
+pub fn is_dir(path: &Path) -> bool {
+    metadata(path).is_ok_and(|it| it.is_dir())
+}
+
 /// Reads a regular file of at most `limit` bytes as text.
 ///
 /// # Errors
@@ -147,7 +164,6 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::Write;
     use std::os::unix::fs::{lchown, symlink};
 
@@ -192,7 +208,9 @@ mod tests {
         if user_id() != 0 {
             return;
         }
+        assert_eq!(metadata(&link).unwrap().len(), 4);
         lchown(&link, Some(4001), None).unwrap();
         assert_eq!(why(open(&link)), "it is a link of user 4001: give the path that it leads to");
+        assert!(metadata(&link).is_err() && metadata(&file).is_ok());
     }
 }

@@ -140,9 +140,28 @@ fn base_36(mut number: u64, digits: usize) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
+/// A path as one word of a command, for a shell.
+#[must_use]
+pub fn word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%=,".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shell_does_not_act_on_the_name_of_a_folder() {
+        assert_eq!(word(Path::new("/runs/job-1_a")), "/runs/job-1_a");
+        assert_eq!(word(Path::new("a b; $(x)")), "'a b; $(x)'");
+        assert_eq!(word(Path::new("it's")), r"'it'\''s'");
+        assert_eq!(word(Path::new("-rf")), "'-rf'");
+    }
 
     #[test]
     fn names_are_safe_as_file_names() {

@@ -36,6 +36,8 @@ pub struct Options {
     pub metrics: Option<SocketAddr>,
     /// File with the secret of the metrics; `None`: the environment.
     pub metrics_token_file: Option<PathBuf>,
+    /// File with the token of the coordinator, which must be another one.
+    pub token_file: Option<PathBuf>,
     /// URL of the webhook.
     pub webhook: Option<Url>,
     /// Interval of heartbeats to the webhook; `None`: no heartbeats.
@@ -91,7 +93,7 @@ impl Options {
     pub fn start(self, hub: &Arc<Hub>, log: &UserLog) -> (Monitoring, Vec<MonitoringError>) {
         let mut errors = Vec::new();
         let heartbeat = self.heartbeat;
-        let metrics_token_file = self.metrics_token_file;
+        let (metrics_token_file, token_file) = (self.metrics_token_file, self.token_file);
         let start = |url| Webhook::start(url, heartbeat, Arc::clone(hub), log.clone());
         let webhook = self.webhook.and_then(|url| {
             let started = start(url).map_err(MonitoringError::Webhook);
@@ -99,8 +101,9 @@ impl Options {
         });
         if let Some(address) = self.metrics {
             let notifier = webhook.as_ref().map(Webhook::notifier);
-            let listening = metrics_token(address, metrics_token_file.as_deref())
-                .and_then(|token| Ok((token, listen(address)?)));
+            let listening =
+                metrics_token(address, metrics_token_file.as_deref(), token_file.as_deref())
+                    .and_then(|token| Ok((token, listen(address)?)));
             match listening {
                 Ok((token, (listener, address))) => {
                     let source = Arc::new(Source::new(Arc::clone(hub), notifier, token));
@@ -131,6 +134,7 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), MonitoringEr
 fn metrics_token(
     address: SocketAddr,
     file: Option<&Path>,
+    coordinators: Option<&Path>,
 ) -> Result<Option<Token>, MonitoringError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|it| !it.trim().is_empty());
     let token = match (file, variable(METRICS_TOKEN)) {
@@ -141,9 +145,10 @@ fn metrics_token(
     if token.is_none() && !address.ip().is_loopback() {
         return Err(MonitoringError::NoToken(address));
     }
-    let coordinator = variable(VARIABLE);
-    let is_same = |it: &Token| coordinator.is_some_and(|text| it.is(text.trim().as_bytes()));
-    if token.as_ref().is_some_and(is_same) {
+    let in_file = coordinators.and_then(|it| Token::read(it).ok());
+    let in_variable = variable(VARIABLE).and_then(|it| Token::new(&it).ok());
+    let mut others = in_file.iter().chain(&in_variable);
+    if token.as_ref().is_some_and(|own| others.any(|it| own.is_same(it))) {
         return Err(MonitoringError::SameToken);
     }
     Ok(token)

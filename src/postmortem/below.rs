@@ -41,7 +41,7 @@ impl Below {
             below.enters(folder);
         }
         // The folder itself is read by the caller, which reports the error.
-        let mut level = entries(dir, Path::is_dir).unwrap_or_default();
+        let mut level = entries(dir, input_files::is_dir).unwrap_or_default();
         for _ in 0..MAX_DEPTH {
             let mut next = Vec::new();
             // Links last: a folder that is also reached otherwise keeps its own name.
@@ -66,7 +66,7 @@ impl Below {
         match entries(&folder, |_| true) {
             Ok(found) => {
                 let (folders, files): (Vec<_>, Vec<_>) =
-                    found.into_iter().partition(|path| path.is_dir());
+                    found.into_iter().partition(|path| input_files::is_dir(path));
                 let room = MAX_FILES - self.files.len();
                 self.is_cut |= files.len() > room;
                 self.files.extend(files.into_iter().take(room));
@@ -82,7 +82,7 @@ impl Below {
 
     /// Whether the folder was not searched before, under any name.
     fn enters(&mut self, folder: &Path) -> bool {
-        let metadata = fs::metadata(folder);
+        let metadata = input_files::metadata(folder);
         metadata.is_ok_and(|it| self.known.insert((it.dev(), it.ino())))
     }
 }
@@ -104,5 +104,6 @@ pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<
 }
 
 fn is_run(folder: &Path) -> bool {
-    folder.join(journal::FIRST).exists() || Description::read(folder).is_ok_and(|it| it.is_some())
+    let has_journal = input_files::metadata(&folder.join(journal::FIRST)).is_ok();
+    has_journal || Description::read(folder).is_ok_and(|it| it.is_some())
 }

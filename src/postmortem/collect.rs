@@ -1,7 +1,7 @@
 //! Finds the evidence in paths. The kind of a file follows from its content, not from its name.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, Metadata};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use crate::evidence::blackbox;
 use crate::evidence::journal::{self, JournalError, Reader};
 use crate::host::boxes::BoxDir;
 use crate::host::input_files;
+use crate::host::names::word;
 use crate::host::private::SHARED_MEMORY;
 use crate::host::run_description::Description;
 use crate::ingest::{
@@ -157,6 +158,7 @@ impl Collected {
                 io::ErrorKind::InvalidData if is_packed(&path) => self.remark(&path, PACKED),
                 _ if is_alike => self.dumps.push(path),
                 io::ErrorKind::InvalidData => {}
+                io::ErrorKind::InvalidInput => self.remark(&path, reason(&error)),
                 // It is more likely the dump of another rank than anything else.
                 _ if is_beside => self.dumps.push(path),
                 _ => self.remark(&path, reason(&error)),
@@ -256,7 +258,8 @@ impl Collected {
             Ok(description) => description,
             Err(error) => {
                 let file = dir.join("run.json");
-                self.remark(if file.exists() { &file } else { dir }, reason(&error));
+                let shown: &Path = if input_files::metadata(&file).is_ok() { &file } else { dir };
+                self.remark(shown, reason(&error));
                 None
             }
         };
@@ -271,7 +274,7 @@ impl Collected {
         }
         self.folder(dir, place, description.as_ref(), None);
         for below in [dir.join(journal::LATER), kept] {
-            if below.is_dir() {
+            if input_files::is_dir(&below) {
                 self.folder(&below, place, description.as_ref(), None);
             }
         }
@@ -296,7 +299,7 @@ impl Collected {
             let text = format!(
                 "{} {what} below it {are} left out: to analyze one, give its path, such as {}",
                 runs.len(),
-                first.display()
+                word(first)
             );
             self.remark(dir, text);
         }
@@ -314,7 +317,7 @@ impl Collected {
             let text = format!(
                 "{} earlier launches or attempts are left out: to analyze one, give its folder, such as {}",
                 files.earlier.len(),
-                first.display()
+                word(first)
             );
             self.remark(dir, text);
         }
@@ -358,7 +361,7 @@ impl Collected {
         description: Option<&Description>,
         kept: Option<&Path>,
     ) {
-        let is_file = |path: &Path| !path.is_dir() && !BoxDir::is_partial(path);
+        let is_file = |path: &Path| !input_files::is_dir(path) && !BoxDir::is_partial(path);
         let entries = match below::entries(folder, is_file) {
             Ok(entries) => entries,
             // It was moved.
@@ -497,7 +500,7 @@ impl Collected {
     /// Whether the file was not taken before, under any name.
     fn takes(&mut self, path: &Path) -> bool {
         self.met += 1;
-        match fs::metadata(path) {
+        match input_files::metadata(path) {
             Ok(metadata) => self.taken.insert((metadata.dev(), metadata.ino())),
             // Opening the file reports the error.
             Err(_) => true,
@@ -533,13 +536,12 @@ fn first_event(path: &Path) -> Result<Option<(u32, v1::Hello)>, JournalError> {
 
 /// Message about a directory without evidence; `runs`: run directories below it.
 fn nothing_in(dir: &Path, runs: Vec<PathBuf>) -> String {
-    let modified = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
-    let mut runs: Vec<(Option<std::time::SystemTime>, String)> =
-        runs.into_iter().map(|path| (modified(&path), path.display().to_string())).collect();
+    let modified = |path: &PathBuf| input_files::metadata(path).ok()?.modified().ok();
+    let mut runs: Vec<_> = runs.into_iter().map(|path| (modified(&path), word(&path))).collect();
     runs.sort();
     let names: Vec<&str> = runs.iter().rev().map(|(_, name)| name.as_str()).collect();
     match names.as_slice() {
-        [] if dir.join("report.json").exists() => {
+        [] if input_files::metadata(&dir.join("report.json")).is_ok() => {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
         [] => format!(
@@ -589,7 +591,7 @@ mod tests {
             place: 0,
             identity: BoxReader::open(&kept).unwrap().identity(),
         };
-        fs::rename(&path, &kept).unwrap();
+        std::fs::rename(&path, &kept).unwrap();
         let error = found(None).open().err().unwrap();
         assert!(is_gone(&error), "{error}");
         let moved = found(Some(&kept)).open().unwrap();

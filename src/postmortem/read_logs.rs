@@ -1,10 +1,10 @@
 //! The logs that were read: each file once, however many names it has, and a limited number of bytes of all together.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::host::input_files;
 use crate::ingest::logs::Log;
 
 /// Maximum number of bytes of logs that are read, after decompression.
@@ -42,12 +42,14 @@ impl ReadLogs {
 
 /// Device and inode of a file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = fs::metadata(path).ok()?;
+    let metadata = input_files::metadata(path).ok()?;
     Some((metadata.dev(), metadata.ino()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::ingest::logs;
 

@@ -194,10 +194,12 @@ fn location(place: &Where) -> Value {
 /// A file as a URI reference (RFC 3986): a file URI if the path is absolute, otherwise relative.
 fn uri(file: &str) -> String {
     let mut uri = String::new();
-    if file.starts_with('/') {
-        uri.push_str("file://");
+    let is_absolute = file.starts_with('/');
+    if is_absolute {
+        uri.push_str("file:///");
     }
-    for byte in file.bytes() {
+    // Several slashes at the beginning would name a host.
+    for byte in file.trim_start_matches('/').bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             uri.push(char::from(byte));
         } else {
@@ -265,6 +267,7 @@ mod tests {
             ("train.py", "train.py"),
             ("/home/me/a b/ü#?.py", "file:///home/me/a%20b/%C3%BC%23%3F.py"),
             ("C:\\x", "C%3A%5Cx"),
+            ("//evil.example/share/train.py", "file:///evil.example/share/train.py"),
         ] {
             assert_eq!(uri(file), expected);
         }

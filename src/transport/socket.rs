@@ -6,7 +6,7 @@
 //! A loopback address (`127.0.0.1:7077`) is the name of such a socket: nothing listens on TCP
 //! (`docs/decisions/0001-unix-sockets.md`).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
@@ -120,8 +120,8 @@ pub(super) fn paths(address: SocketAddr) -> [PathBuf; 3] {
 pub struct Socket {
     dir: Dir,
     name: OsString,
-    /// Keeps the port of a loopback address from being used by anything else.
-    _port: Option<TcpSocket>,
+    /// Bound but never listening, so that TCP connections are refused; `None`: another process has the port.
+    port: Option<TcpSocket>,
 }
 
 impl Socket {
@@ -131,23 +131,32 @@ impl Socket {
     ///
     /// If no directory for sockets can be used.
     pub fn unnamed() -> io::Result<(Self, UnixListener)> {
-        Self::bind(&file_name(&names::new_job()), None)
+        Self::bind(&file_name(&names::new_job()), None, files::bind)
     }
 
-    /// Listens under a loopback address; port 0 stands for a free port. Returns the address in use.
+    /// Listens under a loopback address; port 0 stands for a free port. Returns the address in use. The TCP port is
+    /// bound, too, unless another process has it, which may be another user's.
     ///
     /// # Errors
     ///
-    /// If the port is in use, or no directory for sockets can be used.
+    /// If a process of this user listens there, or no directory for sockets can be used.
     pub fn at(address: SocketAddr) -> io::Result<(Self, UnixListener, SocketAddr)> {
-        // Bound but never listening, so that TCP connections are refused and the name is unique.
         let port = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
         };
-        port.bind(address)?;
-        let address = port.local_addr()?;
-        let (socket, listener) = Self::bind(&file_name(&address.to_string()), Some(port))?;
+        let (port, address) = match port.bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && address.port() != 0 => {
+                (None, address)
+            }
+            bound => {
+                bound?;
+                let address = port.local_addr()?;
+                (Some(port), address)
+            }
+        };
+        let name = file_name(&address.to_string());
+        let (socket, listener) = Self::bind(&name, port, files::bind_unused)?;
         Ok((socket, listener, address))
     }
 
@@ -157,20 +166,31 @@ impl Socket {
     ///
     /// If no directory for sockets can be used.
     pub fn named(address: SocketAddr) -> io::Result<(Self, UnixListener)> {
-        Self::bind(&file_name(&address.to_string()), None)
+        Self::bind(&file_name(&address.to_string()), None, files::bind)
     }
 
-    fn bind(name: &str, port: Option<TcpSocket>) -> io::Result<(Self, UnixListener)> {
+    fn bind(
+        name: &str,
+        port: Option<TcpSocket>,
+        listen_in: Bind,
+    ) -> io::Result<(Self, UnixListener)> {
         let mut refusal = io::ErrorKind::NotFound.into();
         for folder in folders() {
-            match listen(&folder, name) {
+            match listen(&folder, name, listen_in) {
                 Ok((dir, listener)) => {
-                    return Ok((Self { dir, name: name.into(), _port: port }, listener));
+                    return Ok((Self { dir, name: name.into(), port }, listener));
                 }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
                 Err(error) => refusal = error,
             }
         }
         Err(refusal)
+    }
+
+    /// Whether no other process can have the TCP port of its address.
+    #[must_use]
+    pub const fn has_port(&self) -> bool {
+        self.port.is_some()
     }
 
     /// Its address for clients.
@@ -187,10 +207,13 @@ impl Drop for Socket {
     }
 }
 
-fn listen(folder: &Path, name: &str) -> io::Result<(Dir, UnixListener)> {
+/// Listens under a name in a directory.
+type Bind = fn(&Dir, &OsStr) -> io::Result<UnixListener>;
+
+fn listen(folder: &Path, name: &str, listen_in: Bind) -> io::Result<(Dir, UnixListener)> {
     let dir = Dir::ensure_private(folder)?;
     // A socket under this name that refuses connections has no listener: see `sweep`.
-    let listener = files::bind(&dir, name.as_ref())?;
+    let listener = listen_in(&dir, name.as_ref())?;
     Ok((dir, listener))
 }
 
@@ -249,6 +272,16 @@ mod tests {
         assert!(matches!(find(&text), Err(AddressError::NoListener(_))));
     }
 
+    /// Any user can bind a port of the loopback interface.
+    #[test]
+    fn port_of_another_process_does_not_take_the_name() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let (_socket, _listener, found) = Socket::at(address).unwrap();
+        assert_eq!(found, address);
+        assert_eq!(Socket::at(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
     #[test]
     fn directory_of_another_user_is_not_used() {
         if files::user_id() != 0 {
@@ -258,16 +291,16 @@ mod tests {
         let squatted = dir.path().join("squatted");
         fs::create_dir(&squatted).unwrap();
         std::os::unix::fs::chown(&squatted, Some(65534), None).unwrap();
-        assert!(listen(&squatted, "a.sock").is_err());
+        assert!(listen(&squatted, "a.sock", files::bind).is_err());
     }
 
     #[test]
     fn directory_that_others_may_enter_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(listen(dir.path(), "a.sock").is_err());
+        assert!(listen(dir.path(), "a.sock", files::bind).is_err());
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(listen(dir.path(), "a.sock").is_ok());
+        assert!(listen(dir.path(), "a.sock", files::bind).is_ok());
     }
 
     #[tokio::test]

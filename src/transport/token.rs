@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ddp_doctor_agent::files::is_served_by_other;
 use ddp_doctor_host::input_files;
 use ddp_doctor_host::sys;
 use ring::digest::{SHA256, digest};
@@ -85,7 +86,8 @@ impl Token {
         if !metadata.is_file() {
             return Err(unreadable(io::Error::other("not a file")));
         }
-        let is_owner = metadata.uid() == sys::user_id() || metadata.uid() == 0;
+        let is_owner = (metadata.uid() == sys::user_id() || metadata.uid() == 0)
+            && !is_served_by_other(&found);
         if !is_owner || metadata.mode() & 0o077 != 0 {
             return Err(TokenError::NotPrivate(shown));
         }
@@ -103,6 +105,12 @@ impl Token {
         let other = digest(&SHA256, text);
         let pairs = own.as_ref().iter().zip(other.as_ref());
         pairs.fold(0, |it, (a, b)| it | (a ^ b)) == 0
+    }
+
+    /// Whether both are the same, in a time that does not depend on where they differ.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.is(other.as_bytes())
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {

@@ -462,6 +462,100 @@ fn file_system_of_another_user_is_not_asked() {
     assert!(said.contains("ddp-doctor-64126 is a file system of another user"), "{said}");
 }
 
+/// `silent DIR`: a file system of the attacker's in a directory of his, which never answers.
+const SILENT: &str = r#"
+    exec 3<>/dev/fuse
+    options=fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other,default_permissions
+    silent() {
+        mkdir $1 && chown 65534:65534 $1
+        mount -i -t fuse -o "$options" planted $1 || { echo "no FUSE"; exit 0; }
+    }
+    doctor() { victim timeout -s KILL 30 ddp-doctor "$@" 3>&- || echo "status $?"; }
+    cd /home/home
+"#;
+
+/// The output of a script with such a file system; `None`: there are none here, or the test does not run as root.
+fn beside_silent_mount(script: &str) -> Option<String> {
+    let said = text(&with_two_users(&format!("{SILENT}{script}"))?);
+    if said.contains("no FUSE") {
+        eprintln!("skipped: {said}");
+        return None;
+    }
+    Some(said)
+}
+
+/// The directory is in one of root's, as a home directory is.
+#[test]
+fn file_system_of_another_user_in_the_own_directory_is_not_asked() {
+    let script = r#"
+        silent /home/theirs
+        doctor run --run-dir /home/theirs/run -- echo the job starts
+        doctor run --report /home/theirs/report.json -- echo the job starts
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert_eq!(said.matches("the job starts\n").count(), 2, "{said}");
+    assert!(!said.contains("status 137"), "{said}");
+    assert!(said.contains("/home/theirs is a file system of another user"), "{said}");
+}
+
+/// A lookup alone can mount the directory of another host, or, as here, never return.
+#[test]
+fn link_of_another_user_in_evidence_is_not_looked_up() {
+    let script = r#"
+        silent /home/mount
+        for name in boxes journal journal.ddpj run.json report.json rank1.log attempt_0; do
+            mkdir -p /home/theirs-$name/sub
+            echo '[rank0]: RuntimeError: x' > /home/theirs-$name/rank0.log
+            chown 65534 /home/theirs-$name /home/theirs-$name/*
+            attacker ln -s /home/mount/x /home/theirs-$name/$name
+            attacker ln -s /home/mount/x /home/theirs-$name/sub/$name
+            doctor analyze /home/theirs-$name
+        done
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(!said.contains("status 137"), "{said}");
+    assert_eq!(said.matches("RuntimeError: x").count().min(7), 7, "{said}");
+    assert!(said.contains("is a link of user 65534"), "{said}");
+}
+
+#[test]
+fn link_in_place_of_a_report_is_replaced_without_a_lookup() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 777 /home/shared
+        attacker ln -s /home/mount/x /home/shared/report.json
+        doctor run --report /home/shared/report.json -- true
+        stat -c "report: %F" /home/shared/report.json
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("report: regular file") && !said.contains("status 137"), "{said}");
+}
+
+#[test]
+fn link_in_place_of_the_run_directory_does_not_delay_the_end() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 777 /home/shared
+        (sleep 1; attacker mv /home/shared/out /home/shared/away; attacker ln -s /home/mount /home/shared/out) &
+        doctor run --run-dir /home/shared/out -- sh -c 'sleep 3; exit 7'
+        stat -c "out: %F" /home/shared/out
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("out: symbolic link") && said.contains("status 7\n"), "{said}");
+}
+
+#[test]
+fn group_of_root_is_not_the_own_one() {
+    let script = r#"
+        mkdir -m 2770 /home/project
+        chown 64126:0 /home/project
+        victim ddp-doctor run --run-dir /home/project/run -- true
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("other users can write to /home/project"), "{said}");
+}
+
 /// A hard link, or a private file that was moved: the attacker publishes what others read from his folder.
 #[test]
 fn file_that_the_attacker_cannot_have_read_is_no_evidence() {

@@ -210,3 +210,64 @@ fn shared_group_of_the_host_is_not_the_own_one() {
     assert_eq!(said.matches("other users can write to /home/project").count(), 2, "{said}");
     assert_eq!(said.matches("other users can write to").count(), 2, "{said}");
 }
+
+/// There, the id of the user on the host is unknown.
+#[test]
+fn nested_namespace_has_no_private_group() {
+    let script = r#"
+        mkdir -m 2770 /home/project
+        chown 64126:100 /home/project
+        nested() { "$@" unshare --user --map-root-user unshare --user --map-root-user /home/app/bin/ddp-doctor run \
+            --run-dir /home/project/run-nested -- sh -c 'echo "boxes: $DDP_DOCTOR_BOX_DIR"'; }
+        nested setpriv --reuid=64126 --regid=100 --clear-groups
+    "#;
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
+    assert!(said.contains("other users can write to /home/project"), "{said}");
+    assert!(said.contains("boxes: /dev/shm/ddp-doctor-0-"), "{said}");
+}
+
+/// The image is a directory of the file system that the volume is on, so that both have one device number.
+#[test]
+fn owner_of_a_volume_on_the_file_system_of_the_image_is_not_trusted() {
+    let script = r#"
+        victim mkdir kept
+        echo precious > kept/report.json
+        chown 64126:64126 kept/report.json
+        attacker ln -s /kept /home/volume/out
+        mkdir /home/image /home/volume/own
+        printf '#!/bin/sh\ntouch /kept/executed\n' > /home/volume/own/python
+        chmod 755 /home/volume/own/python
+        chown -R 64126:64126 /home/image /home/volume/own
+        cat > /home/inside <<'END'
+            set -e
+            mount --bind /home/image /home/image
+            cd /home/image
+            mkdir app bin data dev etc home kept lib lib64 old proc tmp usr
+            for name in usr lib lib64 bin etc dev proc; do mount --rbind /$name $name; done
+            mkdir home/bin
+            mount --bind /home/bin home/bin
+            mount --bind /home/app app
+            mount --bind /home/volume data
+            mount --bind /home/home/kept kept
+            /usr/sbin/pivot_root . old
+            cd /
+            umount -l /old
+            stat -c 'device: %d' / /data
+            export HOME=/home
+            doctor=/app/bin/ddp-doctor
+            $doctor run --report /data/out/report.json -- true || true
+            $doctor run --run-dir /data/out/run -- true || true
+            $doctor check -- srun /data/own/python train.py || true
+END
+        victim unshare --user --map-root-user --mount sh /home/inside
+        echo "left: $(ls kept) $(cat kept/report.json)"
+    "#;
+    let Some((succeeded, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
+    assert!(succeeded, "{said}");
+    let devices: Vec<&str> = said.lines().filter(|it| it.starts_with("device: ")).collect();
+    assert!(devices.len() == 2 && devices[0] == devices[1], "{said}");
+    assert!(said.contains("left: report.json precious\n"), "{said}");
+    assert!(said.contains("/data/out is a link that another user can change"), "{said}");
+    assert!(said.contains("/data belongs to user 65534"), "{said}");
+}

@@ -1,6 +1,7 @@
 //! Secrets of the environment: they are never printed, and the processes of a job do not inherit them.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
@@ -35,6 +36,29 @@ fn invalid_webhook_is_never_printed() {
             assert_eq!(finished.status, Some(2), "{finished}");
             assert!(finished.stderr.contains("not a URL like https://"), "{finished}");
         }
+    }
+}
+
+/// The secret of the metrics crosses the network in plain text.
+#[test]
+fn metrics_have_no_token_of_the_coordinator() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, TOKEN).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    for arguments in
+        [&["--token-file", file][..], &["--token-file", file, "--metrics-token-file", file]]
+    {
+        let mut command = program(dir.path());
+        command.env("DDP_DOCTOR_METRICS_TOKEN", TOKEN).args([
+            "coordinator",
+            "--metrics",
+            "127.0.0.1:0",
+        ]);
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+        let finished = run_to_end(command);
+        assert_eq!(finished.status, Some(3), "{arguments:?}: {finished}");
     }
 }
 

@@ -168,6 +168,19 @@ _init.record_gpu(torch.device("cuda"))
         settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
         self.assertEqual((settings["gpu.number"], settings["gpu"]), ("1", "GPU-of-1"))
 
+    def test_address_is_recorded_without_user_and_password(self):
+        o = self.run_job(
+            """
+from ddp_doctor._c10d import _init
+for given, recorded in (
+    ("etcd://trainer:secret@etcd0:2379/job?rank=0", "etcd://etcd0:2379/job"),
+    ("file:///home/me@site/store", "file:///home/me@site/store"),
+):
+    assert _init._meeting(given, None) == (recorded, ""), given
+"""
+        )
+        self.assertEqual(o.box.of("exception"), [])
+
     def test_out_of_memory_records_limited_samples(self):
         o = self.run_job(
             """

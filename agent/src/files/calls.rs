@@ -51,6 +51,26 @@ pub(super) fn status_of(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<libc::st
     Ok(unsafe { found.assume_init() })
 }
 
+/// The id of the mount that is open, without a request to its file system. `None`: kernels before 5.8 do not state it.
+pub(super) fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: the name is NUL-terminated; `found` is valid for the write. glibc has the function since 2.28 only.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_statx,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            libc::STATX_MNT_ID,
+            found.as_mut_ptr(),
+        )
+    };
+    // SAFETY: all zeros are a valid `statx`.
+    let found = unsafe { found.assume_init() };
+    (answer == 0 && found.stx_mask & libc::STATX_MNT_ID != 0).then_some(found.stx_mnt_id)
+}
+
 /// Creates a directory that only this user may enter.
 pub(super) fn make_dir(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     // SAFETY: the name is NUL-terminated.

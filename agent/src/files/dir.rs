@@ -111,7 +111,7 @@ impl Dir {
                     _ => error,
                 }
             })?;
-        if is_served_by_other(&self.fd, &fd) {
+        if is_served_by_other(&fd) {
             return Err(refused(&path, OF_ANOTHER));
         }
         // Other users can neither create nor move such a directory.

@@ -1,38 +1,83 @@
 //! Recognizes file systems that other users serve.
+//!
+//! What a FUSE file system states about owners and modes is the choice of the user who mounted it, and a request can
+//! block forever. Therefore what is known of a mount is found in `/proc` alone, by descriptors: a path could lead
+//! elsewhere meanwhile. Without `/proc`, every mount is taken for one of the system.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 
+use super::calls;
+use super::own_names::own_number;
 use crate::sys;
 
-/// Whether an entry of a directory is the root of a FUSE file system that another user mounted there.
-///
-/// What such a file system states about owners and modes is that user's choice, and a request can
-/// block forever. Therefore the answer is found in `/proc` alone. Without `/proc` it is `false`; a mount that
-/// `mountinfo` does not list is taken for one.
-#[must_use]
-pub fn is_served_by_other(directory: impl AsFd, entry: impl AsFd) -> bool {
-    let (Some(outer), Some(inner)) = (mount_of(directory.as_fd()), mount_of(entry.as_fd())) else {
-        return false;
-    };
-    if outer == inner {
-        return false;
-    }
-    let mounts = fs::read_to_string("/proc/self/mountinfo");
-    mounts.map_or(true, |it| is_served(&it, &inner, sys::effective_uid()))
+/// The mounts that this process can reach by paths.
+pub(crate) const OWN_LIST: &str = "/proc/self/mountinfo";
+
+/// The mount in which a descriptor was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// Unique while something in the mount is open; `None` without `/proc`.
+    id: Option<u64>,
+    /// Whether it is a FUSE file system that another user mounted.
+    pub(crate) is_served: bool,
 }
 
-/// The id of the mount in which a descriptor was opened.
-fn mount_of(fd: BorrowedFd<'_>) -> Option<String> {
+impl Mount {
+    /// The mount of the root directory, from which the programs of this machine come.
+    pub(crate) fn root() -> Self {
+        let root = calls::open(None, c"/", libc::O_PATH, 0);
+        Self { id: root.ok().and_then(|it| id_of(it.as_fd())), is_served: false }
+    }
+
+    /// The mount of what is open.
+    pub(crate) fn of(opened: impl AsFd) -> Self {
+        Self::root().near(opened, Path::new(OWN_LIST))
+    }
+
+    /// The mount of what is open, which often is this one. `list`: a file like `/proc/PID/mountinfo`, of a process that
+    /// reaches it by a path.
+    pub(crate) fn near(&self, opened: impl AsFd, list: &Path) -> Self {
+        let id = id_of(opened.as_fd());
+        if id == self.id {
+            return self.clone();
+        }
+        let is_served = id.is_some_and(|id| {
+            let mounts = fs::read_to_string(list);
+            mounts.map_or(true, |it| is_served(&it, id, [sys::effective_uid(), own_number()]))
+        });
+        Self { id, is_served }
+    }
+
+    /// Whether it is the mount of this directory.
+    pub(crate) fn is_that_of(&self, directory: &std::ffi::CStr) -> bool {
+        let opened = calls::open(None, directory, libc::O_PATH, 0);
+        self.id.is_some() && opened.is_ok_and(|it| id_of(it.as_fd()) == self.id)
+    }
+}
+
+/// Whether what is open is on a FUSE file system that another user mounted.
+#[must_use]
+pub fn is_served_by_other(opened: impl AsFd) -> bool {
+    Mount::of(opened).is_served
+}
+
+fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    calls::mount_id(fd).or_else(|| listed_id_of(fd))
+}
+
+fn listed_id_of(fd: BorrowedFd<'_>) -> Option<u64> {
     let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
-    Some(id.trim().to_owned())
+    id.trim().parse().ok()
 }
 
-/// Whether a mount of this id in a file like `/proc/PID/mountinfo` is of FUSE, and was made by neither this user nor
-/// root. A mount that is not listed was removed in the meantime.
-fn is_served(mounts: &str, id: &str, user: u32) -> bool {
-    let Some(mount) = mounts.lines().find(|line| line.split(' ').next() == Some(id)) else {
+/// Whether a mount of this id in a file like `/proc/PID/mountinfo` is of FUSE, and was made by neither this user, who has
+/// these numbers, nor root. A mount that is not listed was removed in the meantime, or is another process's.
+fn is_served(mounts: &str, id: u64, user: [u32; 2]) -> bool {
+    let id_in = |line: &str| line.split(' ').next()?.parse().ok();
+    let Some(mount) = mounts.lines().find(|line| id_in(line) == Some(id)) else {
         return true;
     };
     // After the separator: type, source, options of the file system.
@@ -41,7 +86,8 @@ fn is_served(mounts: &str, id: &str, user: u32) -> bool {
     let is_fuse = words.next().is_some_and(|it| it.starts_with("fuse"));
     let options = words.nth(1).unwrap_or_default();
     let made_by = options.split(',').find_map(|it| it.strip_prefix("user_id="));
-    is_fuse && !made_by.is_some_and(|it| it == "0" || it.parse() == Ok(user))
+    let is_trusted = |it: u32| it == 0 || user.contains(&it);
+    is_fuse && !made_by.and_then(|it| it.parse().ok()).is_some_and(is_trusted)
 }
 
 #[cfg(test)]
@@ -56,10 +102,21 @@ mod tests {
 ";
 
     #[test]
+    fn kernel_and_proc_state_the_same_mount() {
+        for path in ["/", "/proc", "/dev/shm", "/tmp"] {
+            let Ok(opened) = fs::File::open(path) else { continue };
+            let stated = calls::mount_id(opened.as_fd());
+            assert!(stated.is_none() || stated == listed_id_of(opened.as_fd()), "{path}");
+        }
+        assert!(Mount::root().is_that_of(c"/") && !Mount::root().is_that_of(c"/proc"));
+    }
+
+    #[test]
     fn fuse_of_other_users_is_recognized() {
-        let served: Vec<bool> =
-            ["24", "95", "96", "97", "98"].map(|id| is_served(MOUNTS, id, 7)).into();
+        let served: Vec<bool> = [24, 95, 96, 97, 98].map(|id| is_served(MOUNTS, id, [7, 7])).into();
         assert_eq!(served, [false, true, false, false, true]);
-        assert!(!is_served(MOUNTS, "95", 8));
+        assert!(!is_served(MOUNTS, 95, [8, 8]));
+        // In a container of the user.
+        assert!(!is_served(MOUNTS, 95, [0, 8]));
     }
 }

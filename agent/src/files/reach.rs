@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::calls;
-use super::walk::{Missing, Way, is_of_root, is_trusted, step};
+use super::walk::{Missing, Way, step};
 use crate::sys;
 
 /// Opens a file or directory of any user as it is (`O_PATH`). Links of this user and of root are followed, wherever they
@@ -15,7 +15,8 @@ use crate::sys;
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or a component is a link of another user, who chooses where it leads. The same if it is a file
+/// If it cannot be opened, or a component is a link of another user, who chooses where it leads: of the owner, or of the
+/// user who mounted the FUSE file system that it is on. The same if it is a file
 /// that another user has put into a folder without being able to read it: a hard link, or a file that was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
     let mut way = Way::begin(path)?;
@@ -24,20 +25,28 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
         let next = step(way.fd.as_fd(), &component, Missing::Fail)?;
         let (directory, entry) = (calls::status(way.fd.as_fd())?, calls::status(next.as_fd())?);
         if entry.st_mode & libc::S_IFMT != libc::S_IFLNK {
-            if !is_trusted(&directory, &way.shown) && is_planted(&directory, &entry) {
+            if !way.is_trusted(&directory) && is_planted(&directory, &entry) {
                 return Err(planted(entry.st_uid, directory.st_uid));
             }
-            way.enter(&name, next);
+            let mount = way.mount_of(&name, &next);
+            way.enter(&name, next, mount);
             continue;
         }
-        if entry.st_uid != sys::effective_uid() && !is_of_root(&directory, &entry, &way.shown) {
-            let link = way.shown.join(&name);
-            return Err(not_followed(&link, entry.st_uid, way.left.is_empty()));
+        let is_followed =
+            entry.st_uid == sys::effective_uid() || way.is_of_root(&directory, &entry);
+        if way.mount.is_served || !is_followed {
+            let whose = if way.mount.is_served {
+                "on a file system of another user".to_owned()
+            } else {
+                format!("of user {}", entry.st_uid)
+            };
+            return Err(not_followed(&way.shown.join(&name), &whose, way.left.is_empty()));
         }
         if way.shown.starts_with("/proc") {
             // The text of such a link need not be a path, and only the kernel makes them.
             let followed = calls::open(Some(way.fd.as_fd()), &component, libc::O_PATH, 0)?;
-            way.enter(&name, followed);
+            let mount = way.mount_of(&name, &followed);
+            way.enter(&name, followed, mount);
         } else {
             way.follow(next.as_fd())?;
         }
@@ -46,9 +55,9 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// The error for a link of another user. The caller states the path if the link is its last component.
-fn not_followed(link: &Path, user: u32, is_last: bool) -> io::Error {
+fn not_followed(link: &Path, whose: &str, is_last: bool) -> io::Error {
     let it = if is_last { "it".to_owned() } else { link.display().to_string() };
-    let why = format!("{it} is a link of user {user}: give the path that it leads to");
+    let why = format!("{it} is a link {whose}: give the path that it leads to");
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 

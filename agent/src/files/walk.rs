@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use super::calls;
-use super::mounts::is_served_by_other;
+use super::mounts::{Mount, OWN_LIST};
 use super::own_names::is_of_own_number;
 use crate::{sys, trust};
 
@@ -55,19 +55,25 @@ pub enum Missing {
 pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
     let mut way = Way::begin(path)?;
     let (mut changeable, mut writable) = (None, None);
-    while let Some(name) = way.left.pop_front() {
+    loop {
+        // Before anything is asked of it.
+        if way.mount.is_served {
+            return Err(refused(&way.here(), OF_ANOTHER));
+        }
+        let Some(name) = way.left.pop_front() else { break };
         let next = step(way.fd.as_fd(), &CString::new(name.as_bytes())?, missing)?;
-        let directory = calls::status(way.fd.as_fd())?;
-        let trusted = is_trusted(&directory, &way.shown);
-        let is_shared = !trusted || can_any_other_write(directory.st_mode);
-        if is_shared && is_served_by_other(&way.fd, &next) {
+        let mount = way.mount_of(&name, &next);
+        if mount.is_served {
             return Err(refused(&way.shown.join(&name), OF_ANOTHER));
         }
+        let directory = calls::status(way.fd.as_fd())?;
+        let trusted = way.is_trusted(&directory);
+        let is_shared = !trusted || can_any_other_write(directory.st_mode);
         let entry = calls::status(next.as_fd())?;
         let is_changeable = name != ".." && can_replace(&directory, &entry, trusted);
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
-            if is_changeable || !is_trusted_link(&directory, &entry, &way.shown) {
+            if is_changeable || !way.is_trusted_link(&directory, &entry) {
                 let link = way.shown.join(&name);
                 return Err(refused(&link, "is a link that another user can change"));
             }
@@ -83,7 +89,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         if name != ".." && is_shared {
             writable = Some(way.here());
         }
-        way.enter(&name, next);
+        way.enter(&name, next, mount);
     }
     Ok(Walked { fd: way.fd, changeable, writable })
 }
@@ -96,6 +102,8 @@ pub(super) struct Way {
     pub(super) shown: PathBuf,
     /// Components that follow.
     pub(super) left: VecDeque<OsString>,
+    /// The mount of the last component.
+    pub(super) mount: Mount,
     /// Number of links that were followed.
     links: u32,
 }
@@ -107,7 +115,8 @@ impl Way {
         components(path, &mut left);
         let (start, shown) = if path.is_absolute() { (c"/", "/") } else { (c".", "") };
         let fd = calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        Ok(Self { fd, shown: shown.into(), left, links: 0 })
+        let mount = Mount::of(&fd);
+        Ok(Self { fd, shown: shown.into(), left, mount, links: 0 })
     }
 
     /// The path of what was opened last.
@@ -116,9 +125,20 @@ impl Way {
     }
 
     /// Continues with a component that is not a link.
-    pub(super) fn enter(&mut self, name: &OsStr, opened: OwnedFd) {
+    pub(super) fn enter(&mut self, name: &OsStr, opened: OwnedFd, mount: Mount) {
+        self.mount = mount;
         self.shown.push(name);
         self.fd = opened;
+    }
+
+    /// The mount of the next component, which is open.
+    pub(super) fn mount_of(&self, name: &OsStr, opened: &OwnedFd) -> Mount {
+        // What another process has open can be in a mount that only that process reaches.
+        let entry = self.shown.join(name);
+        let process: PathBuf = entry.components().take(3).collect();
+        let is_process = process.starts_with("/proc") && entry.components().count() > 3;
+        let list = if is_process { process.join("mountinfo") } else { OWN_LIST.into() };
+        self.mount.near(opened, &list)
     }
 
     /// Continues where a link leads.
@@ -136,6 +156,35 @@ impl Way {
         }
         self.left.append(&mut rest);
         Ok(())
+    }
+
+    /// Whether the last component, a directory, belongs to this user or to root. An owner without an id in this user
+    /// namespace can be root outside of it, or any other user.
+    pub(super) fn is_trusted(&self, directory: &libc::stat) -> bool {
+        let is_systems =
+            || trust::is_unmapped(directory.st_uid) && is_system(&self.shown, &self.mount);
+        !self.mount.is_served && (is_own(directory) || is_systems())
+    }
+
+    /// Whether a link in the last component belongs to root. That of an owner without an id in this user namespace does if
+    /// only root can have put it there.
+    pub(super) fn is_of_root(&self, directory: &libc::stat, link: &libc::stat) -> bool {
+        let is_systems = || {
+            trust::is_unmapped(link.st_uid)
+                && is_system(&self.shown, &self.mount)
+                && !can_any_other_write(directory.st_mode)
+        };
+        link.st_uid == 0 || is_systems()
+    }
+
+    /// Whether a link was put where it is by this user or the system. The mode of a directory does not
+    /// show everybody who can write to it, such as those whom an access control list admits; and where
+    /// others can create entries, they can have moved a link of this user or of root there.
+    fn is_trusted_link(&self, directory: &libc::stat, link: &libc::stat) -> bool {
+        if link.st_uid == sys::effective_uid() {
+            return !can_others_write(directory.st_mode, directory.st_gid);
+        }
+        self.is_of_root(directory, link) && !can_any_other_write(directory.st_mode)
     }
 }
 
@@ -184,42 +233,12 @@ fn is_own(found: &libc::stat) -> bool {
     found.st_uid == sys::effective_uid() || found.st_uid == 0
 }
 
-/// Whether a directory belongs to this user or to root. An owner without an id in this user namespace can be root outside
-/// of it, or any other user.
-pub(super) fn is_trusted(directory: &libc::stat, path: &Path) -> bool {
-    is_own(directory) || trust::is_unmapped(directory.st_uid) && is_system(directory, path)
-}
-
-/// Whether only root can have made this directory: it has a well-known name, or is the root directory or one in it, and on
-/// the same file system. Volumes of a container are mounted elsewhere, and can be any user's.
-fn is_system(directory: &libc::stat, path: &Path) -> bool {
+/// Whether only root can have made this entry: it has a well-known name, or is the root directory or one in it, in the
+/// same mount. Volumes of a container are mounts of their own, and can be any user's.
+pub(crate) fn is_system(path: &Path, mount: &Mount) -> bool {
     let is_known = || SYSTEM.iter().any(|it| path == Path::new(it));
-    let is_on_root = || {
-        let root = calls::open(None, c"/", AS_IT_IS, 0).and_then(|it| calls::status(it.as_fd()));
-        root.is_ok_and(|root| root.st_dev == directory.st_dev)
-    };
-    path.is_absolute() && (is_known() || path.components().count() <= 2 && is_on_root())
-}
-
-/// Whether a link in this directory belongs to root. That of an owner without an id in this user namespace does if only
-/// root can have put it there.
-pub(super) fn is_of_root(directory: &libc::stat, link: &libc::stat, path: &Path) -> bool {
-    let is_systems = || {
-        trust::is_unmapped(link.st_uid)
-            && is_system(directory, path)
-            && !can_any_other_write(directory.st_mode)
-    };
-    link.st_uid == 0 || is_systems()
-}
-
-/// Whether a link was put where it is by this user or the system. The mode of a directory does not
-/// show everybody who can write to it, such as those whom an access control list admits; and where
-/// others can create entries, they can have moved a link of this user or of root there.
-fn is_trusted_link(directory: &libc::stat, link: &libc::stat, path: &Path) -> bool {
-    if link.st_uid == sys::effective_uid() {
-        return !can_others_write(directory.st_mode, directory.st_gid);
-    }
-    is_of_root(directory, link, path) && !can_any_other_write(directory.st_mode)
+    let is_at_top = || path.components().count() <= 2 && mount.is_that_of(c"/");
+    path.is_absolute() && (is_known() || is_at_top())
 }
 
 /// Whether users other than the owner can write to a file or directory of this mode and group.
@@ -234,13 +253,12 @@ pub const fn can_any_other_write(mode: u32) -> bool {
     mode & (GROUP_WRITE | OTHER_WRITE) != 0
 }
 
-/// Whether a group has no other members than this user, or than root. Most systems give each user a group with the id of
+/// Whether a group has no other members than this user. Most systems give each user a group with the id of
 /// the user; it is then the group of the user's processes, too.
 pub(crate) fn is_private_group(group: u32) -> bool {
     let (user, own) = (sys::effective_uid(), sys::effective_gid());
-    // Where users have arbitrary ids, they can all be in the group of root. In rootless containers, where every user has
-    // the id 0, their groups have it, too.
-    group == own && group == user && is_of_own_number(group) || group == 0 && own != 0
+    // In rootless containers, every user has the id 0, and so have their groups.
+    group == own && group == user && is_of_own_number(group)
 }
 
 /// The error for what is not used because of another user.

@@ -123,7 +123,8 @@ impl Coordinator {
         let log = log(global.quiet < 2);
         let (monitoring, errors) = {
             let _entered = runtime.enter();
-            Options::from(self.monitoring).start(&hub, &log)
+            let token_file = self.access.credentials().file;
+            Options { token_file, ..self.monitoring.into() }.start(&hub, &log)
         };
         if let Some(error) = errors.into_iter().next() {
             return Err(error.into());

@@ -12,6 +12,7 @@ use crate::cli::options::{
 };
 use crate::cli::output::say;
 use crate::diagnosis::timing::TimeScale;
+use crate::monitoring;
 use crate::node::launch::job::{self, Options};
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::nccl;
@@ -153,6 +154,8 @@ impl Run {
             say("--kill-after has no effect without --on-hang kill");
         }
         let timing = Timing::default().scaled(self.time_scale);
+        let credentials = Credentials { can_ask: false, ..self.access.credentials() };
+        let token_file = credentials.file.clone();
         let outcome = job::run(Options {
             command,
             job: self.job,
@@ -160,7 +163,7 @@ impl Run {
             journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
             report: self.report,
             coordinator: self.coordinator,
-            credentials: Credentials { can_ask: false, ..self.access.credentials() },
+            credentials,
             kill: (self.on_hang == OnHang::Kill).then(|| KillAfter::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
@@ -168,7 +171,7 @@ impl Run {
             stacks: self.stacks.into(),
             sources: self.sources.folders,
             nccl: self.nccl.into(),
-            monitoring: self.monitoring.into(),
+            monitoring: monitoring::Options { token_file, ..self.monitoring.into() },
             verbosity: global.verbosity(),
             style: global.style(stderr_is_terminal()),
             out: Box::new(io::stderr()),

@@ -47,6 +47,7 @@ impl From<Monitoring> for Options {
         Self {
             metrics: given.metrics,
             metrics_token_file: given.metrics_token_file,
+            token_file: None,
             webhook: given.webhook,
             heartbeat: given.webhook_heartbeat,
         }

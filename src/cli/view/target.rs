@@ -46,7 +46,8 @@ impl Target {
             if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
                 && newest(&dirs).is_none()
             {
-                return Self::find(Some(&coordinator), credentials);
+                let live = Live::at(&coordinator, credentials)?;
+                return Ok(Self::Live(live, None));
             }
             return Self::newest(&dirs, credentials);
         };
@@ -99,8 +100,8 @@ impl Target {
 
 /// Whether a target names a file or directory. In a folder where others can create entries, one of them may look like an
 /// address.
-fn is_path(target: &Path) -> bool {
-    let is_address = target.to_str().is_some_and(|it| split(it).is_some());
+pub(super) fn is_path(target: &Path) -> bool {
+    let is_address = target.to_str().is_some_and(|it| split(it).is_some() || Address::is_path(it));
     !is_address && target.exists()
 }
 
@@ -181,7 +182,7 @@ impl Live {
             let found = newest(&default_run_dirs());
             // Jobs that `run` did not start report to a standing coordinator.
             return match (found, std::env::var(environment::COORDINATOR)) {
-                (None, Ok(address)) => Self::find(Some(&address), credentials),
+                (None, Ok(address)) => Self::at(&address, credentials),
                 (found, _) => newest_live(found, credentials),
             };
         };
@@ -195,8 +196,12 @@ impl Live {
         if !target.contains(':') {
             bail!("{target}: there is no such file or directory, and it is not HOST:PORT");
         }
-        let address = Address::parse(target, credentials)?;
-        Ok(Self { address, job: String::new() })
+        Self::at(target, credentials)
+    }
+
+    /// The newest job of the coordinator at an address.
+    fn at(address: &str, credentials: &Credentials) -> anyhow::Result<Self> {
+        Ok(Self { address: Address::parse(address, credentials)?, job: String::new() })
     }
 
     /// States to root whose coordinator it uses.
@@ -225,10 +230,15 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     let owner = Dir::open(path)
         .and_then(|it| Ok(it.status()?.owner()))
         .with_context(|| format!("cannot read {shown}"))?;
-    // Whoever wrote a copy chooses neither a host nor a service of this user that gets a request. Of a directory of
-    // another user, which root reads, only that user's sockets count.
-    let is_theirs = |address: &str| owner != files::user_id() && Address::is_path(address);
-    let is_safe = |address: &str| is_theirs(address) || Address::is_loopback(address);
+    // Whoever wrote a copy chooses neither a host, nor a service of this user that gets a request, nor which of this
+    // user's coordinators is shown as that of the copy. Of a directory of another user, which root reads, only that
+    // user's sockets count.
+    let is_ours = owner == files::user_id();
+    let describes = Dir::open_own(path).is_ok_and(|it| run.describes(&it));
+    let is_safe = |address: &str| {
+        let is_named = Address::is_loopback(address);
+        is_named && describes || !is_ours && (is_named || Address::is_path(address))
+    };
     if let Some(address) = run.coordinator.as_deref().filter(|it| !is_original && !is_safe(it)) {
         let why = "but it is a copy, or another user can have written that";
         match split(address) {
@@ -370,9 +380,9 @@ mod tests {
     }
 
     #[test]
-    fn copy_selects_neither_a_host_nor_a_path() {
+    fn copy_selects_no_coordinator() {
         let place = tempfile::tempdir().unwrap();
-        for address in ["unix:/run/user/0/agent", "far:7077"] {
+        for address in ["unix:/run/user/0/agent", "far:7077", "127.0.0.1:7077"] {
             let dir = run(place.path(), "copied", std::process::id(), 1);
             let file = dir.join(names::DESCRIPTION);
             let text = std::fs::read_to_string(&file).unwrap();
@@ -384,6 +394,20 @@ mod tests {
             let error = found.err().unwrap().to_string();
             assert!(error.contains("but it is a copy"), "{address}: {error}");
         }
+    }
+
+    #[test]
+    fn folder_named_like_an_address_is_not_a_target() {
+        let place = tempfile::tempdir().unwrap();
+        for name in ["unix:", "127.0.0.1:7077"] {
+            let folder = place.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            assert!(is_path(&folder));
+        }
+        // The working directory of tests is that of the package.
+        let folder = tempfile::Builder::new().prefix("unix:").tempdir_in(".").unwrap();
+        let name = Path::new(folder.path().file_name().unwrap());
+        assert!(name.exists() && !is_path(name) && is_path(&Path::new(".").join(name)));
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Watch {
     /// What to show. Files are read once; a run directory may still be written.
     fn source(&self) -> anyhow::Result<Source> {
         let paths: Vec<PathBuf> = self.targets.iter().map(PathBuf::from).collect();
-        let is_file = |path: &PathBuf| path.exists() && !target::is_run(path);
+        let is_file = |path: &PathBuf| target::is_path(path) && !target::is_run(path);
         if paths.len() > 1 || paths.iter().any(is_file) {
             return Ok(Source::Files(paths));
         }

@@ -8,10 +8,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::files::{
     Identity, KnownDirectories, Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write,
-    is_served_by_other, refused, walk,
+    is_served_by_other, reach, refused, walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -237,13 +238,16 @@ impl Dir {
         Err(refused(&self.path, "is not the directory that was made for black boxes"))
     }
 
-    /// Time of the last change of an entry, in seconds since the epoch.
+    /// Time of the last change of an entry.
     ///
     /// # Errors
     ///
     /// If the system call fails.
-    pub fn modified_s(&self) -> io::Result<i64> {
-        Ok(self.status()?.0.st_mtime)
+    pub fn modified(&self) -> io::Result<SystemTime> {
+        let Status(found) = self.status()?;
+        let since_epoch = |seconds| Duration::new(seconds, found.st_mtime_nsec as u32);
+        let after = u64::try_from(found.st_mtime).map(since_epoch).unwrap_or_default();
+        Ok(SystemTime::UNIX_EPOCH + after)
     }
 
     /// A descriptor of the directory that can be read and locked.
@@ -294,7 +298,7 @@ impl Dir {
             error => error.into(),
         };
         let fd = openat(&*self.fd, &*component(name)?, flags, Mode::empty()).map_err(refusal)?;
-        if is_served_by_other(&*self.fd, &fd) {
+        if is_served_by_other(&fd) {
             return Err(refused(&path, OF_ANOTHER));
         }
         let changeable = self.changeable_by_others()?.map(Path::to_owned);
@@ -433,9 +437,9 @@ impl Dir {
     ///
     /// Like [`Self::replace`].
     pub fn publish(&self, name: &OsStr, contents: &[u8]) -> io::Result<()> {
-        // A link such as /dev/stdout must stay.
-        let target = self.path_through_descriptor(name).metadata();
-        if target.is_ok_and(|it| !it.is_file()) {
+        // A link such as /dev/stdout must stay. That of another user is replaced: a lookup alone can have effects there.
+        let target = self.status_of(name).and_then(|_| reach(&self.path.join(name)));
+        if target.and_then(|it| Ok(fstat(it)?)).is_ok_and(|it| !Status(it).is_file()) {
             return Err(self.not_regular(name));
         }
         self.replace_with_mode(name, contents, Mode::from_raw_mode(0o644))

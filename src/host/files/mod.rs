@@ -26,7 +26,7 @@ mod socket;
 pub use ddp_doctor_agent::files::{Identity, KnownDirectories};
 pub use dir::{Dir, Status};
 pub use fifo::{wake_reader, wake_reader_of};
-pub use socket::{bind, connect, is_listening, peer_of};
+pub use socket::{bind, bind_unused, connect, is_listening, peer_of};
 
 /// Effective user id of this process.
 #[must_use]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
-use rustix::fs::{FileType, fstat};
+use rustix::fs::{FileType, FlockOperation, flock, fstat};
 use tokio::net::UnixStream;
 
 use super::Dir;
@@ -27,6 +27,21 @@ pub fn bind(dir: &Dir, name: &OsStr) -> io::Result<UnixListener> {
     let (listener, temporary) = dir.temporary(name, make)?;
     dir.rename(&temporary, dir, name)?;
     Ok(listener)
+}
+
+/// Like [`bind`], if nothing listens under this name yet.
+///
+/// # Errors
+///
+/// `AddrInUse` if something listens there, or as [`bind`].
+pub fn bind_unused(dir: &Dir, name: &OsStr) -> io::Result<UnixListener> {
+    // Processes of this user take turns. The lock ends with the descriptor.
+    let turn = dir.readable()?;
+    flock(&turn, FlockOperation::LockExclusive)?;
+    if is_listening(dir, name) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    bind(dir, name)
 }
 
 /// Connects to the socket with a name in a directory.

@@ -246,10 +246,27 @@ pub fn children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// Arguments of a process; empty if they cannot be read.
+/// Arguments of a process, without secrets; empty if they cannot be read.
 #[must_use]
 pub fn arguments(pid: u32) -> Vec<String> {
-    zero_separated(pid, "cmdline")
+    without_secrets(zero_separated(pid, "cmdline"))
+}
+
+/// A command without the URL of a webhook of this program, which is a secret, and which reports would publish.
+#[must_use]
+pub fn without_secrets(mut command: Vec<String>) -> Vec<String> {
+    const OPTION: &str = "--webhook";
+    const LEFT_OUT: &str = "URL";
+    for at in 0..command.len() {
+        if command[at].strip_prefix(OPTION).is_some_and(|it| it.starts_with('=')) {
+            command[at] = format!("{OPTION}={LEFT_OUT}");
+        } else if command[at] == OPTION
+            && let Some(value) = command.get_mut(at + 1)
+        {
+            LEFT_OUT.clone_into(value);
+        }
+    }
+    command
 }
 
 /// Name of the program that a process executes, of which the kernel keeps 15 bytes.

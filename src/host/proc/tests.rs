@@ -222,3 +222,12 @@ fn own_process_is_described_correctly() {
     assert!(maps_library(pid, &["libc"]) && !maps_library(pid, &["libtorch"]));
     assert!(!boot_id().is_empty());
 }
+
+#[test]
+fn command_is_shown_without_the_url_of_a_webhook() {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let given =
+        words("ddp-doctor run --webhook https://hooks/secret --webhook=https://x -- sh --webhook");
+    let shown = without_secrets(given).join(" ");
+    assert_eq!(shown, "ddp-doctor run --webhook URL --webhook=URL -- sh --webhook");
+}

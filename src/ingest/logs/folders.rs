@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ddp_doctor_host::input_files;
+
 /// Maximum depth of the folders of a launcher.
 const MAX_DEPTH: usize = 4;
 /// Beginning of the names of folders for the attempts of torchrun.
@@ -77,7 +79,7 @@ pub(super) fn launch_of(path: &Path) -> Option<PathBuf> {
 /// When the first of these files was created and the last one was written, as far as it is known.
 /// Torchrun creates files when an attempt begins, and adds none to their folders later.
 fn period(paths: &[PathBuf]) -> (SystemTime, SystemTime) {
-    let written = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
+    let written = |path: &Path| input_files::metadata(path).ok()?.modified().ok();
     let folders = paths.iter().filter_map(|path| written(path.parent()?));
     let times = paths.iter().filter_map(|path| written(path)).chain(folders);
     let (start, end) = (times.clone().min(), times.max());
@@ -96,7 +98,7 @@ fn collect(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) {
                 collect(&path, depth - 1, found);
             }
             Ok(kind) if kind.is_dir() => {}
-            Ok(_) if path.is_file() => found.push(path),
+            Ok(_) if input_files::metadata(&path).is_ok_and(|it| it.is_file()) => found.push(path),
             _ => {}
         }
     }

@@ -10,12 +10,12 @@
 //! group decide something only as far as the group's members are known: that all ranks in the text
 //! agree says nothing about the others.
 
-use std::fs;
 use std::io::{self, Cursor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use ddp_doctor_host::input_files;
 use ddp_doctor_proto::report::Timestamp;
 
 use facts::{Facts, Statement};
@@ -106,8 +106,10 @@ pub fn is_text(head: &[u8]) -> bool {
 ///
 /// Fails if the file cannot be opened or its first line cannot be read.
 pub fn read(path: &Path, limit: u64) -> io::Result<Log> {
-    let written =
-        fs::metadata(path)?.modified().ok().and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let written = input_files::metadata(path)?
+        .modified()
+        .ok()
+        .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
     // Some file systems keep no times.
     let written = written
         .filter(|it| !it.is_zero())

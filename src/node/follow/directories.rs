@@ -2,17 +2,16 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{self, DirEntry};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use ddp_doctor_agent::blackbox::BoxName;
 use rustix::fs::inotify;
 
-use crate::host::files::user_id;
+use crate::host::boxes::BoxDir;
+use crate::host::files::{Dir, user_id};
 
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
@@ -25,6 +24,9 @@ const EXTENSION: &str = ".box";
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,
+    /// It is read through this descriptor, since another user may be able to put a link at its path. `None`: it does not
+    /// exist yet.
+    opened: Option<Dir>,
     /// Modification time at the last scan; `None` to scan it again.
     modified: Option<SystemTime>,
     /// Files that need no further attention.
@@ -32,31 +34,39 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, modified: None, settled: HashSet::new() }
+    /// The directories in which ranks may create boxes.
+    pub(super) fn all(boxes: &BoxDir) -> Vec<Self> {
+        let new = |path: PathBuf| {
+            let opened = boxes.open(&path).ok();
+            Self { path, opened, modified: None, settled: HashSet::new() }
+        };
+        boxes.directories().into_iter().map(new).collect()
     }
 
     /// Boxes, and files of processes without one, that are not settled, if the directory has changed
     /// since the last call. In order of start, so that a rank comes before its helpers.
     pub(super) fn unseen(&mut self) -> Vec<OsString> {
-        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
+        if self.opened.is_none() {
+            self.opened = Dir::open_own(&self.path).ok();
+        }
+        let Some(dir) = &self.opened else { return Vec::new() };
+        let modified = dir.modified().ok();
         if modified.is_some() && self.modified == modified {
             return Vec::new();
         }
         self.modified = modified;
-        let Ok(entries) = fs::read_dir(&self.path) else {
-            return Vec::new();
+        let is_own = |name: &OsString| {
+            dir.status_of(name).is_ok_and(|it| it.is_file() && it.owner() == user_id())
         };
-        let is_new = |entry: &DirEntry| {
-            let name = entry.file_name();
+        let is_new = |name: &OsString| {
             let text = name.to_string_lossy();
             // The owner of a box is checked when it is opened.
             let is_about_box =
-                text.ends_with(EXTENSION) || text.starts_with(NO_BOX) && is_own(entry);
-            is_about_box && !self.settled.contains(&name)
+                text.ends_with(EXTENSION) || text.starts_with(NO_BOX) && is_own(name);
+            is_about_box && !self.settled.contains(name)
         };
-        let new = entries.flatten().filter(is_new);
-        let mut names: Vec<OsString> = new.map(|entry| entry.file_name()).collect();
+        let mut names = dir.names().unwrap_or_default();
+        names.retain(is_new);
         names.sort_by_cached_key(|name| {
             let name = name.to_string_lossy().into_owned();
             let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
@@ -77,11 +87,6 @@ impl Directory {
     }
 }
 
-/// Whether an entry is a regular file of this user.
-fn is_own(entry: &DirEntry) -> bool {
-    entry.metadata().is_ok_and(|it| it.is_file() && it.uid() == user_id())
-}
-
 /// Reports at once that a box has appeared, so that the exit status of a process is seen that ends
 /// before the next scan.
 #[derive(Debug)]
@@ -92,7 +97,9 @@ impl Arrivals {
     pub(super) fn watch(directories: &[Directory]) -> Option<Self> {
         let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
         let watch = inotify::init(flags).ok()?;
-        for Directory { path, .. } in directories {
+        for directory in directories {
+            let opened = directory.opened.as_ref()?.readable().ok()?;
+            let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
             // A box gets its name when it is complete.
             inotify::add_watch(&watch, path, inotify::WatchFlags::MOVED_TO).ok()?;
         }

@@ -147,8 +147,7 @@ impl Follower {
         launch: Option<Launch>,
     ) -> Self {
         let timing = Timing::default().scaled(settings::time_scale(&hello));
-        let directories = boxes.directories().into_iter().map(Directory::new);
-        let directories: Vec<Directory> = directories.collect();
+        let directories = Directory::all(&boxes);
         Self {
             timing,
             arrivals: Arrivals::watch(&directories),

@@ -67,9 +67,16 @@ impl Chosen {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, rendezvous.coordinator_port()));
         match Socket::at(address) {
             Ok((socket, listener, _)) => {
+                let has_port = socket.has_port();
                 let mut here = Self::here(Some((socket, listener)));
                 here.address = Some(address.to_string());
                 here.job = Some(rendezvous.job());
+                if !has_port {
+                    here.notices.push(format!(
+                        "another user or container has the port of {address}: runs in other containers are not \
+                         diagnosed together with this one"
+                    ));
+                }
                 Ok(here)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {

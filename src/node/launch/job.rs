@@ -234,7 +234,9 @@ pub fn run(options: Options) -> Outcome {
         host: sys::host_name(),
         boot_id: proc::boot_id(),
         tool_version: VERSION.into(),
-        command: options.command.iter().map(|word| word.display().to_string()).collect(),
+        command: proc::without_secrets(
+            options.command.iter().map(|word| word.display().to_string()).collect(),
+        ),
         stall_after_s: settings::stall_after_s(options.stall_after),
         time_scale: Some(options.time_scale.factor()),
         digest_above: options.digest_above,

@@ -58,7 +58,11 @@ def _meeting(method, store):
     if method.startswith("tcp://"):
         url = urlsplit(method)
         return url.hostname or "", url.port or ""
-    return method.partition("?")[0], ""
+    address = method.partition("?")[0]
+    scheme, separator, rest = address.partition("://")
+    authority, slash, path = rest.partition("/")
+    # A user and a password are no part of the address.
+    return scheme + separator + authority.rpartition("@")[2] + slash + path, ""
 
 
 def _launcher():
