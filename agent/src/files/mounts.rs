@@ -32,7 +32,7 @@ impl Mount {
     }
 
     /// The mount of what is open.
-    pub(crate) fn of(opened: impl AsFd) -> Self {
+    pub(crate) fn containing(opened: impl AsFd) -> Self {
         Self::root().near(opened, Path::new(OWN_LIST))
     }
 
@@ -60,7 +60,7 @@ impl Mount {
 /// Whether what is open is on a FUSE file system that another user mounted.
 #[must_use]
 pub fn is_served_by_other(opened: impl AsFd) -> bool {
-    Mount::of(opened).is_served
+    Mount::containing(opened).is_served
 }
 
 fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {

@@ -16,8 +16,8 @@ use crate::sys;
 /// # Errors
 ///
 /// If it cannot be opened, or a component is a link of another user, who chooses where it leads: of the owner, or of the
-/// user who mounted the FUSE file system that it is on. The same if it is a file
-/// that another user has put into a folder without being able to read it: a hard link, or a file that was moved there.
+/// user who mounted the FUSE file system that it is on. The same if it is a file that another user has put into a folder
+/// without being able to read it: a hard link, or a file that was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
     let mut way = Way::begin(path)?;
     while let Some(name) = way.left.pop_front() {

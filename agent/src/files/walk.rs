@@ -115,7 +115,7 @@ impl Way {
         components(path, &mut left);
         let (start, shown) = if path.is_absolute() { (c"/", "/") } else { (c".", "") };
         let fd = calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)?;
-        let mount = Mount::of(&fd);
+        let mount = Mount::containing(&fd);
         Ok(Self { fd, shown: shown.into(), left, mount, links: 0 })
     }
 
