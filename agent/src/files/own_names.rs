@@ -22,14 +22,7 @@ pub(super) fn is_of_own_number(group: u32) -> bool {
 /// The name of this user's directory in a place that all users share.
 #[must_use]
 pub fn own_directory_name() -> String {
-    let number = own_number();
-    if number_of_user().is_some() {
-        return format!("ddp-doctor-{number}");
-    }
-    // Every user has the same number in nested namespaces.
-    let namespace = fs::read_link("/proc/self/ns/user").unwrap_or_default();
-    let inode: String = namespace.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-    format!("ddp-doctor-{number}-{inode}")
+    format!("ddp-doctor-{}", own_number())
 }
 
 fn number_of_user() -> Option<u32> {

@@ -121,7 +121,8 @@ fn search(
 ) -> impl Iterator<Item = u32> {
     let user = proc::owner(pid);
     let mut all = proc::all().unwrap_or_default();
-    all.sort_by_key(|&it| proc::owner(it) != user);
+    // Once for each: a process may end meanwhile.
+    all.sort_by_cached_key(|&it| proc::owner(it) != user);
     let mut unlimited = usize::MAX;
     let mut left = MAX_FOREIGN;
     all.into_iter().filter(move |&it| {
