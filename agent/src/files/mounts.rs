@@ -12,8 +12,8 @@ use super::calls;
 use super::own_names::own_number;
 use crate::sys;
 
-/// The mounts that this process can reach by paths.
-pub(crate) const OWN_LIST: &str = "/proc/self/mountinfo";
+/// The mounts that this thread can reach by paths.
+pub(crate) const OWN_LIST: &str = "/proc/thread-self/mountinfo";
 
 /// The mount in which a descriptor was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
