@@ -61,7 +61,7 @@ def _meeting(method, store):
     address = method.partition("?")[0]
     scheme, separator, rest = address.partition("://")
     authority, slash, path = rest.partition("/")
-    # A user and a password are no part of the address.
+    # The user and the password in an address are left out.
     return scheme + separator + authority.rpartition("@")[2] + slash + path, ""
 
 

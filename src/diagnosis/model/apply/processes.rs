@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::input::event::{Event, ProcessId, Stacks, ThreadId};
 use crate::input::transport::is_timeout;
@@ -68,10 +68,11 @@ impl Model {
                     let known = self.first_interrupt.unwrap_or(at);
                     self.first_interrupt = Some(known.min(at));
                 }
-                if is_timeout(&text) {
+                let exception = Exception { kind, text, place, at, after_calls: 0 };
+                let ends = exception.has_left_a_call() || kind == ExceptionKind::Uncaught;
+                if ends && is_timeout(&exception.text) {
                     self.gave_up(process, at);
                 }
-                let exception = Exception { kind, text, place, at, after_calls: 0 };
                 self.processes.get_mut(&process)?.raised(exception);
             }
             Event::ExitAnnounced { process, thread, code, how, place, at } => {

@@ -255,9 +255,9 @@ impl Process {
         self.end.is_none() && self.state == ProcessState::Stopped
     }
 
-    /// Id in the operating system of the thread that trains, if it is known not to be the main thread: the main
-    /// thread made no call but to join and to leave, and this one made the latest call of the program. If no thread made one, calls
-    /// of the framework decide, such as those of DDP.
+    /// Id in the operating system of the thread that trains, if it is known not to be the main thread: the main thread
+    /// made no call but to join and to leave, and this one made the latest call of the program. If no thread made one,
+    /// calls of the framework decide, such as those of DDP.
     pub fn training_tid(&self) -> Option<u32> {
         let latest = |counts: fn(&Thread) -> bool| {
             let makers = self.threads.iter().filter(|(_, thread)| counts(thread));

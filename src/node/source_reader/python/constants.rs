@@ -1,9 +1,10 @@
 //! Names of a file whose value is the same on all ranks: assigned once, at the top of the file, from numbers, texts and
-//! the arguments of the program. A test on these decides nothing.
+//! textual arguments of the program. A test on these decides nothing. Numbers among the arguments may differ: programs
+//! that are started one by one get their rank so.
 
 use std::collections::{HashMap, HashSet};
 
-use ddp_doctor_proto::GuardForm;
+use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::lines::Line;
 use super::{Guard, subject};
@@ -29,7 +30,11 @@ pub(super) fn find(lines: &[Line]) -> HashSet<String> {
     for (line, text) in lines.iter().zip(&texts).filter(|(line, _)| line.indent == 0) {
         let Some((name, value)) = text.split_once(" = ") else { continue };
         let is_constant = |word: &str| found.contains(word) || IN_VALUES.contains(&word);
-        let reads_more = value.contains('.') && !line.text.contains("sys.argv");
+        let reads_more = if line.text.contains("sys.argv") {
+            words(value).any(|word| word == "int")
+        } else {
+            value.contains('.')
+        };
         if times.get(name) == Some(&1) && !reads_more && subject::names(value).all(is_constant) {
             found.insert(name.to_owned());
         }
@@ -43,6 +48,7 @@ pub(super) fn decides_nothing(guard: &Guard, constants: &HashSet<String>) -> boo
     let test = without_texts(&guard.test);
     let mut names = subject::names(&test).filter(|it| !IN_VALUES.contains(it)).peekable();
     matches!(guard.form, Fails | Holds | Leaves | Returns | Skips)
+        && guard.subject != GuardSubject::Rank
         && !test.contains('.')
         && names.peek().is_some()
         && names.all(|name| constants.contains(name))
@@ -117,6 +123,7 @@ mod tests {
             "MODE = os.environ[\"MODE\"]\n",
             "MODE = args.mode\n",
             "MODE = rank\n",
+            "MODE = int(sys.argv[1])\n",
             "MODE = 0\nfor MODE in range(3):\n    pass\n",
             "MODE = 0\nif (MODE := read()):\n    pass\n",
             "MODE = OTHER = 0\nMODE, b = read()\n",
@@ -126,5 +133,6 @@ mod tests {
         }
         assert!(is_shown("MODE = 1\nif MODE == 1 and rank == 0:\n    save()  # here\n"));
         assert!(is_shown("MODE = 1\nif trainer.MODE:\n    save()  # here\n"));
+        assert!(is_shown("rank = sys.argv[1]\nif rank == \"0\":\n    save()  # here\n"));
     }
 }
