@@ -110,6 +110,9 @@ fn is_found(case: &Case, outcome: &Outcome) {
     if let Some(seq) = truth.seq {
         assert_eq!(finding.seq, Some(seq), "{}", show());
     }
+    if let Some(headline) = &truth.headline {
+        assert!(finding.title().contains(headline), "{}", show());
+    }
     if let Some(says) = &truth.says {
         assert!(finding.summary.contains(says), "{}", show());
     }

@@ -78,6 +78,8 @@ pub(crate) struct Truth {
     pub(crate) seq: Option<u64>,
     /// Text in its summary.
     pub(crate) says: Option<String>,
+    /// Text in its headline.
+    pub(crate) headline: Option<String>,
     /// Text in its summary, with a number above zero in place of `{}`.
     pub(crate) measures: Option<String>,
     /// Text in one of its reasons; `{line}` is the line marked `LINE`.

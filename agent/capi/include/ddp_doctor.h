@@ -367,6 +367,10 @@ void ddp_doctor_exception(int32_t kind, ddp_doctor_text text, uint32_t site);
 /* Records that the program's input is exhausted: an iterator over its data has ended. */
 void ddp_doctor_input_ended(uint32_t site);
 
+/* Records that the last batch of the program's input was drawn: the `batches`-th one from its source, counted as for
+ * ddp_doctor_forward(). */
+void ddp_doctor_last_input(uint64_t batches, uint32_t site);
+
 /* Activities of ddp_doctor_spent(). */
 enum {
     DDP_DOCTOR_SPENT_INPUT = 1,   /* waiting for input, such as a batch of the data loader */

@@ -392,6 +392,14 @@ pub extern "C" fn ddp_doctor_input_ended(site: u32) {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_last_input(batches: u64, site: u32) {
+    with_box(|writer| {
+        writer.last_input(batches, site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn ddp_doctor_spent(on: i32, nanoseconds: u64, site: u32) {
     with_box(|writer| {
         let on = u8::try_from(on).map_or(Spending::Unspecified, Spending::from_number);

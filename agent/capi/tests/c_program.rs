@@ -105,6 +105,7 @@ fn c_program_writes_the_expected_records() {
             Kind::Exception,
             Kind::Note,
             Kind::InputEnded,
+            Kind::InputEnded,
             Kind::Spent,
             Kind::Setting,
             Kind::Parameters,
@@ -126,15 +127,16 @@ fn c_program_writes_the_expected_records() {
     assert_eq!((nonsense.op, nonsense.group, nonsense.site), (Op::Unspecified, 0, 0));
     assert_eq!(nonsense.shape(), None);
     assert_eq!(records[17].text, "E\u{fffd}: x");
-    let spent = &records[20].record;
+    assert_eq!((records[19].record.flags, records[19].record.numel), (flags::NUMEL, 12));
+    let spent = &records[21].record;
     assert_eq!((spent.code, spent.numel), (1, 5_000_000));
-    assert_eq!(records[21].text, "nccl=2.27=3");
-    let parameters = &records[22].record;
+    assert_eq!(records[22].text, "nccl=2.27=3");
+    let parameters = &records[23].record;
     assert_eq!((parameters.code, parameters.group, parameters.seq), (1, 1, 1));
     assert_eq!((parameters.tensors, parameters.numel), (0, 2));
     assert_eq!(parameters.dtype, DType::Float32);
     assert_eq!(parameters.shape(), Some(&[7, 8][..]));
-    assert_eq!(records[22].text, "float32 8,4 a\nint8 - b\n");
+    assert_eq!(records[23].text, "float32 8,4 a\nint8 - b\n");
     let sample = MemorySample {
         device: Some(3),
         used: Some(1000),

@@ -158,6 +158,7 @@ int main(void)
     ddp_doctor_exception(-1, text("E\xff: x"), site);
     ddp_doctor_exception(4, no_text, site);
     ddp_doctor_note(1, text("remark"));
+    ddp_doctor_last_input(12, site);
     ddp_doctor_input_ended(site);
     ddp_doctor_spent(DDP_DOCTOR_SPENT_INPUT, 5000000, site);
     ddp_doctor_setting(text("nccl"), text("2.27=3"));

@@ -159,6 +159,7 @@ class Library:
         self.phase_end = function("phase_end", None, u32)
         self.exception = function("exception", None, i32, Text, u32)
         self.input_ended = function("input_ended", None, u32)
+        self.last_input = function("last_input", None, ctypes.c_uint64, u32)
         self.spent = function("spent", None, i32, ctypes.c_uint64, u32)
         self.exit = function("exit_at", None, i32, Text, u32)
         self.note = function("note", None, i32, Text)

@@ -376,6 +376,40 @@ model(input=batch.clone()).sum().backward()  # plain
         plain = b.FORWARD
         self.assertEqual(flags, [plain] * 3 + [plain | b.REPEATED, plain | b.UNSYNCHRONISED, plain])
 
+    def test_last_batch_is_recorded_when_it_is_drawn(self):
+        o = self.run_job(
+            """
+class Loader(torch.utils.data.DataLoader):
+    pass
+class Sampler(torch.utils.data.SequentialSampler):
+    def __len__(self):
+        raise RuntimeError("would compute all batches")
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([1, 2])
+data = torch.ones(6, 2)
+shards = torch.utils.data.DistributedSampler(data, num_replicas=1, rank=0)
+loaders = [
+    Loader(data, batch_size=4),
+    Loader(data, batch_size=4, shuffle=True, drop_last=True, num_workers=1),
+    Loader(data, batch_size=None, sampler=shards),
+    Loader(data, sampler=Sampler(data), batch_size=2),
+    Loader(Stream(), batch_size=2),
+]
+for loader, number in zip(loaders, (2, 1, 6, 2, 1)):
+    batches = iter(loader)
+    for _ in range(number):
+        next(batches)  # draw
+for batch in Loader(data, batch_size=4):  # both
+    pass
+""",
+            forked=False,
+        )
+        ends = [(r.numel if r.flags & b.NUMEL else None, r.site[1]) for r in o.box.of("input-ended")]
+        draw, both = o.line("draw"), o.line("both")
+        # Batches of one line are counted together.
+        self.assertEqual(ends, [(2, draw), (3, draw), (9, draw), (2, both), (None, both)])
+
     def test_forwards_note_whether_parameters_were_updated(self):
         o = self.run_job(
             """

@@ -114,6 +114,7 @@ fn written_records_are_read_back() {
     writer.splits(id, true, 0..25);
     writer.exception(ExceptionKind::LeftBackward, b"ValueError: no", site);
     writer.note(NoteKind::NoHooks, b"old");
+    writer.last_input(8, site);
     writer.input_ended(site);
     writer.spent(Spending::Garbage, 7_000_000, site);
     writer.group_timeout(group, 600_000);
@@ -139,14 +140,17 @@ fn written_records_are_read_back() {
             K::Exception,
             K::Note,
             K::InputEnded,
+            K::InputEnded,
             K::Spent,
             K::GroupTimeout,
             K::GroupDestroyed,
             K::Exit
         ]
     );
-    assert_eq!((read[12].record.numel, read[12].record.code), (7_000_000, 2));
-    assert_eq!((read[13].record.group, read[13].record.code), (group, 600_000));
+    let ends = [11, 12].map(|it| (read[it].record.flags & flags::NUMEL, read[it].record.numel));
+    assert_eq!(ends, [(flags::NUMEL, 8), (0, 0)]);
+    assert_eq!((read[13].record.numel, read[13].record.code), (7_000_000, 2));
+    assert_eq!((read[14].record.group, read[14].record.code), (group, 600_000));
     let issued = &read[2].record;
     assert_eq!((issued.seq, issued.call, issued.site, issued.step), (1, 1, site, 1));
     assert_eq!(issued.shape(), Some(&[2, 3][..]));
@@ -157,8 +161,8 @@ fn written_records_are_read_back() {
     assert_eq!(read[8].splits, (20..25).collect::<Vec<_>>());
     assert_eq!((read[8].record.seq, read[8].record.flags), (20, flags::OUTPUT));
     assert_eq!((read[9].text.as_str(), read[9].record.code), ("ValueError: no", 3));
-    assert_eq!((read[15].text.as_str(), read[15].record.code), ("os._exit", 3));
-    assert_eq!(read[15].phase, "");
+    assert_eq!((read[16].text.as_str(), read[16].record.code), ("os._exit", 3));
+    assert_eq!(read[16].phase, "");
     assert!(items.contains(&Item::Group {
         id: group,
         name: "world".into(),

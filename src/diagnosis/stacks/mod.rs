@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{BlockedOn, Timestamp, Where};
 
-use crate::input::event::{ChildProcess, Stacks, ThreadStack};
+use crate::input::event::{Call, ChildProcess, Stacks, ThreadStack};
 use crate::model::{Model, Process};
 use crate::timing::Timing;
 
@@ -105,11 +105,20 @@ pub fn of_looks<'a>(
 }
 
 /// Whether no thread goes on by itself: two captures after the latest record show that none has moved,
-/// and the main thread waits for another one, as in `Thread.join`, or is inside a collective.
-pub(crate) fn threads_wait(process: &Process, timing: &Timing) -> bool {
+/// and the main thread waits for another one, as in `Thread.join`, or is inside a collective, such as one of these.
+pub(crate) fn threads_wait<'a>(
+    process: &Process,
+    blocked: impl Iterator<Item = &'a Call>,
+    timing: &Timing,
+) -> bool {
     let looks = two(&process.stacks, process.progressed_at(), timing);
-    looks.is_some_and(|[first, last]| !moves(first, last))
-        && activity(process, timing).is_none_or(|it| it.what.is_of_threads())
+    if !looks.is_some_and(|[first, last]| !moves(first, last)) {
+        return false;
+    }
+    let Some(activity) = activity(process, timing) else { return true };
+    let mut places = blocked.filter_map(|call| call.place.as_ref());
+    activity.what.is_of_threads()
+        || places.any(|it| activity.line.is_some_and(|line| it.is_same_line(line)))
 }
 
 /// The latest capture, and the one before it from which it is far enough; those before `since` do not

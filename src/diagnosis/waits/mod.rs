@@ -130,7 +130,7 @@ impl Waits {
             let at_odds = |thread: &Thread| one.is_at_odds(thread);
             let several_wait = process.threads.len() > 1
                 && !threads.is_empty()
-                && stacks::threads_wait(process, &model.timing);
+                && stacks::threads_wait(process, threads.iter().map(|it| &*it.call), &model.timing);
             let goes_on = |(id, thread): (&ThreadId, &Thread)| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
                 let silence = until.since(thread.last_at);

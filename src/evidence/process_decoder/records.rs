@@ -180,7 +180,9 @@ impl Process {
             }
             RecordKind::PhaseBegin => Event::PhaseBegin { process, name: name(&record.text), at },
             RecordKind::PhaseEnd => Event::PhaseEnd { process, name: name(&record.text), at },
-            RecordKind::InputEnded => Event::InputEnded { process, place, at },
+            RecordKind::InputEnded => {
+                Event::InputEnded { process, batches: record.numel, place, at }
+            }
             RecordKind::Spent => Event::Spent {
                 process,
                 thread,

@@ -19,6 +19,7 @@ mod completion;
 mod constants;
 mod expression;
 mod lines;
+mod sizes;
 mod subject;
 mod values;
 
@@ -95,7 +96,7 @@ impl Source {
         let Some(at) = after.checked_sub(1).filter(|&at| self.lines[at].last >= line) else {
             return Vec::new();
         };
-        let mut found = Vec::new();
+        let mut found: Vec<Guard> = self.size_of_rank(at).into_iter().collect();
         if self.head(at) == Head::Other {
             self.assignments(value_of(&self.lines[at].text), at, &mut found);
         }
@@ -541,8 +542,29 @@ fn is_range_of_numbers(over: &str) -> bool {
 fn is_test_of_counters(test: &str, counters: &[&str]) -> bool {
     const FIXED: [&str; 8] = ["and", "or", "not", "args", "cfg", "config", "hparams", "opt"];
     let of_counter = |name: &str| counters.contains(&name);
-    subject::names(test).any(of_counter)
-        && subject::names(test).all(|name| of_counter(name) || FIXED.contains(&name))
+    is_of_period(test, counters)
+        || subject::names(test).any(of_counter)
+            && subject::names(test).all(|name| of_counter(name) || FIXED.contains(&name))
+}
+
+/// Whether a test asks if a counter of steps is a multiple of something: `step % self.every == 0`.
+fn is_of_period(test: &str, counters: &[&str]) -> bool {
+    const COUNTERS: [&str; 8] =
+        ["step", "steps", "epoch", "iteration", "iter", "it", "batch_idx", "global_step"];
+    let Some((counter, rest)) = test.split_once('%') else { return false };
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| is_of_word(c) || c == '.');
+    let counter = counter.trim().trim_start_matches("not ").trim_start_matches('(');
+    let counter = counter.strip_suffix("+ 1)").unwrap_or(counter).trim();
+    let last = counter.rsplit('.').next().unwrap_or(counter);
+    let (period, value) = match rest.split_once("==").or_else(|| rest.split_once("!=")) {
+        Some((period, value)) => (period.trim(), value.trim()),
+        None => (rest.trim(), "0"),
+    };
+    is_name(counter)
+        && (COUNTERS.contains(&last) || counters.contains(&counter))
+        && is_name(period)
+        && is_name(value)
+        && !subject::mentions_rank(rest)
 }
 
 /// Whether a test has always the same result, as in `while True` and `if __name__ == "__main__"`.

@@ -9,6 +9,8 @@ from .._tracebacks import conceal
 _MOST_PLACES = 1024
 # Minimum duration of drawing a batch that is recorded, in nanoseconds.
 _NOTICEABLE = 1_000_000
+# The modules of the samplers that are asked for their number of batches. Others may compute all batches to answer.
+_SAMPLERS = ("torch.utils.data.sampler", "torch.utils.data.distributed")
 
 # Site at which batches are drawn → number of batches.
 _drawn = {}
@@ -27,6 +29,24 @@ def _count(frame):
         _drawn[site] = _drawn.get(site, 0) + 1
         _last = site
     return site
+
+
+def _number(sampler):
+    """Number of batches of a sampler; -1: unknown."""
+    for it in (sampler, getattr(sampler, "sampler", sampler)):
+        if type(it).__module__ not in _SAMPLERS:
+            return -1
+    return len(sampler)
+
+
+def _is_last(iterator):
+    """Whether the batch that was just drawn is the last one. A loop that knows the number of batches, such as that of a
+    trainer, does not ask for another one."""
+    number = iterator._num_yielded
+    if number == 1:
+        iterator._ddp_doctor_batches = -1
+        iterator._ddp_doctor_batches = _number(iterator._index_sampler)
+    return number == iterator._ddp_doctor_batches
 
 
 def patch(module, late):
@@ -51,6 +71,8 @@ def patch(module, late):
                 took = perf_counter_ns() - begin
                 if took >= _NOTICEABLE:
                     _box.lib.spent(_words.INPUT, took, site)
+                if _is_last(self):
+                    _box.lib.last_input(_drawn.get(site, 0), site)
             except Exception:
                 pass
         return batch

@@ -163,6 +163,22 @@ impl Writer {
         self.append_event(RecordKind::InputEnded, 0, 0, site);
     }
 
+    /// Records that the last batch of the program's input was drawn, and the number of batches drawn so far from its
+    /// source, as in [`Forward::batches`].
+    pub fn last_input(&self, batches: u64, site: u32) {
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::InputEnded,
+                flags: flags::NUMEL,
+                site: self.site_words(site).map_or(0, |_| site),
+                numel: batches,
+                ..Record::default()
+            },
+        );
+    }
+
     /// Records that this thread has just spent this time on something other than its own work.
     pub fn spent(&self, on: Spending, nanoseconds: u64, site: u32) {
         self.record(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{CauseKind, Timestamp};
 
 use crate::findings::advice;
 use crate::findings::draft::{Draft, Key, KeyPlace};
@@ -59,7 +59,12 @@ pub(crate) fn draft(
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;
         draft.follows = Some(Key { code, place });
-    } else if stall.message.is_none() {
+    } else if stall.message.is_some() {
+        let reading = message::cause(situation, gone, &draft.victims, left.max(stall.since));
+        let is_unknown = reading.cause.kind == CauseKind::Unknown;
+        let of_test = || cause::of_test_on_rank(situation, call.place.as_ref()?, &[waiter], gone);
+        draft.explain(is_unknown.then(of_test).flatten().unwrap_or(reading));
+    } else {
         let at = left.max(stall.since);
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
         if advice::against(draft.code, &reading).is_none() {

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
+    CauseKind, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
 };
 
 use crate::findings::draft::{Draft, KeyPlace};
@@ -12,6 +12,7 @@ use crate::findings::view::{last_call_of, made_call, waiting_call};
 use crate::input::event::Call;
 use crate::model::{Clash, Ending, Group, GroupId, Side, UnmatchedMessage};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
+use crate::source::cause;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks, number};
 
@@ -49,7 +50,14 @@ fn other_size(
     if situation.have_ended_in_order(group.id, &[from, to]) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }
-    let reading = message::cause(situation, &[from], &[to], met);
+    let mut reading = message::cause(situation, &[from], &[to], met);
+    if reading.cause.kind == CauseKind::Unknown {
+        let mut sides = [(from, send), (to, receive)].into_iter();
+        let sized = sides.find_map(|(rank, call)| {
+            cause::of_size(situation.model.member(group.id, rank)?, call.place.as_ref()?)
+        });
+        reading = sized.unwrap_or(reading);
+    }
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;
         draft.per_rank.push(made_call(situation, rank, process, call));

@@ -165,7 +165,13 @@ pub enum Event {
         at: Timestamp,
     },
     /// An iterator over the input of the program is exhausted.
-    InputEnded { process: ProcessId, place: Option<Arc<Where>>, at: Timestamp },
+    InputEnded {
+        process: ProcessId,
+        /// The last of this many batches was drawn; `None`: the iterator has ended.
+        batches: Option<u64>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
     /// A thread spent time on something other than its own work, ending at `at`.
     Spent {
         process: ProcessId,

@@ -18,6 +18,9 @@ impl Model {
                 process.step_at = at;
                 process.pace.step(at);
                 process.turns.begin(thread, forward.as_ref());
+                if let Some(end) = &mut process.input_ended {
+                    end.step_begins(process.turns.batches(), at);
+                }
                 process.optimizer.begin(step, forward.as_ref());
                 if let Some(forward) = &forward {
                     process.accumulation.begin(forward, at);
@@ -37,11 +40,12 @@ impl Model {
             Event::PhaseEnd { process, name, at } => {
                 self.recorded(process, at)?.phase_ended(&name, at);
             }
-            Event::InputEnded { process, at, .. } => {
+            Event::InputEnded { process, batches, at, .. } => {
                 let process = self.recorded(process, at)?;
-                let batches = process.turns.batches();
-                process.input_ended = Some(InputEnd { at, batches });
-                if process.step > 0 {
+                let is_announced = batches.is_some();
+                let batches = batches.or(process.turns.batches());
+                process.input_ended = Some(InputEnd { at, batches, is_announced, is_latest: true });
+                if process.step > 0 && !is_announced {
                     process.input_ended_in_step.get_or_insert(process.training_step());
                 }
             }

@@ -205,13 +205,28 @@ pub struct Site {
     pub reading: bool,
 }
 
-/// The end of an iterator over the input.
+/// The end of an iterator over the input, or its last batch.
 #[derive(Clone, Copy, Debug)]
 pub struct InputEnd {
-    /// Time of the end.
+    /// Time of the end, or since then of the latest step that drew no further batch.
     pub at: Timestamp,
-    /// Batches drawn until the latest turn; `None`: unknown.
+    /// Batches drawn until the latest turn, or all of them; `None`: unknown.
     pub batches: Option<u64>,
+    /// The last batch was drawn. The iterator may not have been asked for another one: a loop that knows the number of
+    /// batches does not.
+    pub is_announced: bool,
+    /// No step has drawn another batch since.
+    pub is_latest: bool,
+}
+
+impl InputEnd {
+    /// A step begins after this many batches.
+    pub(super) fn step_begins(&mut self, batches: Option<u64>, at: Timestamp) {
+        self.is_latest &= batches.is_some() && batches == self.batches;
+        if self.is_latest {
+            self.at = at;
+        }
+    }
 }
 
 /// A phase marked by the program.

@@ -11,11 +11,11 @@ use ddp_doctor_proto::report::{CauseKind, Where};
 use crate::input::event::{Call, Guard};
 use crate::model::{Ending, Join, Process};
 use crate::source::guards;
-use crate::words;
+use crate::words::{self, Ranks};
 
 use super::{
-    CauseHypothesis, Detail, Mistake, Sides, choice, decided_by, is_read, last_line,
-    line_is_guarded, numbers, ranks, supported, suspected, with_line,
+    CauseHypothesis, Detail, Mistake, Sides, choice, decided_by, input_ended_before, is_read,
+    last_line, line_is_guarded, numbers, ranks, supported, suspected, with_line,
 };
 
 /// A cause, with what the source shows for it: the line, and the test around it.
@@ -41,8 +41,8 @@ impl Sides<'_> {
                 return None;
             }
             let (line, over, is_only) = loop_left(first, other, after, within)?;
-            // Another caller leads it to that line: the loop is not its own.
-            if !guards::has_passed(first, &line) {
+            // Another caller leads it to that line: the loop is not its own. In a forward pass it runs over the layers.
+            if line.function.ends_with("forward") || !guards::has_passed(first, &line) {
                 return None;
             }
             // Without a call in the loop just before, it has not entered the loop this time.
@@ -52,6 +52,15 @@ impl Sides<'_> {
                 loops.any(|(at, _)| at.file == line.file)
             };
             if !self.preceding_line(first).is_some_and(is_in_loop) {
+                return None;
+            }
+            // After as many calls as the short side made in its last pass, the other one may be in a pass of its own.
+            let calls_in_pass = |it: &Process, skipped: usize| {
+                let pass = self.latest_lines(it).skip(skipped).take_while(|it| is_in_loop(it));
+                pass.filter(|it| *it == within).count()
+            };
+            let is_seen = self.latest_lines(other).any(|it| !is_in_loop(it));
+            if is_seen && calls_in_pass(other, 0) <= calls_in_pass(first, 1) {
                 return None;
             }
             // A loop around it may have been left instead, before a new pass of this one.
@@ -147,6 +156,37 @@ impl Sides<'_> {
                 });
                 left || ended.is_some_and(|at| at <= self.at)
             })
+    }
+
+    /// One side has drawn its last batch and gone on; the other has drawn as many, of which none was the last, and goes
+    /// on in the loop.
+    pub(super) fn drew_all(&self) -> Option<CauseHypothesis> {
+        let has_drawn_all = |it: &&Process| input_ended_before(it, self.at);
+        let left = |short: &[&Process], long: &[&Process]| {
+            let (first, other) = (*short.first()?, *long.first()?);
+            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
+            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
+            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
+            let drawn = first.turns.batches()?;
+            let drew_as_many = |it: &&Process| it.turns.batches() == Some(drawn);
+            if !short.iter().all(has_drawn_all)
+                || long.iter().any(has_drawn_all)
+                || !short.iter().chain(long).all(drew_as_many)
+                || after == within
+                || !(1..more).contains(&fewer)
+                || !has_gone_on
+            {
+                return None;
+            }
+            let because = format!(
+                "The batch {drawn} of {} was the last one; {} more.",
+                ranks(short),
+                Ranks(&numbers(long)).with("has", "have")
+            );
+            let mistake = Mistake::ran_out(&numbers(short), Some(drawn), &numbers(long), None);
+            Some(supported(CauseKind::UnevenInputs, Some(because)).with_mistake(mistake))
+        };
+        left(&self.odd, &self.others).or_else(|| left(&self.others, &self.odd))
     }
 
     /// One side has left a loop in which the other goes on, or the other repeats a line, and no test in
@@ -331,8 +371,8 @@ fn loop_left<'a>(
             Repeats => found.push(it),
             // A test in the loop.
             _ if found.is_empty() => return None,
-            // One around the loop explains as much.
-            _ => break,
+            // One around the loop, such as that of a `while`, explains as much.
+            _ => return None,
         }
     }
     let is_only = found.len() == 1;

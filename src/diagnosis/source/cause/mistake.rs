@@ -45,6 +45,13 @@ impl Mistake {
                 let of = Ranks(short);
                 format!("{of} ran out of batches after {drawn}, {have} drawn {more}")
             }
+            (Some(drawn), None) => {
+                format!(
+                    "{} ran out of batches after {drawn}, {} did not",
+                    Ranks(short),
+                    Ranks(long)
+                )
+            }
             _ => format!("{} ran out of batches, {} did not", Ranks(short), Ranks(long)),
         };
         Self::new(short, clause)

@@ -113,6 +113,18 @@ pub fn of_values<'a>(
     Some(CauseHypothesis { same_path: true, ..suspected(kind, Some(because)) })
 }
 
+/// The statement that computes from the rank the size of a tensor which a process uses at a line.
+pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypothesis> {
+    let (line, guard) = guards::size_of_rank(process, place)?;
+    let because = format!(
+        "The size follows from the rank: `{}` ({}).",
+        guard.test,
+        words::source_line(&Where { line: guard.line, ..(*line).clone() })
+    );
+    let reading = suspected(CauseKind::RankConditional, Some(because));
+    Some(CauseHypothesis { same_path: true, ..reading })
+}
+
 impl CauseHypothesis {
     /// The same with what a rank did wrong.
     #[must_use]
@@ -169,6 +181,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.exit_for_rank())
             .or_else(|| self.order_of_completion())
             .or_else(|| self.ignored_call())
+            .or_else(|| self.drew_all())
             .or_else(|| self.shorter_loop())
             .or_else(|| self.passed_over())
             .or_else(|| self.tests())
@@ -218,7 +231,12 @@ impl<'a> Sides<'a> {
 
     /// An iterator ended on some ranks and not on others, and these ranks began no step since then.
     fn uneven_inputs(&self) -> Option<CauseHypothesis> {
-        let ended = |process: &&Process| input_ended_before(process, self.at);
+        // Where steps do not tell the batches, the one announced as the last may be that of any of them.
+        let tells = |process: &Process| {
+            let announced = process.input_ended.as_ref().is_some_and(|it| it.is_announced);
+            !announced || process.turns.batches().is_some()
+        };
+        let ended = |process: &&Process| input_ended_before(process, self.at) && tells(process);
         let (short, long): (Vec<&Process>, Vec<&Process>) = self.everybody().partition(ended);
         if short.is_empty() || long.is_empty() {
             return None;
@@ -247,8 +265,17 @@ impl<'a> Sides<'a> {
 
     /// An exception left a collective, a forward or a backward, and its rank continued.
     fn swallowed_exception(&self) -> Option<CauseHypothesis> {
+        let type_of = |it: &Exception| it.text.split(':').next().map(str::to_owned);
+        let raised = |it: &Process, as_this: &Exception| {
+            let other = swallowed(it, self.at);
+            other.is_some_and(|it| it.place == as_this.place && type_of(it) == type_of(as_this))
+        };
         self.everybody().find_map(|process| {
             let exception = swallowed(process, self.at)?;
+            // What all of them raised at one line is not what differs.
+            if self.everybody().all(|it| raised(it, exception)) {
+                return None;
+            }
             let because = format!(
                 "Rank {} raised {}{} and went on.",
                 process.rank?,
@@ -365,6 +392,8 @@ impl<'a> Sides<'a> {
             let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
                 .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
+                // A result is cached only if the line was reached before.
+                .filter(|(line, guard)| guard.form != GuardForm::Caches || left(line))
                 .filter(|(line, guard)| {
                     // A condition around lines of both sides does not separate them, nor does one on
                     // the rank if the other side has made a counterpart of the call, and gone on.
@@ -375,9 +404,17 @@ impl<'a> Sides<'a> {
                         self.line_of(it).is_some_and(is_outside)
                             && guards::has_counterpart(it, line, &numbers(from))
                     };
+                    // One on the rank that has let the other side pass before keeps it away only if something else
+                    // in it has changed.
+                    let has_let_pass = |it: &Process| {
+                        let (here, elsewhere) = (numbers(from), numbers(by));
+                        guards::has_passed(it, line)
+                            && !guards::fits(self.situation.model, guard, &here, &elsewhere)
+                    };
                     !by.iter().any(|other| {
                         self.guards(other).any(|(_, it)| it == *guard)
-                            || guard.subject == GuardSubject::Rank && is_past(other)
+                            || guard.subject == GuardSubject::Rank
+                                && (is_past(other) || has_let_pass(other))
                     })
                 })
                 .collect()
@@ -412,6 +449,14 @@ impl<'a> Sides<'a> {
             format!("At the line {line}, rank {a} calls {its}, and rank {b} {theirs}.")
         });
         let process = self.odd.first()?;
+        let is_of_size = matches!(join.mismatch, Some((Mismatch::Size, _)));
+        if is_of_size
+            && line == there
+            && let Some(sized) = of_size(process, line)
+        {
+            let because = words::joined(calls.into_iter().chain(sized.because), " ");
+            return Some(CauseHypothesis { because: Some(because), ..sized });
+        }
         let chosen = choice(process, line, GuardForm::Chooses);
         // Different ways through a library are not a difference of values.
         if line != there && chosen.is_none() {
@@ -427,8 +472,12 @@ impl<'a> Sides<'a> {
         };
         let shown = shown.map(|shown| line_is_guarded(&shown));
         // Where a value comes from: one assignment back.
-        let is_of_value =
-            matches!(join.mismatch, Some((Mismatch::Size | Mismatch::DType | Mismatch::Root, _)));
+        // That of a gradient follows from its parameter.
+        let is_of_value = !odd.is_bucket()
+            && matches!(
+                join.mismatch,
+                Some((Mismatch::Size | Mismatch::DType | Mismatch::Root, _))
+            );
         let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
         let computed =
             computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
@@ -540,7 +589,8 @@ fn last_line(process: &Process) -> Option<&Arc<Where>> {
 
 /// Whether the program's input had ended by `at`, and no step has begun since.
 fn input_ended_before(process: &Process, at: Timestamp) -> bool {
-    process.input_ended.as_ref().is_some_and(|ended| ended.at <= at && ended.at >= process.step_at)
+    let ended = process.input_ended.as_ref();
+    ended.is_some_and(|it| it.is_latest && it.at <= at && it.at >= process.step_at)
 }
 
 /// The last caught exception that left a collective, a forward or a backward by `at`.

@@ -84,6 +84,10 @@ pub(crate) fn of_test_on_rank(
 ) -> Option<CauseHypothesis> {
     let process = situation.model.process_of(*inside.first()?)?;
     let (line, guard) = guards::fitting(situation.model, process, place, inside, past)?;
+    let mut others = past.iter().filter_map(|&rank| situation.model.process_of(rank));
+    if !others.all(|it| guards::has_passed(it, &line)) {
+        return None;
+    }
     let because = line_is_guarded(&(Arc::clone(&line), guard));
     let mistake = Mistake::passed_over(past, inside, &line, guard);
     Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))

@@ -156,6 +156,15 @@ pub(super) fn computed<'a>(
     guards.take_while(|guard| guard.form == GuardForm::Computes)
 }
 
+/// The statement that computes from the rank the size of a tensor which a line uses, or a caller of it; with that line.
+pub(super) fn size_of_rank<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> Option<(Arc<Where>, &'a Guard)> {
+    let mut said = all_around(process, place);
+    said.find(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
+}
+
 /// What the user's source says around a line alone, without its callers.
 pub(super) fn said_of<'a>(
     process: &'a Process,

@@ -13,6 +13,8 @@ const DEEPEST: usize = 32;
 /// Names of the global rank: the last part of a dotted name.
 const RANK: [&str; 7] =
     ["rank", "global_rank", "get_rank", "world_rank", "ddp_rank", "my_rank", "process_index"];
+/// Names of the number of ranks.
+const WORLD: [&str; 5] = ["world_size", "get_world_size", "world", "num_ranks", "nranks"];
 /// Names of the test for rank 0.
 const IS_ZERO: [&str; 12] = [
     "is_main_process",
@@ -252,7 +254,7 @@ impl<'a> Parser<'a> {
             _ if indexed => Value::Unknown,
             name if RANK.contains(&name) && arguments.is_empty() => Value::Number(self.rank),
             name if IS_ZERO.contains(&name) && arguments.is_empty() => Value::Truth(self.rank == 0),
-            "world_size" | "get_world_size" if arguments.is_empty() => {
+            name if WORLD.contains(&name) && arguments.is_empty() => {
                 self.world.map_or(Value::Unknown, Value::Number)
             }
             "int" | "bool" if arguments.len() == 1 => arguments.pop()?,
@@ -297,6 +299,7 @@ mod tests {
             ("rank > 0 or debug", None, Some(true)),
             ("not (rank == 0 and save)", None, Some(true)),
             ("rank == world_size - 1", Some(false), Some(true)),
+            ("i == 3 and rank == world - 1", Some(false), None),
             ("0 < rank < 4", Some(false), Some(true)),
             ("rank % 2 == 0", Some(true), Some(false)),
             ("int(rank) == 0", Some(true), Some(false)),

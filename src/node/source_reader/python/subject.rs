@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ddp_doctor_proto::GuardSubject;
 
 use super::lines::Line;
-use crate::diagnosis::source::python::{at_depth_zero, is_of_word};
+use crate::diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word};
 
 /// Maximum number of names of a file.
 const MAX_NAMES: usize = 4096;
@@ -215,6 +215,11 @@ impl Names {
             _ => 0,
         };
         let is_attribute = |word| !test.contains(&format!("{word}("));
+        let (test, has_own_part) = without_own_parts(test);
+        let test = test.as_str();
+        if has_own_part {
+            best = GuardSubject::Data;
+        }
         for word in words(test) {
             let subject = match word {
                 _ if RANK_ATTRIBUTES.contains(&word) && is_attribute(word) => GuardSubject::Rank,
@@ -264,6 +269,11 @@ fn reads_clock(value: &str) -> bool {
     })
 }
 
+/// Whether a name in the text refers to a rank.
+pub(super) fn mentions_rank(text: &str) -> bool {
+    words(text).any(is_rank)
+}
+
 fn is_rank(word: &str) -> bool {
     if RANK.contains(&word) {
         return true;
@@ -298,6 +308,32 @@ fn without_arguments(value: &str) -> String {
         }
     }
     kept
+}
+
+/// A test without the ranks with which it takes a part of a collection, as in `counts[rank] == 0`: that part is content,
+/// unless it is the role of the rank. Second: whether there are any.
+fn without_own_parts(test: &str) -> (String, bool) {
+    const ROLES: [&str; 5] = ["role", "roles", "stage", "stages", "device"];
+    if test.contains(['"', '\'']) || words(test).any(|it| ROLES.contains(&it)) {
+        return (test.to_owned(), false);
+    }
+    let (mut kept, mut rest, mut has_own_part) = (String::new(), test, false);
+    while let Some(open) = rest.find('[') {
+        let inside = &rest[open + 1..];
+        let close = end_of_argument(inside);
+        let is_of_name = rest[..open].ends_with(is_of_word);
+        kept.push_str(&rest[..=open]);
+        let is_own =
+            is_of_name && inside[close..].starts_with(']') && mentions_rank(&inside[..close]);
+        if is_own {
+            has_own_part = true;
+            rest = &inside[close..];
+        } else {
+            rest = inside;
+        }
+    }
+    kept.push_str(rest);
+    (kept, has_own_part)
 }
 
 /// The name of a function that does nothing but return a value, and that value.

@@ -557,3 +557,41 @@ fn other_branches_are_known_by_their_lines_and_calls() {
     assert_eq!(others(&pair.replace("    yield\n", "def second():\n")), [None]);
     assert_eq!(others("while a:\n    f()  # here\nelse:\n    f()\n"), [None]);
 }
+
+#[test]
+fn periods_of_steps_decide_nothing() {
+    for test in [
+        "step % period == 0",
+        "self.global_step % self.every",
+        "not epoch % 2",
+        "(step + 1) % args.save_every == 0",
+        "state.step % self.config.every == self.config.offset",
+    ] {
+        let text = format!("def f(self, step):\n    if {test}:\n        save()  # here\n");
+        assert_eq!(guards(&text), [""; 0], "{text}");
+    }
+    for test in ["step % world == rank", "loss % 2 == 0", "step % period == 0 and found(x)"] {
+        let text = format!("def f(self, step):\n    if {test}:\n        save()  # here\n");
+        assert_eq!(guards(&text).len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn part_of_a_collection_for_the_rank_is_content() {
+    let subject = |test: &str| {
+        let text = format!("if {test}:\n    save()  # here\n");
+        Source::parse(&text).guards(2)[0].subject
+    };
+    for test in ["counts[self.rank] == n", "0 < sizes[dist.get_rank()]", "len(parts[rank]) > 3"] {
+        assert_eq!(subject(test), GuardSubject::Data, "{test}");
+    }
+    for test in [
+        "roles[rank] == \"trainer\"",
+        "os.environ[\"RANK\"] == zero",
+        "stages[rank] == 0",
+        "counts[rank] == rank",
+        "rank in ranks[0]",
+    ] {
+        assert_eq!(subject(test), GuardSubject::Rank, "{test}");
+    }
+}

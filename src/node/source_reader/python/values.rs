@@ -91,7 +91,7 @@ impl Source {
     }
 
     /// The latest assignment to a variable before a line, in the same function.
-    fn assignment(&self, name: &str, at: usize) -> Option<usize> {
+    pub(super) fn assignment(&self, name: &str, at: usize) -> Option<usize> {
         let scope = self.scope(at);
         let mut earlier = (0..at).rev().take(MAX_LINES_BEFORE);
         earlier.find(|&i| assigns(&self.lines[i].text, name) && self.scope(i) == scope)

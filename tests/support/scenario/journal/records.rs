@@ -180,8 +180,8 @@ impl Encoder {
                 };
                 self.process(*process).record(record, place.as_ref())
             }
-            Event::InputEnded { process, place, at } => {
-                let record = record(RecordKind::InputEnded, *at);
+            Event::InputEnded { process, batches, place, at } => {
+                let record = v1::Record { numel: *batches, ..record(RecordKind::InputEnded, *at) };
                 self.process(*process).record(record, place.as_ref())
             }
             Event::Parameters { process, group, said, at } => {

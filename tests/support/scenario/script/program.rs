@@ -40,7 +40,12 @@ impl Writer<'_> {
                 }
             }
             "host" => Event::Scheduled { process, sample: scheduling(args)?, at },
-            "input-ended" => Event::InputEnded { process, place: line.place()?, at },
+            "input-ended" | "last-input" => {
+                let last = (line.verb == "last-input").then(|| line.arg(0)).transpose()?;
+                let batches =
+                    last.map(str::parse::<u64>).transpose().map_err(|it| it.to_string())?;
+                Event::InputEnded { process, batches, place: line.place()?, at }
+            }
             "raises" => {
                 let kind = line.arg(0)?;
                 Event::Exception {
