@@ -162,16 +162,16 @@ fn c_program_writes_the_expected_records() {
     assert_eq!(samples, [sample, older]);
     let line = include_str!("program.c").lines().position(|line| line.contains("THE LINE"));
     let here = items.iter().find_map(|item| match item {
-        Item::Site { id, file, function, line, .. } if *id == records[23].record.site => {
+        Item::Site { id, file, function, line, .. } if *id == records[24].record.site => {
             Some((file.ends_with("program.c"), function.as_str(), *line as usize))
         }
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
-    let at_thread_end = &records[24].record;
+    let at_thread_end = &records[25].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
-    let creating = records[25];
+    let creating = records[26];
     assert_eq!((creating.record.op, creating.record.group), (Op::NewGroup, 0));
     let made = GroupCreation {
         name: "new".into(),
@@ -183,7 +183,7 @@ fn c_program_writes_the_expected_records() {
         seat: None,
     };
     assert_eq!(creating.creation.as_deref(), Some(&made));
-    assert_eq!((records[28].text.as_str(), records[28].record.code), ("main returned", 0));
+    assert_eq!((records[29].text.as_str(), records[29].record.code), ("main returned", 0));
 }
 
 #[test]
