@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CauseKind, Timestamp};
+use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
 use crate::findings::advice;
 use crate::findings::draft::{Draft, Key, KeyPlace};
@@ -55,6 +55,7 @@ pub(crate) fn draft(
         last_call(situation, stall, gone, first),
     ));
     draft.next.extend(stall.message.as_ref().map(|lone| equal_numbers(lone, stall, gone)));
+    let mut more_calls = false;
     if stall.parting.is_some() {
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;
@@ -64,6 +65,9 @@ pub(crate) fn draft(
         let is_unknown = reading.cause.kind == CauseKind::Unknown;
         let of_test = || cause::of_test_on_rank(situation, call.place.as_ref()?, &[waiter], gone);
         draft.explain(is_unknown.then(of_test).flatten().unwrap_or(reading));
+        more_calls = stall.message.as_ref().is_some_and(|it| it.peer.is_some())
+            && draft.cause.is_none_or(|it| it.kind == CauseKind::Unknown)
+            && have_others_left(situation, stall, gone, &draft.victims);
     } else {
         let at = left.max(stall.since);
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
@@ -81,7 +85,32 @@ pub(crate) fn draft(
     let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, call), first));
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
+    if more_calls {
+        let waiting = std::mem::take(&mut draft.victims);
+        draft.say(format!(
+            "All other ranks of the group have left it and wait for no message: {} may have made more calls than they.",
+            Ranks(&waiting)
+        ));
+        draft.blame(waiting, Confidence::Suspected);
+    }
     Some(draft)
+}
+
+/// Whether the ranks that wait are fewer than those of the group that have left it, which are all others.
+fn have_others_left(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    gone: &[u32],
+    waiting: &[u32],
+) -> bool {
+    let group = situation.model.group(stall.group);
+    let others = || group.members.keys().filter(|it| !waiting.contains(it));
+    let has_left = |rank: &u32| {
+        let process = situation.model.member(stall.group, *rank);
+        let ended = process.is_some_and(|it| situation.model.ending_of(it) == Ending::InOrder);
+        gone.contains(rank) || ended || group.is_destroyed_by(*rank)
+    };
+    others().count() > waiting.len() && others().all(has_left)
 }
 
 /// " by os._exit() at train.py:9", if all these ranks ended so at one line; else " after its call at train.py:9", if all

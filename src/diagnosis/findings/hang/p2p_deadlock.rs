@@ -232,8 +232,8 @@ fn order(waits: &[Blocked]) -> &'static str {
          chunks), and where that number comes from: earlier messages were exchanged, and then only one side made one more. \
          If the numbers are right, make the last message on both sides before the collective, or on both after it."
     } else if has_collective {
-        "Make the calls of the message on both sides before the collective, or on both after it: a rank that \
-         waits in one cannot make the other."
+        "Make the message on both sides before the collective, or on both after it, and as many collectives on both \
+         before the message: a rank that waits in one cannot make the other."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
          number comes from: a count that each rank computes, or one that it received. Either one of these \

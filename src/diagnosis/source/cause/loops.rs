@@ -54,15 +54,6 @@ impl Sides<'_> {
             if !self.preceding_line(first).is_some_and(is_in_loop) {
                 return None;
             }
-            // After as many calls as the short side made in its last pass, the other one may be in a pass of its own.
-            let calls_in_pass = |it: &Process, skipped: usize| {
-                let pass = self.latest_lines(it).skip(skipped).take_while(|it| is_in_loop(it));
-                pass.filter(|it| *it == within).count()
-            };
-            let is_seen = self.latest_lines(other).any(|it| !is_in_loop(it));
-            if is_seen && calls_in_pass(other, 0) <= calls_in_pass(first, 1) {
-                return None;
-            }
             // A loop around it may have been left instead, before a new pass of this one.
             let ends = |process, at| {
                 let all = guards::all_around(process, at);

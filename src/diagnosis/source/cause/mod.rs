@@ -188,6 +188,7 @@ impl<'a> Sides<'a> {
             .or_else(|| self.left())
             .or_else(|| self.other_tests())
             .or_else(|| self.left_loop())
+            .or_else(|| self.left_try())
             .or_else(|| self.values())
             .unwrap_or_else(CauseHypothesis::unknown)
     }

@@ -13,7 +13,9 @@ use crate::source::guards;
 use crate::words::{self, Ranks};
 
 use super::loops::is_same_test;
-use super::{CauseHypothesis, Mistake, Sides, line_is_guarded, meaning, numbers, supported};
+use super::{
+    CauseHypothesis, Mistake, Sides, line_is_guarded, meaning, numbers, supported, suspected,
+};
 
 impl Sides<'_> {
     /// One side has passed over a call that the other side is in, and made the next one instead.
@@ -50,6 +52,35 @@ impl Sides<'_> {
             let reading = supported(kind, Some(because)).with_mistake(mistake);
             Some(reading.of_test(guard))
         };
+        over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
+    }
+
+    /// One side has not made the call that the other side is in, which stands in a `try` that goes on after an exception, and
+    /// is outside of it: nothing else in the source leads around the call.
+    pub(super) fn left_try(&self) -> Option<CauseHypothesis> {
+        let over = |past: &[&Process], in_it: &[&Process]| {
+            let (first, other) = (*past.first()?, *in_it.first()?);
+            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
+            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
+            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
+            if after.is_same_line(within) || fewer >= more || !has_gone_on {
+                return None;
+            }
+            let mut around = guards::around(other, within);
+            let (line, guard) = around.find(|(_, it)| it.form == GuardForm::Catches)?;
+            if guards::around(first, after).any(|(_, it)| it == guard) {
+                return None;
+            }
+            let because = format!(
+                "{}. {}",
+                counted(&numbers(past), &numbers(in_it), within, [fewer, more]),
+                line_is_guarded(&(line, guard)),
+            );
+            Some(suspected(CauseKind::SwallowedException, Some(because)))
+        };
+        if self.all_left() {
+            return None;
+        }
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }
 
