@@ -146,8 +146,17 @@ mod tests {
             "RuntimeError: [Rank 0][ProcessGroupUCC-0][COLL] failed: Connection reset by remote peer",
             "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
             "RuntimeError: [gloo/transport/tcp/pair.cc:144] Application timeout caused pair closure",
+            "XlaRuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error",
         ] {
             assert!(is_from_transport(text), "{text}");
         }
+    }
+
+    #[test]
+    fn ranks_of_xla_lose_their_peers() {
+        let operation = "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: ";
+        let lost = format!("{operation}remote process exited or there was a network error.");
+        assert!(is_loss_of_peer(&lost));
+        assert!(!is_loss_of_peer(&format!("{operation}invalid usage.")));
     }
 }
