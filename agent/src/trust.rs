@@ -49,10 +49,6 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         let entry = here.join(name);
         let shown = entry.display();
         let found = Found::at(&entry, &Mount::root()).map_err(|it| format!("{shown}: {it}"))?;
-        if found.mount.is_served {
-            // Before anything is asked of it.
-            return Err(format!("{shown} {OF_ANOTHER}"));
-        }
         if !found.status.is_symlink() {
             here = entry;
             continue;
@@ -86,12 +82,22 @@ struct Found {
 }
 
 impl Found {
-    /// `near`: a mount that it may be in.
+    /// `near`: a mount that it may be in. A FUSE file system that another user mounted is asked nothing.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened, or is on such a file system.
     fn at(path: &Path, near: &Mount) -> io::Result<Self> {
         // Both are of the same entry, whatever happens to the path.
         let as_it_is = libc::O_PATH | libc::O_NOFOLLOW;
         let opened = OpenOptions::new().read(true).custom_flags(as_it_is).open(path)?;
         let mount = near.near(&opened, Path::new(OWN_LIST));
+        if mount.is_served {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("it {OF_ANOTHER}"),
+            ));
+        }
         Ok(Self { status: opened.metadata()?, mount })
     }
 }
@@ -153,9 +159,6 @@ fn check_entry(
     own: &Path,
 ) -> Result<(), String> {
     let shown = path.display();
-    if found.mount.is_served {
-        return Err(format!("{shown} {OF_ANOTHER}"));
-    }
     let (owner, mode) = (found.status.uid(), found.status.mode());
     let is_unmapped = is_unmapped(owner);
     if !is_trusted(owner, origin, own) && !is_accepted(found, path, origin) {

@@ -17,6 +17,8 @@ pub mod blackbox;
 #[cfg(feature = "report")]
 pub mod catalogue;
 #[cfg(feature = "report")]
+mod credentials;
+#[cfg(feature = "report")]
 pub mod dump;
 #[cfg(feature = "report")]
 pub mod facts;
@@ -39,6 +41,8 @@ pub mod v1 {
     pub use crate::generated::*;
 }
 
+#[cfg(feature = "report")]
+pub use credentials::without_credentials;
 pub use vocabulary::{
     BlockKind, DType, ExceptionKind, GpuSlowdown, GuardForm, GuardSubject, NoteKind, Op,
     ParameterFact, PortKind, ProcessState, RecordKind, ReduceOp, Spending,

@@ -506,11 +506,13 @@ fn is_invisible(c: char) -> bool {
         c,
         // Format characters: soft hyphen, joiners, directions, separators of lines.
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}'
+            // The same for hieroglyphs and shorthand.
+            | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
             // Letters without a glyph, and selectors of variants.
             | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{3164}' | '\u{ffa0}' | '\u{fe00}'..='\u{fe0f}'
-            // Notes of music and tags.
-            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
+            // A pattern of Braille without dots, a note of music without a head, other notes of music, and tags.
+            | '\u{2800}' | '\u{1d159}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}'
     )
 }
 
@@ -521,9 +523,23 @@ mod tests {
     #[test]
     fn control_and_direction_characters_are_replaced() {
         assert_eq!(plain("a\x1b[2J\u{9b}b\u{202e}c\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
-        for hidden in
-            ['\u{200b}', '\u{2060}', '\u{feff}', '\u{2028}', '\u{2029}', '\u{e0041}', '\u{2067}']
-        {
+        let hidden = [
+            '\u{200b}',
+            '\u{2060}',
+            '\u{feff}',
+            '\u{2028}',
+            '\u{2029}',
+            '\u{e0041}',
+            '\u{2067}',
+            '\u{fff0}',
+            '\u{fff8}',
+            '\u{2800}',
+            '\u{13430}',
+            '\u{1343f}',
+            '\u{1bca3}',
+            '\u{1d159}',
+        ];
+        for hidden in hidden {
             assert_eq!(plain(&format!("a{hidden}b")), "a\u{fffd}b", "{hidden:?}");
         }
         assert_eq!(plain("größe 大きさ ▸ …"), "größe 大きさ ▸ …");

@@ -1,5 +1,7 @@
 //! What ranks state about themselves besides their stacks: memory, limits, versions, connections, steps.
 
+use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use super::ras;
 use crate::diagnosis::words::{self, Ranks};
 use crate::host::cgroup::{self, MemoryGroup};
 use crate::host::proc::{self, Stat};
+use crate::host::source_files::ProcessRoot;
 use crate::host::sys;
 use crate::node::blocked;
 use crate::node::stack_reader::maps::{self, Loaded};
@@ -26,6 +29,8 @@ mod step;
 const MAX_READ: Duration = Duration::from_secs(2);
 /// Maximum number of ranks whose connections to each other are read.
 const MAX_CONNECTED: usize = 64;
+/// Maximum number of entries of a folder of packages that are read.
+const MAX_PACKAGES: usize = 16_384;
 /// File with the version of the driver of NVIDIA's GPUs.
 const DRIVER: &str = "/sys/module/nvidia/version";
 
@@ -88,7 +93,7 @@ pub struct Facts {
 /// The facts about ranks, in their order.
 #[must_use]
 pub fn read(ranks: &[RankProcess]) -> Vec<Facts> {
-    let driver = std::fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
+    let driver = fs::read_to_string(DRIVER).ok().map(|it| it.trim().to_owned());
     let contents = contents(ranks);
     let connected = connections(ranks);
     let each = ranks.iter().zip(contents).zip(connected).zip(resident(ranks));
@@ -208,13 +213,13 @@ fn torch_version(pid: u32, images: &[Loaded]) -> Option<String> {
     package_version(pid, Path::new(&library.path).ancestors().nth(3)?, "torch-")
 }
 
-/// The version of a package in a folder of packages, as a process sees it. `prefix`: beginning of the name of its
+/// The version of a package in a folder of packages, by its path without links, as a process sees it. `prefix`: beginning of the name of its
 /// description.
 pub(crate) fn package_version(pid: u32, packages: &Path, prefix: &str) -> Option<String> {
-    let root = Path::new("/proc").join(pid.to_string()).join("root");
-    let folder = root.join(packages.strip_prefix("/").ok()?);
-    let mut entries = std::fs::read_dir(folder).ok()?.flatten();
-    entries.find_map(|entry| {
+    // The kernel states paths without links: another user can have made one there since.
+    let folder = ProcessRoot::of_process(pid).ok()?.reach(packages).ok()?;
+    let entries = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok()?;
+    entries.take(MAX_PACKAGES).flatten().find_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
         let version = name.strip_prefix(prefix)?.strip_suffix(".dist-info")?;
         Some(version.to_owned())
@@ -281,10 +286,16 @@ mod tests {
     fn version_is_that_of_the_package_beside_the_library() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["torch-2.15.0+cu130.dist-info", "torchvision-0.30.0.dist-info", "torch"] {
-            std::fs::create_dir(folder.path().join(name)).unwrap();
+            fs::create_dir(folder.path().join(name)).unwrap();
         }
-        let found = package_version(std::process::id(), folder.path(), "torch-");
-        assert_eq!(found.as_deref(), Some("2.15.0+cu130"));
-        assert_eq!(package_version(std::process::id(), folder.path(), "nvidia_nccl_cu"), None);
+        let version =
+            |folder: &Path, prefix: &str| package_version(std::process::id(), folder, prefix);
+        assert_eq!(version(folder.path(), "torch-").as_deref(), Some("2.15.0+cu130"));
+        assert_eq!(version(folder.path(), "nvidia_nccl_cu"), None);
+        // The user of another process can put a link in place of a folder that it has loaded from.
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        assert_eq!(version(&link, "torch-"), None);
+        assert_eq!(version(&link.join("torch/.."), "torch-"), None);
     }
 }

@@ -127,7 +127,7 @@ fn unresolved(error: String) -> Resolved {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+    proc::read_lossy(path).unwrap_or_default()
 }
 
 /// The network namespace of this process.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use ddp_doctor_agent::files;
 use ddp_doctor_agent::trust::{self, Origin};
 
 use crate::host::sys;
@@ -140,7 +141,8 @@ fn interpreter(command: &[OsString]) -> Option<Interpreter> {
     command.iter().enumerate().find_map(|(index, word)| {
         let name = Path::new(word).file_name()?.to_str()?;
         let is_launcher = matches!(name, "torchrun" | "accelerate");
-        let file = on_path(word).filter(|_| is_launcher || is_python(name))?;
+        // Other words, such as those that name data, are not looked up.
+        let file = (is_launcher || is_python(name)).then(|| on_path(word))??;
         // What a relative script is in another directory is unknown.
         let is_read = is_launcher && (index == 0 || file.is_absolute());
         let started_by = (index > 0).then(|| command[..index].to_vec());
@@ -192,15 +194,19 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
     is_python(program.file_name()?.to_str()?).then(|| program.to_owned())
 }
 
-/// The file that a shell would execute.
+/// The file that a shell would execute, unless it is on a file system of another user, which may never answer.
 fn on_path(program: &OsStr) -> Option<PathBuf> {
+    let is_file = |path: &Path| {
+        let found = files::find(path).and_then(|it| File::from(it).metadata());
+        found.is_ok_and(|it| it.is_file())
+    };
     let path = Path::new(program);
     if path.components().count() > 1 {
-        return path.is_file().then(|| path.to_owned());
+        return is_file(path).then(|| path.to_owned());
     }
     let dirs = env::var_os("PATH")?;
     let mut files = env::split_paths(&dirs).map(|dir| dir.join(program));
-    files.find(|it| it.is_file())
+    files.find(|it| is_file(it))
 }
 
 #[cfg(test)]

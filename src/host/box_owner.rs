@@ -11,6 +11,8 @@ use crate::proc;
 pub(super) const OWNER: &str = "owner";
 /// Maximum size of this file, in bytes.
 const MAX_OWNER: u64 = 64 << 10;
+/// Last line of this file if [`Owner::is_fixed`].
+const FIXED: &str = "fixed";
 /// Directory for kept boxes, in a run directory.
 pub const KEPT: &str = "boxes";
 
@@ -27,6 +29,8 @@ pub(super) struct Owner {
     pub(super) run_dir: Option<PathBuf>,
     /// The directory for kept boxes in `run_dir`.
     kept: Option<Identity>,
+    /// Whether only this user and root can have moved `run_dir`.
+    is_fixed: bool,
 }
 
 impl Owner {
@@ -42,6 +46,7 @@ impl Owner {
                 .filter(|it| is_line(it))
                 .map(Path::to_owned),
             kept: keep.map(Dir::identity).transpose()?,
+            is_fixed: keep.is_some_and(|it| matches!(it.changeable_by_others(), Ok(None))),
         })
     }
 
@@ -58,7 +63,8 @@ impl Owner {
             let (device, inode) = line.split_once(' ')?;
             Some(Identity { device: device.parse().ok()?, inode: inode.parse().ok()? })
         });
-        Some(Self { pid, start_ticks, boot_id, pid_namespace, run_dir, kept })
+        let is_fixed = lines.next() == Some(FIXED);
+        Some(Self { pid, start_ticks, boot_id, pid_namespace, run_dir, kept, is_fixed })
     }
 
     /// Whether the process may be in a container which shares this memory and has pids of its own.
@@ -73,11 +79,12 @@ impl Owner {
         are_known.then(|| self.boot_id == this_boot && proc::is_alive(self.pid, self.start_ticks))
     }
 
-    /// Where the boxes belong; `None`: that directory no longer exists.
+    /// Where the boxes belong; `None`: this user has removed that directory.
     ///
     /// # Errors
     ///
-    /// If the directory is not the one that the process had opened.
+    /// If the directory is not the one that the process had opened, or another user can have moved it, or its file system
+    /// is not mounted.
     pub(super) fn destination(&self) -> io::Result<Option<Dir>> {
         let Some(run_dir) = &self.run_dir else {
             return Ok(None);
@@ -86,9 +93,17 @@ impl Owner {
         match opened {
             Ok(dir) if Some(dir.identity()?) == self.kept => Ok(Some(dir)),
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_removed() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a run directory that is not found was removed by this user or root.
+    fn is_removed(&self) -> bool {
+        let above = self.run_dir.iter().flat_map(|it| it.ancestors().skip(1));
+        let mut identities = above.filter_map(|it| Dir::open(it).and_then(|it| it.identity()).ok());
+        let device = identities.next().map(|it| it.device);
+        self.is_fixed && self.kept.is_some_and(|it| Some(it.device) == device)
     }
 }
 
@@ -104,8 +119,9 @@ impl fmt::Display for Owner {
         writeln!(f, "{} {} {} {namespace}", self.pid, self.start_ticks, self.boot_id)?;
         writeln!(f, "{}", run_dir.display())?;
         match self.kept {
-            Some(kept) => writeln!(f, "{} {}", kept.device, kept.inode),
-            None => Ok(()),
+            Some(kept) => writeln!(f, "{} {}", kept.device, kept.inode)?,
+            None => return Ok(()),
         }
+        if self.is_fixed { writeln!(f, "{FIXED}") } else { Ok(()) }
     }
 }

@@ -410,7 +410,7 @@ fn copy(from: &Dir, name: &OsStr, to: &Dir) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 
@@ -494,6 +494,29 @@ mod tests {
         BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
         assert!(!dead.path().exists());
         assert!(run.path().join("boxes/1.2.c10d.box").exists());
+    }
+
+    #[test]
+    fn boxes_stay_if_another_user_can_have_moved_their_run_directory() {
+        for (mode, is_kept) in [(0o777, true), (0o1777, false), (0o755, false)] {
+            let (dir, shm, _) = dirs();
+            let shared = dir.path().join("shared");
+            fs::create_dir(&shared).unwrap();
+            fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+            let run = Dir::ensure_own(&shared.join("run")).unwrap();
+            let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
+            fs::write(dead.path().join("1.2.c10d.box"), "x").unwrap();
+            let owner = dead.path().join(OWNER);
+            let pid = std::process::id().to_string();
+            let text = fs::read_to_string(&owner).unwrap();
+            fs::write(&owner, text.replacen(&pid, "4194304", 1)).unwrap();
+            fs::rename(run.path(), shared.join("away")).unwrap();
+            BoxDir::sweep(&shm);
+            assert_eq!(dead.path().exists(), is_kept, "{mode:o}");
+            fs::rename(shared.join("away"), run.path()).unwrap();
+            BoxDir::sweep(&shm);
+            assert_eq!(run.path().join("boxes/1.2.c10d.box").exists(), is_kept, "{mode:o}");
+        }
     }
 
     #[test]

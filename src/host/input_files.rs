@@ -2,8 +2,9 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Take};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::files;
@@ -130,6 +131,24 @@ pub fn open(path: &Path) -> io::Result<Take<File>> {
 /// Fails if it cannot be opened, or there is such a link.
 pub fn reach(path: &Path) -> io::Result<File> {
     Ok(files::reach(path)?.into())
+}
+
+/// The path of what [`reach`] opens, without links.
+///
+/// # Errors
+///
+/// Fails like [`reach`].
+pub fn canonical(path: &Path) -> io::Result<PathBuf> {
+    path_of(&reach(path)?)
+}
+
+/// The path without links by which the kernel knows an open file.
+///
+/// # Errors
+///
+/// Fails if `/proc` is not there.
+pub fn path_of(file: &File) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Metadata of an entry of a directory that was reached. A link is followed only by [`reach`]: where another user's leads,

@@ -14,6 +14,7 @@ pub mod private;
 pub mod proc;
 pub mod processes;
 pub mod run_description;
+mod seal;
 pub mod source_files;
 pub mod sys;
 pub mod users;

@@ -14,11 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::Dir;
 use crate::proc;
+use crate::seal;
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";
 /// File of a run directory that describes the run.
 pub const DESCRIPTION: &str = "run.json";
+/// Field of that file that shows that a run of this user wrote it, where the directory alone does not.
+pub(crate) const SEAL: &str = "seal";
 /// Beginning of the names of files in a run directory with what PyTorch's Flight Recorder recorded; the rank follows.
 pub const DUMP: &str = "flight_recorder_rank_";
 /// Maximum length of a job id: the room in a black box, less the suffixes of file names.
@@ -95,7 +98,8 @@ pub fn describe(
     source_folders: &[PathBuf],
 ) -> io::Result<()> {
     let pid = std::process::id();
-    let description = serde_json::json!({
+    let directory = DirectoryIdentity::new(&dir.readable()?.metadata()?);
+    let mut description = serde_json::json!({
         "job": hello.job,
         "attempt": hello.attempt,
         "host": hello.host,
@@ -107,8 +111,13 @@ pub fn describe(
         "command": hello.command,
         "tool_version": hello.tool_version,
         "source_folders": source_folders.iter().filter_map(|it| it.to_str()).collect::<Vec<_>>(),
-        "directory": DirectoryIdentity::new(&dir.readable()?.metadata()?),
+        "directory": directory,
     });
+    if !directory.is_unique()
+        && let Some(seal) = seal::seal(&description.to_string())
+    {
+        description[SEAL] = seal.into();
+    }
     dir.replace(DESCRIPTION.as_ref(), format!("{description:#}\n").as_bytes())
 }
 
@@ -121,6 +130,11 @@ pub struct DirectoryIdentity {
 }
 
 impl DirectoryIdentity {
+    /// Whether it states more than a number that the file system chooses, which may come from another user or host.
+    pub(crate) const fn is_unique(&self) -> bool {
+        self.created_unix_ns.is_some()
+    }
+
     /// The identity of the directory with these metadata.
     #[must_use]
     pub fn new(directory: &Metadata) -> Self {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::report::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::files::Dir;
 use crate::names::{self, DirectoryIdentity};
-use crate::{input_files, proc, sys};
+use crate::{input_files, proc, seal, sys};
 
 /// Maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 1 << 20;
@@ -35,6 +36,9 @@ pub struct Description {
     boot_id: String,
     pid: u32,
     start_ticks: u64,
+    /// The seal, and the text that it is of; `None`: it has none.
+    #[serde(skip)]
+    seal: Option<(String, String)>,
 }
 
 impl Description {
@@ -69,12 +73,26 @@ impl Description {
     #[must_use]
     pub fn describes(&self, dir: &Dir) -> bool {
         let metadata = dir.readable().and_then(|it| it.metadata());
-        metadata.is_ok_and(|it| self.directory == Some(DirectoryIdentity::new(&it)))
+        metadata.is_ok_and(|it| self.is_of(DirectoryIdentity::new(&it), seal::is_sealed))
+    }
+
+    fn is_of(&self, directory: DirectoryIdentity, is_seal: fn(&str, &str) -> bool) -> bool {
+        let is_sealed = || self.seal.as_ref().is_some_and(|(it, text)| is_seal(text, it));
+        self.directory == Some(directory) && (directory.is_unique() || is_sealed())
+    }
+
+    fn from_json(text: &str) -> Option<Self> {
+        let mut described: Value = serde_json::from_str(text).ok()?;
+        let seal = described.as_object_mut()?.remove(names::SEAL);
+        let sealed = described.to_string();
+        let seal = seal.as_ref().and_then(Value::as_str).map(|it| (it.to_owned(), sealed));
+        let description: Self = serde_json::from_value(described).ok()?;
+        Some(Self { seal, ..description })
     }
 
     fn parse(description: io::Result<String>) -> io::Result<Option<Self>> {
         match description {
-            Ok(description) => Ok(serde_json::from_str(&description).ok()),
+            Ok(description) => Ok(Self::from_json(&description)),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound
                 | io::ErrorKind::InvalidInput
@@ -98,5 +116,36 @@ impl Description {
     pub fn is_over(&self) -> bool {
         self.host == sys::host_name()
             && (self.boot_id != proc::boot_id() || !proc::is_alive(self.pid, self.start_ticks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As on network file systems, whose servers choose the numbers of directories.
+    #[test]
+    fn number_of_a_directory_alone_does_not_identify_it() {
+        let description = |it: &str| {
+            let rest = r#""host": "h", "boot_id": "b", "pid": 1, "start_ticks": 1"#;
+            Description::from_json(&format!("{{{it}{rest}}}")).unwrap()
+        };
+        let described = |number: &str, seal: &str| {
+            description(&format!(
+                r#""job": "j", "directory": {{"inode": 7, "created_unix_ns": {number}}}, {seal}"#
+            ))
+        };
+        let is_of = |it: &Description, other: &Description| {
+            it.is_of(other.directory.unwrap(), |text, seal| {
+                assert!(text.contains("\"job\":\"j\"") && !text.contains("seal"), "{text}");
+                seal == "right"
+            })
+        };
+        let [timed, untimed] = ["9", "null"].map(|it| described(it, ""));
+        assert!(is_of(&timed, &timed));
+        assert!(!is_of(&untimed, &untimed) && !is_of(&timed, &untimed));
+        let sealed = |seal: &str| described("null", &format!(r#""seal": "{seal}", "#));
+        assert!(is_of(&sealed("right"), &untimed));
+        assert!(!is_of(&sealed("forged"), &untimed) && !is_of(&sealed("right"), &timed));
     }
 }

@@ -6,14 +6,13 @@
 //! directory and those of the program. Evidence from elsewhere has none, unless `--source` names one. Files of a
 //! process in a container are read below the root directory of that process ([`ProcessRoot`]).
 //!
-//! A path that the evidence chose is looked up only if it is, as text, below such a folder: elsewhere, a lookup alone
-//! can mount the directory of another host, or never return.
+//! A path that the evidence chose is looked up only if it is, as text, below such a folder, and links of other users
+//! there are not followed: elsewhere, a lookup alone can mount the directory of another host, or never return.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -42,16 +41,25 @@ impl ProcessRoot {
     /// The root directory of a process; `None`: it is that of this process, or may not be read.
     #[must_use]
     pub fn open(pid: u32) -> Option<Self> {
-        let path = PathBuf::from(format!("/proc/{pid}/root"));
-        let opened =
-            File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(&path);
-        let opened = opened.ok()?;
+        let opened = Self::of_process(pid).ok()?.0;
         let identity = |it: fs::Metadata| (it.dev(), it.ino());
         let is_same_directory =
             identity(opened.metadata().ok()?) == identity(fs::metadata("/").ok()?);
         let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         let is_same = is_same_directory && mounts(&pid.to_string()) == mounts("self");
-        (!is_same).then(|| Self(Arc::new(opened)))
+        (!is_same).then_some(Self(opened))
+    }
+
+    /// The root directory of a process, also if it is that of this process.
+    ///
+    /// # Errors
+    ///
+    /// If it may not be read.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
+        let as_it_is = libc::O_PATH | libc::O_DIRECTORY;
+        let mut options = File::options();
+        options.read(true).custom_flags(as_it_is);
+        Ok(Self(Arc::new(options.open(format!("/proc/{pid}/root"))?)))
     }
 
     /// Identifies a file of the process. Links are resolved as for the process, so that none leads out of its root
@@ -62,7 +70,7 @@ impl ProcessRoot {
         openat2(&*self.0, file, flags, Mode::empty(), inside).ok().map(File::from)
     }
 
-    /// Opens a file of the process with `O_PATH`, by its absolute path there. No component may be a link: others in the
+    /// Opens a file or directory of the process with `O_PATH`, by its absolute path there. No component may be a link: others in the
     /// container could have made it.
     ///
     /// # Errors
@@ -106,26 +114,40 @@ pub struct SourceFolders {
 }
 
 impl Folder {
-    /// A folder of this process; `None`: it does not exist.
+    /// A folder of this process; `None`: it does not exist, or its path has a link of another user.
     fn open(path: &Path) -> Option<Self> {
-        let (canonical, named) = (path.canonicalize().ok()?, absolute(path)?);
-        Some(Self { names: vec![canonical.clone(), named], canonical })
+        Self::named(path, input_files::canonical(path).ok()?)
     }
 
-    /// Whether a path without `..` is below the folder, as text.
-    fn names(&self, file: &Path) -> bool {
-        self.names.iter().any(|name| file.starts_with(name))
+    fn named(path: &Path, canonical: PathBuf) -> Option<Self> {
+        Some(Self { names: vec![canonical.clone(), absolute(path)?], canonical })
+    }
+
+    /// The path below the folder of a path without `..`; `None`: as text, it is not below.
+    fn below<'a>(&self, file: &'a Path) -> Option<&'a Path> {
+        self.names.iter().find_map(|name| file.strip_prefix(name).ok())
     }
 }
 
 impl SourceFolders {
-    /// Folders of a job of this user on this machine.
+    /// Folders of a job of this user that runs on this machine, through whatever links it was started.
     #[must_use]
     pub fn of_program(folders: &[PathBuf]) -> Self {
-        let opened = folders.iter().filter_map(|it| Folder::open(it));
+        let open = |it: &PathBuf| Folder::named(it, it.canonicalize().ok()?);
+        Self::opened(folders.iter().filter_map(open))
+    }
+
+    /// Folders that a job of this user recorded on this machine. Meanwhile, another user can have put a link in place of
+    /// a part of their paths.
+    #[must_use]
+    pub fn of_record(folders: &[PathBuf]) -> Self {
+        Self::opened(folders.iter().filter_map(|it| Folder::open(it)))
+    }
+
+    fn opened(folders: impl Iterator<Item = Folder>) -> Self {
         // Everything is below the root.
         let mut folders: Vec<Folder> =
-            opened.filter(|it| it.canonical.parent().is_some()).collect();
+            folders.filter(|it| it.canonical.parent().is_some()).collect();
         folders.sort();
         folders.dedup();
         Self { folders, ..Self::default() }
@@ -214,7 +236,7 @@ impl SourceFolders {
         let named = absolute(file)?;
         let here = || {
             let mut folders = self.folders.iter().chain(&self.given);
-            folders.find_map(|it| it.names(&named).then(|| open_below(&named, it))?)
+            folders.find_map(|it| open_below(it.below(&named)?, it))
         };
         let in_root = || {
             let mut folders = self
@@ -222,8 +244,8 @@ impl SourceFolders {
                 .iter()
                 .flat_map(|(root, folders)| folders.iter().map(move |folder| (root, folder)));
             folders.find_map(|(root, folder)| {
-                let found = folder.names(&named).then(|| root.find(&named))??;
-                open_found_below(found, folder)
+                folder.below(&named)?;
+                open_found_below(root.find(&named)?, folder)
             })
         };
         here().or_else(in_root).or_else(|| {
@@ -234,8 +256,7 @@ impl SourceFolders {
             let mut ends = (0..parts.len()).map(|from| &parts[from..]).filter(|it| is_end(it));
             ends.find_map(|end| {
                 let end: PathBuf = end.iter().collect();
-                let open = |folder: &Folder| open_below(&folder.canonical.join(&end), folder);
-                self.given.iter().find_map(open)
+                self.given.iter().find_map(|folder| open_below(&end, folder))
             })
         })
     }
@@ -281,10 +302,10 @@ impl SourceLines {
     }
 }
 
-/// Opens a regular file that is a source file below a folder, once all links are resolved.
-fn open_below(file: &Path, folder: &Folder) -> Option<File> {
-    let found = File::options().read(true).custom_flags(libc::O_PATH).open(file).ok()?;
-    open_found_below(found, folder)
+/// Opens a regular file that is a source file below a folder, once all links are resolved, by its path there. Links of
+/// other users are not followed.
+fn open_below(path: &Path, folder: &Folder) -> Option<File> {
+    open_found_below(input_files::reach(&folder.canonical.join(path)).ok()?, folder)
 }
 
 /// Like [`open_below`], for a file that was identified (`O_PATH`) before it is opened for reading, and cannot be
@@ -313,7 +334,7 @@ fn absolute(path: &Path) -> Option<PathBuf> {
 
 /// Path of an open file without links.
 fn canonical(file: &File) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+    input_files::path_of(file).ok()
 }
 
 /// Whether a path has the extension of a source file.

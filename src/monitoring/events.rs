@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue::is_gap;
 use ddp_doctor_proto::report::{
     Confidence, Effect, Finding, Role, Severity, Timestamp, Verdict, Where,
 };
-use ddp_doctor_proto::words::{is_hidden, plain};
+use ddp_doctor_proto::words::{JOINER, is_hidden, plain};
 use serde::Serialize;
 
 /// Maximum number of ranks that a message lists.
@@ -110,16 +110,40 @@ fn cut(text: &str) -> String {
 }
 
 /// Text for a chat, which evaluates markup: Slack's characters are escaped by its rule, and joiners, which are
-/// invisible, keep names from being mentions and addresses from being links.
+/// invisible, keep names from being mentions, tags, emoji or spoilers, and addresses from being links. What begins
+/// emphasis or code in any of the chats, also next to a joiner, is replaced by a character that looks alike.
 fn for_chat(text: &str) -> String {
+    let text: Vec<char> = plain(text).chars().collect();
     let mut out = String::with_capacity(text.len());
-    for c in plain(text).chars() {
+    // Nothing is a heading, a quotation or an item of a list.
+    if text.first().is_some_and(|c| !c.is_alphabetic()) {
+        out.push(JOINER);
+    }
+    // Number of characters since a colon that can be the name of an emoji.
+    let mut name_of_emoji = None;
+    for (at, &c) in text.iter().enumerate() {
+        let is_in_word = |at: usize| text.get(at).is_some_and(|it| it.is_alphanumeric());
+        if c == ':' && name_of_emoji.is_some_and(|it| it > 0) {
+            out.push(JOINER);
+        }
+        name_of_emoji = match c {
+            ':' => Some(0),
+            c if c.is_alphanumeric() || "_+-".contains(c) => name_of_emoji.map(|it| it + 1),
+            _ => None,
+        };
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
-            '@' => out.push_str("@\u{2060}"),
-            '(' if out.ends_with(']') => out.push_str("\u{2060}("),
+            '@' | '#' | '|' => out.extend([c, JOINER]),
+            '(' if out.ends_with(']') => out.extend([JOINER, c]),
+            '*' => out.push('∗'),
+            '`' => out.push('ˋ'),
+            '~' => out.push('∼'),
+            // Within a word, as in most names, it begins nothing.
+            '_' if at.checked_sub(1).is_none_or(|it| !is_in_word(it)) || !is_in_word(at + 1) => {
+                out.push('ˍ');
+            }
             c => out.push(c),
         }
     }
@@ -244,7 +268,8 @@ mod tests {
 
     #[test]
     fn text_of_a_job_is_not_markup_in_a_chat() {
-        let markup = "<!channel> <http://evil.example|here> @everyone [x](//evil.example) & &lt;";
+        let markup = "<!channel> <http://evil.example|here> @everyone [x](//evil.example) & &lt; \
+                      **b** *i* _i_ __u__ ~s~ `c` ||hidden|| :x: :100: #tag a_b:9";
         let mut report = hostile_report();
         report.findings[0].summary.push_str(markup);
         let events = Tracker::new(&format!("{}{markup}", report.job.id))
@@ -259,8 +284,22 @@ mod tests {
             );
             assert!(text.contains("&lt;!channel&gt;") && text.contains("&amp;lt;"), "{text}");
             assert_eq!(text.matches('@').count(), text.matches("@\u{2060}").count(), "{text}");
+            assert!(!text.contains(['*', '`', '~']) && !text.contains("||"), "{text}");
+            for emphasis in [" _", "__", "_ ", ":x:", ":100:", "#t"] {
+                assert!(!text.contains(emphasis), "{emphasis}: {text}");
+            }
+            assert!(text.contains("a_b:9"), "{text}");
             let data = serde_json::to_string(&event).unwrap();
             assert!(!data.contains(INVISIBLE), "{data}");
+        }
+    }
+
+    #[test]
+    fn name_of_a_job_is_not_a_block_of_markup() {
+        for name in ["# job", "> job", "- job", "1. job", "#"] {
+            let mut tracker = Tracker::new(name);
+            let text = tracker.observe(Verdict::Hang, &report().findings)[0].text();
+            assert!(text.starts_with(JOINER), "{text}");
         }
     }
 

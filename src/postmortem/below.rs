@@ -36,7 +36,7 @@ impl Below {
     /// contain it.
     pub(super) fn list(dir: &Path) -> Self {
         let mut below = Self::default();
-        let root = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let root = input_files::canonical(dir).unwrap_or_else(|_| dir.to_owned());
         for folder in root.ancestors() {
             below.enters(folder);
         }

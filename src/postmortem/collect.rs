@@ -267,7 +267,7 @@ impl Collected {
         let dumps = self.dumps.len();
         // Boxes of an active run, or of one that was killed, are still in shared memory. These are first,
         // because another process may move them to the run directory meanwhile.
-        let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let canonical = input_files::canonical(dir).unwrap_or_else(|_| dir.to_owned());
         let kept = dir.join("boxes");
         for folder in BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical) {
             self.folder(&folder, place, description.as_ref(), Some(&kept));

@@ -9,6 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -120,6 +121,8 @@ pub(super) fn paths(address: SocketAddr) -> [PathBuf; 3] {
 pub struct Socket {
     dir: Dir,
     name: OsString,
+    /// The file with this name, opened with `O_PATH`.
+    file: OwnedFd,
     /// Bound but never listening, so that TCP connections are refused; `None`: another process has the port.
     port: Option<TcpSocket>,
 }
@@ -178,7 +181,8 @@ impl Socket {
         for folder in folders() {
             match listen(&folder, name, listen_in) {
                 Ok((dir, listener)) => {
-                    return Ok((Self { dir, name: name.into(), port }, listener));
+                    let (name, file) = (name.into(), files::open_socket(&dir, name.as_ref())?);
+                    return Ok((Self { dir, name, file, port }, listener));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
                 Err(error) => refusal = error,
@@ -203,7 +207,7 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         // If this fails, a later `sweep` removes the file.
-        drop(self.dir.remove_file(&self.name));
+        drop(files::remove_socket(&self.dir, &self.name, &self.file));
     }
 }
 
@@ -224,10 +228,12 @@ pub async fn sweep() {
             if Path::new(&name).extension().is_none_or(|it| it != EXTENSION) {
                 continue;
             }
-            let answer = tokio::time::timeout(PROBE, files::connect(&dir, &name)).await;
+            // A process may listen under this name in the meantime, with another socket.
+            let Ok(socket) = files::open_socket(&dir, &name) else { continue };
+            let answer = tokio::time::timeout(PROBE, files::connect_to(&socket)).await;
             let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
             if matches!(answer, Ok(Err(error)) if is_refused(&error)) {
-                drop(dir.remove_file(&name));
+                drop(files::remove_socket(&dir, &name, &socket));
             }
         }
     }
@@ -251,6 +257,7 @@ fn file_name(name: &str) -> String {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::{Address, Credentials};
@@ -301,6 +308,33 @@ mod tests {
         assert!(listen(dir.path(), "a.sock", files::bind).is_err());
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         assert!(listen(dir.path(), "a.sock", files::bind).is_ok());
+    }
+
+    /// A process that was killed left the name, and another one takes it at any moment.
+    #[test]
+    fn sweep_removes_no_socket_that_replaces_a_dead_one() {
+        let (socket, listener, address) = Socket::at("127.0.0.1:0".parse().unwrap()).unwrap();
+        let path = socket.dir.path().join(&socket.name);
+        drop((socket, listener));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                let runtime = runtime.unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    runtime.block_on(sweep());
+                }
+            });
+            let stays = |_| {
+                drop(UnixListener::bind(&path));
+                let (socket, _listener, _) = Socket::at(address).unwrap();
+                std::thread::sleep(Duration::from_micros(50));
+                socket.dir.status_of(&socket.name).is_ok()
+            };
+            let all_stay = (0..5_000).all(stays);
+            is_over.store(true, Ordering::Relaxed);
+            assert!(all_stay);
+        });
     }
 
     #[tokio::test]

@@ -44,6 +44,25 @@ fn different_exceptions_of_all_ranks_cost_what_they_are_long() {
     });
 }
 
+/// Each for another rank, whose watchdog gave up a call of a number of its own.
+#[test]
+fn exceptions_that_other_ranks_wait_for_cost_what_they_are_long() {
+    assert_proportional(|rank| {
+        if rank % 2 == 1 {
+            return traceback(rank, &format!("a{rank}.py"), "ValueError: x");
+        }
+        let (seq, group) =
+            (88 + rank, format!("[PG ID {rank} PG GUID {rank}(default_pg) Rank {rank}]"));
+        watchdog(rank, seq, 100)
+            + &format!(
+                "[rank{rank}]:[E1128 05:00:00.000000000 ProcessGroupNCCL.cpp:2268] {group} failure detected by watchdog \
+                 at work sequence id: {seq} PG status: last enqueued work: {}, last completed work: {}\n",
+                seq + 2,
+                seq - 1
+            )
+    });
+}
+
 #[test]
 fn one_exception_of_all_ranks_costs_what_it_is_long() {
     assert_proportional(|rank| traceback(rank, "a.py", &format!("ValueError: port {rank}")));

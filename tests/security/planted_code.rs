@@ -2,7 +2,7 @@
 //! belongs to root, which is not enough: any library or program of root's could be chosen.
 
 use super::other_users::text;
-use super::victim::with_two_users;
+use super::victim::{beside_silent_mount, with_two_users};
 
 /// The program is in a folder of root's, below one to which everybody can write.
 const BELOW_SHARED: &str = r#"
@@ -93,4 +93,17 @@ fn package_with_modules_that_others_can_replace_is_ignored() {
     }
     assert!(said.contains("ddp_doctor/__pycache__ is writable by other users"), "{said}");
     assert!(said.contains("farm/_process/__pycache__ is writable by other users"), "{said}");
+}
+
+#[test]
+fn check_asks_nothing_of_a_file_system_of_another_user() {
+    let script = r#"
+        silent /home/mount
+        doctor check -- srun /home/mount/bin/python train.py
+        doctor check -- /home/mount/bin/torchrun train.py
+        doctor check -- python3 train.py --data /home/mount/data
+        echo end
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("end") && !said.contains("status 137"), "{said}");
 }

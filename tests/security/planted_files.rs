@@ -12,7 +12,8 @@ use ddp_doctor::host::input_files;
 
 use super::other_users::{OtherUser, text};
 use super::victim::{
-    SECRET, Victim, attackers_dir, attackers_file, attackers_link, while_exchanging, with_two_users,
+    SECRET, Victim, attackers_dir, attackers_file, attackers_link, beside_silent_mount,
+    while_exchanging, with_two_users,
 };
 
 /// A directory of boxes, of a run that has ended, whose `owner` file names a run directory with a trap.
@@ -462,28 +463,6 @@ fn file_system_of_another_user_is_not_asked() {
     assert!(said.contains("ddp-doctor-64126 is a file system of another user"), "{said}");
 }
 
-/// `silent DIR`: a file system of the attacker's in a directory of his, which never answers.
-const SILENT: &str = r#"
-    exec 3<>/dev/fuse
-    options=fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other,default_permissions
-    silent() {
-        mkdir $1 && chown 65534:65534 $1
-        mount -i -t fuse -o "$options" planted $1 || { echo "no FUSE"; exit 0; }
-    }
-    doctor() { victim timeout -s KILL 30 ddp-doctor "$@" 3>&- || echo "status $?"; }
-    cd /home/home
-"#;
-
-/// The output of a script with such a file system; `None`: there are none here, or the test does not run as root.
-fn beside_silent_mount(script: &str) -> Option<String> {
-    let said = text(&with_two_users(&format!("{SILENT}{script}"))?);
-    if said.contains("no FUSE") {
-        eprintln!("skipped: {said}");
-        return None;
-    }
-    Some(said)
-}
-
 /// The directory is in one of root's, as a home directory is.
 #[test]
 fn file_system_of_another_user_in_the_own_directory_is_not_asked() {
@@ -516,6 +495,24 @@ fn link_of_another_user_in_evidence_is_not_looked_up() {
     assert!(!said.contains("status 137"), "{said}");
     assert_eq!(said.matches("RuntimeError: x").count().min(7), 7, "{said}");
     assert!(said.contains("is a link of user 65534"), "{said}");
+}
+
+#[test]
+fn link_of_another_user_in_place_of_a_target_is_not_looked_up() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 777 /home/shared
+        attacker ln -s /home/mount/x /home/shared/run
+        for target in /home/shared/run /home/shared/run/below; do
+            for command in "status" "watch --once" "dump" "coordinator --listen 127.0.0.1:0 --attach"; do
+                echo "$command: $(doctor $command $target 2>&1)"
+            done
+            doctor analyze --source $target /home/home
+        done
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(!said.contains("status 137"), "{said}");
+    assert!(said.matches("is a link of user 65534").count() >= 8, "{said}");
 }
 
 #[test]
@@ -574,6 +571,17 @@ fn file_that_the_attacker_cannot_have_read_is_no_evidence() {
     assert!(refused(), "a private file");
     attackers_file(&file, "his own text");
     assert_eq!(opened(), Ok(()), "a private file of the attacker's own");
+    // Others can make links where they can write, also in folders of the victim's.
+    let (private, linked) = (victim.home().join("old"), victim.shm().join("rank0.log"));
+    fs::write(&private, SECRET).unwrap();
+    fs::hard_link(&private, &linked).unwrap();
+    let opened = || input_files::open(&linked).map(drop).map_err(|it| it.to_string());
+    assert_eq!(opened(), Ok(()), "a file that everybody can read");
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = opened().unwrap_err();
+    assert!(refused.contains("without being able to read it"), "{refused}");
+    fs::remove_file(&private).unwrap();
+    assert_eq!(opened(), Ok(()), "a private file with one name");
     // Links in a folder of one's own are one's own choice.
     let linked = victim.home().join("linked");
     fs::hard_link(victim.secret(), &linked).unwrap();

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::victim::beside_silent_mount;
 use crate::support::evidence::{analyze, stderr, stdout};
 use crate::support::process::{program, run_to_end};
 use crate::support::scenario::Scenario;
@@ -131,4 +132,19 @@ fn evidence_of_others_shows_sources_only_where_the_user_says() {
     Command::new("chmod").arg("g+w").arg(&group_writable).status().unwrap();
     let (said, _) = job.analyze(&group_writable, "text", &[]);
     assert!(!said.contains(LINE), "{said}");
+}
+
+/// A lookup alone can mount the directory of another host, or, as here, never return.
+#[test]
+fn link_of_another_user_below_a_source_folder_is_not_looked_up() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 777 /home/shared
+        attacker ln -s /home/mount/x /home/shared/link
+        printf '%s\n' 'Traceback (most recent call last):' '  File "/home/shared/link/train.py", line 2, in main' \
+            'RuntimeError: x' | sed 's/^/[rank0]: /' > job.log
+        doctor analyze --source /home/shared job.log
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("RuntimeError: x") && !said.contains("status 137"), "{said}");
 }

@@ -10,6 +10,7 @@ use ddp_doctor::host::files;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tempfile::TempDir;
 
+use super::other_users::text;
 use crate::support::artifact;
 use crate::support::compiled_programs::training;
 use crate::support::process::{PROGRAM, without_own_variables};
@@ -57,6 +58,28 @@ pub(super) fn with_two_users(script: &str) -> Option<Output> {
         return None;
     }
     Some(unshare(&format!("{TWO_USERS}{script}")).unwrap())
+}
+
+/// `silent DIR`: a file system of the attacker's in a directory of his, which never answers.
+const SILENT: &str = r#"
+    exec 3<>/dev/fuse
+    options=fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other,default_permissions
+    silent() {
+        mkdir $1 && chown 65534:65534 $1
+        mount -i -t fuse -o "$options" planted $1 || { echo "no FUSE"; exit 0; }
+    }
+    doctor() { victim timeout -s KILL 30 ddp-doctor "$@" 3>&- || echo "status $?"; }
+    cd /home/home
+"#;
+
+/// The output of a script with such a file system; `None`: there are none here, or the test does not run as root.
+pub(super) fn beside_silent_mount(script: &str) -> Option<String> {
+    let said = text(&with_two_users(&format!("{SILENT}{script}"))?);
+    if said.contains("no FUSE") {
+        eprintln!("skipped: {said}");
+        return None;
+    }
+    Some(said)
 }
 
 /// A directory that everybody can write to, as `/dev/shm`, and a file of the victim's in another one.

@@ -34,10 +34,16 @@ def _find():
     if os.path.isfile(program):
         return program
     # In the repository, or in a package without the program. This script itself is not it.
-    program = os.environ.get("DDP_DOCTOR_PROGRAM") or shutil.which(PROGRAM)
+    program = os.environ.get("DDP_DOCTOR_PROGRAM") or _on_path()
     if program and os.path.abspath(program) != os.path.abspath(sys.argv[0]):
         return program
     return None
+
+
+def _on_path():
+    # Another user may control the working directory, in which relative folders and empty ones are.
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which(PROGRAM, path=os.pathsep.join(filter(os.path.isabs, folders)))
 
 
 if __name__ == "__main__":

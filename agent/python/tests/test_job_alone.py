@@ -82,6 +82,21 @@ class JobAlone(unittest.TestCase):
             self.assertEqual((done.stdout, done.returncode), ("", 1), arguments)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
 
+    def test_program_in_the_working_directory_is_not_executed(self):
+        self.program.write_text("#!/bin/sh\necho planted\n")
+        self.program.chmod(0o755)
+        for path in ["/usr/bin:/bin:", ":/usr/bin:/bin", ".:/usr/bin:/bin", "/usr/bin:/bin"]:
+            environment = {"PATH": path, "PYTHONPATH": str(PACKAGE), "PYTHONSAFEPATH": "1"}
+            done = subprocess.run(
+                [sys.executable, "-m", "ddp_doctor", "--version"],
+                env=environment,
+                cwd=self.folder,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            self.assertNotIn("planted", done.stdout, path)
+
     def test_working_program_gets_all_arguments(self):
         said = b'#!/bin/sh\n[ "$1" = --version ] || echo "$@"\n'
         done = self.run_program(said, "run", "--job", "j", "--", "echo", "trained")

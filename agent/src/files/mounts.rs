@@ -44,8 +44,11 @@ impl Mount {
             return self.clone();
         }
         let is_served = id.is_some_and(|id| {
-            let mounts = fs::read_to_string(list);
-            mounts.map_or(true, |it| is_served(&it, id, [sys::effective_uid(), own_number()]))
+            // The names of mount points may have any bytes.
+            fs::read(list).map_or(true, |mounts| {
+                let mounts = String::from_utf8_lossy(&mounts);
+                is_served(&mounts, id, [sys::effective_uid(), own_number()])
+            })
         });
         Self { id, is_served }
     }
@@ -109,6 +112,18 @@ mod tests {
             assert!(stated.is_none() || stated == listed_id_of(opened.as_fd()), "{path}");
         }
         assert!(Mount::root().is_that_of(c"/") && !Mount::root().is_that_of(c"/proc"));
+    }
+
+    #[test]
+    fn name_of_a_mount_point_may_have_any_bytes() {
+        let Ok(opened) = fs::File::open("/proc") else { return };
+        let Ok(mounts) = fs::read(OWN_LIST) else { return };
+        let list = std::env::temp_dir().join(format!("ddp-doctor-mounts-{}", std::process::id()));
+        fs::write(&list, [b"1 0 0:1 / /home/m\xff rw - tmpfs none rw\n", &*mounts].concat())
+            .unwrap();
+        let mount = Mount::root().near(&opened, &list);
+        fs::remove_file(&list).unwrap();
+        assert!(!mount.is_served);
     }
 
     #[test]

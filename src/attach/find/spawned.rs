@@ -14,7 +14,7 @@ use crate::attach::environment::Environment;
 use crate::diagnosis::input::backends::Backend;
 use crate::diagnosis::input::place;
 use crate::diagnosis::model::MAX_WORLD;
-use crate::host::proc::Stat;
+use crate::host::proc::{self, Stat};
 use crate::node::stack_reader;
 
 /// Local variables with the number of a rank, the number of ranks, and the index that `mp.spawn` passes.
@@ -71,7 +71,7 @@ impl Stated {
 /// Whether a process has threads of a process group. Those of another process do not survive a fork.
 pub fn has_joined(pid: u32) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let mut names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    let mut names = tasks.filter_map(|task| proc::read_lossy(task.path().join("comm")).ok());
     names.any(|name| Backend::of_thread(name.trim()).is_some())
 }
 

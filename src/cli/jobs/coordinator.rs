@@ -74,7 +74,10 @@ fn follow(run_dir: &Path, address: &str) -> anyhow::Result<orphans::Reporter> {
 /// Listens for processes of this machine, and with keys for other machines. Returns the address in use.
 /// Opens the directory of reports, and creates it if it does not exist.
 fn report_dir(path: &Path) -> anyhow::Result<Dir> {
-    let opened = if path.is_dir() { Dir::open(path) } else { Dir::ensure_own(path) };
+    let opened = match Dir::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Dir::ensure_own(path),
+        opened => opened,
+    };
     opened.with_context(|| format!("cannot use report directory {}", path.display()))
 }
 

@@ -1,9 +1,12 @@
 //! The option that names folders with sources.
 
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
+use crate::host::input_files;
 use crate::host::source_files::SourceFolders;
 use crate::node::launch::rundir;
 
@@ -16,7 +19,16 @@ pub(in super::super) struct Sources {
     /// directory. Those that other evidence names, such as that of a coordinator, a downloaded journal or a
     /// log, are read below DIR alone, also if their paths on the machine of the job begin differently.
     #[arg(long = "source", value_name = "DIR", value_delimiter = ':', env = "DDP_DOCTOR_SOURCE")]
+    #[arg(value_parser = PathBufValueParser::new().try_map(folder))]
     pub(in super::super) folders: Vec<PathBuf>,
+}
+
+/// Fails for a folder whose path has a link of another user. One that does not exist has no files.
+fn folder(path: PathBuf) -> io::Result<PathBuf> {
+    match input_files::reach(&path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
+        _ => Ok(path),
+    }
 }
 
 impl Sources {

@@ -19,7 +19,9 @@ use crate::cli::options::{Access, Global, values};
 use crate::cli::output::{output, say};
 use crate::diagnosis::timing::TimeScale;
 use crate::diagnosis::words::{self, Ranks};
+use crate::evidence::journal;
 use crate::evidence::values::cut;
+use crate::host::boxes;
 use crate::host::files::Dir;
 use crate::host::names;
 use crate::host::private;
@@ -27,7 +29,6 @@ use crate::host::proc;
 use crate::host::source_files::SourceFolders;
 use crate::host::sys;
 use crate::host::users;
-use crate::node::launch::fallback;
 use crate::node::live::ReportFile;
 use crate::postmortem::{self, Analysis};
 use crate::report::json;
@@ -341,11 +342,14 @@ fn print_details(attached: &Attached) -> io::Result<()> {
     out.flush()
 }
 
-/// Name of the folder of one of several jobs with these ids. Jobs of different users can have the same id.
+/// Name of the folder of one of several jobs with these ids. Jobs of different users can have the same id, and another
+/// user can choose that of a folder with evidence, so that the folder of all jobs would be that of a run.
 fn folder_name(job: &RankedJob, ids: &[String]) -> String {
     let name = names::file_name(&job.id);
     let is_unique = ids.iter().filter(|it| names::file_name(it) == name).count() == 1;
-    if is_unique { name } else { format!("{name}-of-user-{}", job.user) }
+    let is_evidence = [boxes::KEPT, journal::LATER].contains(&&*name);
+    let is_plain = is_unique && !is_evidence && job.user == sys::user_id();
+    if is_plain { name } else { format!("{name}-of-user-{}", job.user) }
 }
 
 /// "job job-29500 of user 1000 (alice)"
@@ -454,7 +458,7 @@ impl Scratch {
         let shared_memory = private::user_dir(Path::new(private::SHARED_MEMORY));
         let temporary = private::user_dir(&env::temp_dir());
         // Another user can have made the first two.
-        let places = [Some(shared_memory), Some(temporary), fallback::cache()];
+        let places = [Some(shared_memory), Some(temporary), private::cache()];
         let mut failed = io::ErrorKind::NotFound.into();
         for place in places.iter().flatten() {
             match Self::make_in(place) {
@@ -518,10 +522,22 @@ mod tests {
     #[test]
     fn jobs_of_two_users_with_one_id_have_two_folders() {
         let job = |id: &str, user| RankedJob { id: id.into(), user, ..RankedJob::default() };
-        let jobs = [job("a", 1), job("a", 2), job("b", 1)];
+        let jobs = [job("a", 1), job("a", 2), job("b", sys::user_id())];
         let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
         let folders = jobs.map(|it| folder_name(&it, &ids));
         assert_eq!(folders, ["a-of-user-1", "a-of-user-2", "b"]);
+    }
+
+    #[test]
+    fn job_is_not_kept_in_a_folder_with_the_name_of_evidence() {
+        let (own, other) = (sys::user_id(), sys::user_id() + 1);
+        for id in ["boxes", "journal", "journal.ddpj", "run.json"] {
+            let job = |user| RankedJob { id: id.into(), user, ..RankedJob::default() };
+            let name = folder_name(&job(other), &[id.into(), "b".into()]);
+            assert_eq!(name, format!("{id}-of-user-{other}"));
+        }
+        let job = |id: &str| RankedJob { id: id.into(), user: own, ..RankedJob::default() };
+        assert_eq!(folder_name(&job("boxes"), &["boxes".into()]), format!("boxes-of-user-{own}"));
     }
 
     #[test]

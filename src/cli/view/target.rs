@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,7 +103,8 @@ impl Target {
 /// address.
 pub(super) fn is_path(target: &Path) -> bool {
     let is_address = target.to_str().is_some_and(|it| split(it).is_some() || Address::is_path(it));
-    !is_address && target.exists()
+    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    !is_address && !input_files::reach(target).is_err_and(is_missing)
 }
 
 /// The run directory of a target; `None`: another coordinator.
@@ -188,7 +190,8 @@ impl Live {
         };
         let path = Path::new(target);
         if is_path(path) {
-            if path.is_dir() {
+            let found = input_files::reach(path).and_then(|it| it.metadata());
+            if found.with_context(|| format!("cannot read {}", word(path)))?.is_dir() {
                 return of_run_dir(path, credentials);
             }
             bail!("{target} is neither a run directory nor HOST:PORT");

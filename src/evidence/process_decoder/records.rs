@@ -11,6 +11,7 @@ use ddp_doctor_proto::blackbox::{MAX_DIMS, flags, transfer};
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, NoteKind, Op, ParameterFact, RecordKind, ReduceOp, Spending, v1,
+    without_credentials,
 };
 
 use super::groups::global;
@@ -226,7 +227,7 @@ impl Process {
             RecordKind::Exception => Event::Exception {
                 process,
                 kind: number(record.code, ExceptionKind::from_number),
-                text: text(&record.text),
+                text: text(&without_credentials(&record.text)),
                 place,
                 at,
             },
@@ -234,7 +235,7 @@ impl Process {
                 process,
                 thread,
                 code: record.code,
-                how: text(&record.text),
+                how: text(&without_credentials(&record.text)),
                 place,
                 at,
             },

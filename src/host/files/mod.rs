@@ -23,10 +23,12 @@ mod fifo;
 mod removal;
 mod socket;
 
-pub use ddp_doctor_agent::files::{Identity, KnownDirectories};
+pub use ddp_doctor_agent::files::{Identity, KnownDirectories, refused};
 pub use dir::{Dir, Status};
 pub use fifo::{wake_reader, wake_reader_of};
-pub use socket::{bind, bind_unused, connect, is_listening, peer_of};
+pub use socket::{
+    bind, bind_unused, connect, connect_to, is_listening, open_socket, peer_of, remove_socket,
+};
 
 /// Effective user id of this process.
 #[must_use]

@@ -11,6 +11,10 @@ use ddp_doctor_proto::report::Exit;
 use crate::processes::PidFd;
 use crate::sys;
 
+mod secrets;
+
+pub use secrets::without_secrets;
+
 /// Maximum length of the list of mappings that is read. That of a rank has less than 1 MiB.
 const MAX_MAPS: u64 = 16 << 20;
 
@@ -252,23 +256,6 @@ pub fn arguments(pid: u32) -> Vec<String> {
     without_secrets(zero_separated(pid, "cmdline"))
 }
 
-/// A command without the URL of a webhook of this program, which is a secret, and which reports would publish.
-#[must_use]
-pub fn without_secrets(mut command: Vec<String>) -> Vec<String> {
-    const OPTION: &str = "--webhook";
-    const LEFT_OUT: &str = "URL";
-    for at in 0..command.len() {
-        if command[at].strip_prefix(OPTION).is_some_and(|it| it.starts_with('=')) {
-            command[at] = format!("{OPTION}={LEFT_OUT}");
-        } else if command[at] == OPTION
-            && let Some(value) = command.get_mut(at + 1)
-        {
-            LEFT_OUT.clone_into(value);
-        }
-    }
-    command
-}
-
 /// Name of the program that a process executes, of which the kernel keeps 15 bytes.
 #[must_use]
 pub fn name(pid: u32) -> Option<String> {
@@ -326,7 +313,7 @@ pub fn shared_memory(pid: u32) -> Option<sys::Space> {
 /// Shared memory in the resident set of a process, in bytes.
 #[must_use]
 pub fn resident_shared(pid: u32) -> Option<u64> {
-    shared_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    shared_of(&read_lossy(format!("/proc/{pid}/status")).ok()?)
 }
 
 fn shared_of(status: &str) -> Option<u64> {
@@ -360,10 +347,19 @@ pub fn is_own(pid: u32) -> bool {
     shown == own && owner(pid) == own
 }
 
+/// A file of `/proc` with names that other users choose, such as those of processes and mounts, which may be of any bytes.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn read_lossy(file: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(file)?).into_owned())
+}
+
 /// The user that started a process. `None`: it has ended.
 #[must_use]
 pub fn owner(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read_lossy(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_whitespace().next()?.parse().ok()
 }
@@ -387,7 +383,7 @@ fn in_namespaces_below(pid: u32, start_ticks: u64) -> io::Result<Vec<u32>> {
     let mut processes = if_possible(all())?.unwrap_or_default();
     processes.retain(|ours| {
         let is_it = || {
-            let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
+            let status = read_lossy(format!("/proc/{ours}/status")).ok()?;
             let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
             let numbers: Vec<&str> = numbers.split_whitespace().collect();
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))

@@ -44,6 +44,14 @@ const RAISES: &str =
     "Traceback (most recent call last):\n  File \"a.py\", line 7, in f\n    g()\nKeyError: 'x'\n";
 
 #[test]
+fn credentials_in_the_text_of_an_exception_are_left_out() {
+    let raised = "requests.HTTPError: 401 for url: https://bob:PASS@hub.example/a?token=TOKEN";
+    let text = RAISES.replace("KeyError: 'x'", raised).replace('\n', "\n[rank0]: ");
+    let (raised, _) = texts(log("a.log", &format!("[rank0]: {text}\n")));
+    assert_eq!(raised, ["HTTPError: 401 for url: https://…@hub.example/a?token=… @7"]);
+}
+
+#[test]
 fn local_rank_of_several_nodes_is_no_rank() {
     let labeled = |label: &str| RAISES.replace('\n', &format!("\n{label}"));
     let text = format!(

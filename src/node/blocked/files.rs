@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use crate::host::proc;
 use crate::host::sys;
 use crate::node::source_reader;
 
@@ -27,7 +28,7 @@ pub(super) fn inode_of(target: &str, kind: &str) -> Option<u64> {
 /// not respond.
 pub(super) fn path_and_mount(pid: u32, path: &str) -> String {
     let path = absolute(pid, path);
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let mounts = proc::read_lossy(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     match mount_of(&mounts, &path) {
         Some((kind, source)) => format!("{} on {kind} {source}", path.display()),
         None => path.display().to_string(),

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 
 use super::files;
+use crate::host::proc;
 
 /// Maximum number of descriptors of a process that are examined for locks, and of locks that are named.
 const MAX_DESCRIPTORS: usize = 4096;
@@ -19,7 +20,7 @@ type LockedFile = (u32, u32, u64);
 pub(super) fn holder(pid: u32, fd: u32) -> Option<u32> {
     // The file itself is not accessed: its file system may not respond.
     let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
-    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+    let mounts = proc::read_lossy(format!("/proc/{pid}/mountinfo")).ok()?;
     let mut locks = String::new();
     File::open("/proc/locks").ok()?.take(MAX_LOCKS).read_to_string(&mut locks).ok()?;
     holder_in(&locks, file_of(&info, &mounts)?, pid)

@@ -9,6 +9,7 @@ use ddp_doctor_agent::blackbox::Reader;
 use crate::host::boxes;
 use crate::host::boxes::BoxDir;
 use crate::host::files::Dir;
+use crate::host::input_files;
 use crate::host::proc;
 use crate::host::run_description::Description;
 
@@ -27,7 +28,7 @@ pub struct Orphan {
 
 /// The directories with the black boxes of a run.
 fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
-    let Ok(run_dir) = run_dir.canonicalize() else {
+    let Ok(run_dir) = input_files::canonical(run_dir) else {
         return Vec::new();
     };
     let mut dirs = BoxDir::awaited(shared_memory, &run_dir);

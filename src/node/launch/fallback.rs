@@ -13,17 +13,6 @@ use crate::host::sys;
 /// Free bytes of a file system below which no run directory is created in it.
 const MIN_FREE: u64 = 1 << 20;
 
-/// Directory of this program in that of the user's cached files.
-pub(super) const CACHE: &str = "ddp-doctor";
-
-/// Directory of this program's cached files, which need not exist; `None`: this user has no home.
-#[must_use]
-pub fn cache() -> Option<PathBuf> {
-    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
-    let cached = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    Some(cached?.join(CACHE))
-}
-
 /// Creates a directory of this name in the home of this user, or below the directory for temporary files.
 /// Only this user may enter it.
 ///

@@ -8,7 +8,8 @@ use std::io;
 use std::path::Path;
 
 use crate::host::files::{self, Dir};
-use crate::node::launch::{fallback, rundir};
+use crate::host::private;
+use crate::node::launch::rundir;
 use crate::node::sample::environment::{self, Found, NcclLoading};
 
 /// Name of the folder in a run directory.
@@ -115,7 +116,7 @@ impl Folder {
             Some(Err(error)) => format!("{error}; "),
             None => String::new(),
         };
-        match fallback::cache() {
+        match private::cache() {
             Some(cache) => match Self::make_in(&cache, run_name, fill) {
                 Ok(made) => return Ok(made),
                 Err(error) => failed.push_str(&error.to_string()),
@@ -152,7 +153,7 @@ impl Drop for Folder {
     fn drop(&mut self) {
         // If they cannot be removed, they stay, and harm nothing.
         drop(self.parent.remove_all(&self.dir));
-        if self.parent.path().file_name() == Some(fallback::CACHE.as_ref()) {
+        if self.parent.path().file_name() == Some(private::CACHE.as_ref()) {
             let parent = files::parent(self.parent.path());
             drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
         }

@@ -230,7 +230,7 @@ pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
     if !folders.is_empty() {
         folders.extend(std::env::current_dir().ok());
     }
-    SourceFolders::of_program(&folders)
+    SourceFolders::of_record(&folders)
 }
 
 fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {

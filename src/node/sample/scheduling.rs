@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
+use crate::host::proc;
 use crate::node::follow::rank::Rank;
 use crate::node::timing::Timing;
 use crate::node::upload::outbox::Outbox;
@@ -295,7 +296,7 @@ fn throttled(text: &str) -> Option<u64> {
 
 /// The processors that a process may run on, such as "0-3".
 fn processors(pid: u32) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = proc::read_lossy(format!("/proc/{pid}/status")).ok()?;
     let mut lines = status.lines();
     let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     Some(list.trim().to_owned())

@@ -117,7 +117,7 @@ fn nanoseconds(ticks: u64) -> u64 {
 
 /// Thread id in the innermost pid namespace.
 fn inner_tid(dir: &Path) -> Option<u32> {
-    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let status = proc::read_lossy(dir.join("status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().next_back()?.parse().ok()
 }

@@ -1,5 +1,7 @@
 //! A process that an exception ended, or made leave the path of the others.
 
+use std::collections::HashSet;
+
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{Confidence, Effect, Where};
 use ddp_doctor_proto::{ExceptionKind, Op};
@@ -16,6 +18,12 @@ use crate::model::{Exception, GroupId, Join, Process, UnmatchedMessage};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::Mistake;
 use crate::words::{self, Ranks};
+
+/// Maximum number of calls of other ranks that findings about exceptions show together, beyond those of the first one:
+/// each rank may have an exception for which all others wait.
+const MAX_CALLS: usize = 1 << 16;
+/// Maximum number of different exceptions that have findings of their own.
+const MAX_DIFFERENT: usize = 256;
 
 /// Key of the finding about a process that this exception ended.
 pub(crate) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
@@ -37,11 +45,15 @@ pub(crate) struct Ended<'a> {
     place: Option<(GroupId, u64)>,
     /// The stalls that it caused.
     stalls: Vec<&'a Stall>,
+    /// Whether the finding shows the calls of the other ranks.
+    shows_calls: bool,
+    /// Whether the finding names the exception.
+    is_named: bool,
 }
 
 /// All processes that an exception ended or diverted.
 pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
-    situation
+    let mut ended: Vec<Ended<'a>> = situation
         .model
         .processes
         .values()
@@ -70,9 +82,33 @@ pub(crate) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
             if request::signal_of(&exception.text).is_some() && !is_alone() {
                 return None;
             }
-            Some(Ended { process, rank, exception, diverted: diverted.is_some(), place, stalls })
+            let diverted = diverted.is_some();
+            let (shows_calls, is_named) = (true, true);
+            Some(Ended { process, rank, exception, diverted, place, stalls, shows_calls, is_named })
         })
-        .collect()
+        .collect();
+    limit(situation, &mut ended);
+    ended
+}
+
+/// Limits what findings about many exceptions state together. The earliest ones state most.
+fn limit(situation: &Situation<'_>, ended: &mut [Ended<'_>]) {
+    let mut by_time: Vec<&mut Ended<'_>> = ended.iter_mut().collect();
+    by_time.sort_by_key(|it| it.exception.at);
+    let (mut calls, mut texts) = (0, HashSet::new());
+    for ended in by_time {
+        let group = ended.place.map(|(group, _)| situation.model.group(group));
+        let size = group.map_or(0, |it| it.members.len());
+        ended.shows_calls = calls == 0 || calls + size <= MAX_CALLS;
+        if ended.shows_calls {
+            calls += size;
+        }
+        let Exception { text, place, .. } = ended.exception;
+        ended.is_named = texts.len() < MAX_DIFFERENT || texts.contains(&(text, place));
+        if ended.is_named {
+            texts.insert((text, place));
+        }
+    }
 }
 
 /// The exception that explains the end or the calls of a rank: one that was in flight at a call
@@ -104,13 +140,16 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     }
     describe_calls(situation, ended, &mut draft);
 
-    let text = words::short(&exception.text);
-    let at = words::at(exception.place.as_deref());
-    let raised = format!("raised {text}{at}");
+    let raised = if ended.is_named {
+        let text = words::short(&exception.text);
+        format!("raised {text}{}", words::at(exception.place.as_deref()))
+    } else {
+        "raised another exception".into()
+    };
     let waits = words::wait_for_it(&draft.victims);
     draft.summary = format!("rank {rank} {raised}{waits}");
     draft.event = Some(raised);
-    draft.mistake = Some(Mistake::raised(rank, exception));
+    draft.mistake = ended.is_named.then(|| Mistake::raised(rank, exception));
     draft.say(why(ended));
     draft.why.extend(death::of_worker(process, rank));
     match facing(situation, process).filter(|_| from_communication) {
@@ -126,9 +165,10 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
                  one batch_isend_irecv.",
             );
         }
-        None => {
+        None if ended.is_named => {
             draft.advise(advice(&exception.text, exception.place.as_deref(), from_communication));
         }
+        None => draft.advise("Fix the exceptions that were raised first."),
     }
     if exception.kind == ExceptionKind::InFlight {
         draft.advise(
@@ -162,18 +202,19 @@ fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draf
     let Some((group, seq)) = ended.place else { return };
     let rank = ended.rank;
     let stall = ended.stalls.first().filter(|_| !ended.diverted);
-    let (peers, calls) = match stall {
-        Some(stall) => (situation.calls(stall), message::stalled_calls(situation, stall)),
-        None => {
-            let join = situation.join(group, seq).into_iter();
-            let peers = join.flat_map(Join::all).collect();
-            (peers, rank_calls(situation, group, seq))
-        }
+    let peers = match stall {
+        Some(stall) => situation.calls(stall),
+        None => situation.join(group, seq).into_iter().flat_map(Join::all).collect(),
     };
     draft.place = Some((group, seq));
     let peer = peers.iter().find(|(other, _)| *other != rank);
     draft.op = peer.map(|(_, joined)| joined.call.op);
-    draft.per_rank = calls;
+    if ended.shows_calls {
+        draft.per_rank = match stall {
+            Some(stall) => message::stalled_calls(situation, stall),
+            None => rank_calls(situation, group, seq),
+        };
+    }
     draft.show_at(|it| ended.exception.place.as_deref().filter(|_| it == rank));
     draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
     if ended.diverted {

@@ -165,6 +165,24 @@ fn step_marked_by_the_program_is_no_forward() {
 }
 
 #[test]
+fn credentials_in_the_text_of_an_exception_are_left_out() {
+    let mut decoder = known();
+    let raised = |ticket, kind| {
+        let text = "HTTPError: 401 for url: https://bob:PASS@hub.example/a?token=TOKEN".into();
+        Kind::Record(v1::Record { text, ..record(ticket, kind, 0) })
+    };
+    let events =
+        decode(&mut decoder, vec![raised(0, RecordKind::Exception), raised(1, RecordKind::Exit)]);
+    let [Event::Exception { text, .. }, Event::ExitAnnounced { how, .. }] = events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    for text in [text, how] {
+        assert_eq!(&**text, "HTTPError: 401 for url: https://…@hub.example/a?token=…");
+    }
+}
+
+#[test]
 fn settings_are_split_into_name_and_value() {
     let mut decoder = known();
     let setting = |ticket, text: &str| {

@@ -5,6 +5,7 @@
 //! of lines that name a container, `name_resolution` warnings before a failed connection, and `exit_status` and
 //! `accounting` statements that the job ended.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
 use ddp_doctor_diagnosis::model::libc_signal;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
-use ddp_doctor_proto::{Op, ParameterFact};
+use ddp_doctor_proto::{Op, ParameterFact, without_credentials};
 
 use super::lines::{Label, Name};
 use crate::stack_text::frame_bytes;
@@ -219,6 +220,19 @@ impl Statement {
         }
     }
 
+    /// The same without credentials in addresses that its text states.
+    fn without_credentials(mut self) -> Self {
+        if let Self::Raised { text, .. }
+        | Self::Quoted { text }
+        | Self::Network { text, .. }
+        | Self::Reported { text, .. } = &mut self
+            && let Cow::Owned(stated) = without_credentials(text)
+        {
+            *text = stated.into();
+        }
+        self
+    }
+
     /// Memory of its texts and lists, in bytes, about.
     fn bytes(&self) -> usize {
         match self {
@@ -366,7 +380,7 @@ impl Facts {
             // Later attempts may fail as earlier ones did.
             self.seen.clear();
         }
-        let key = (who, what);
+        let key = (who, what.without_credentials());
         if self.seen.contains(&key) {
             return;
         }
