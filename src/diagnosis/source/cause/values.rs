@@ -1,0 +1,130 @@
+//! Causes of calls at one line with different values: what decides on the value.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{CauseKind, RankCall, Where};
+use ddp_doctor_proto::{GuardForm, GuardSubject};
+
+use crate::input::align::Mismatch;
+use crate::input::event::Guard;
+use crate::model::Process;
+use crate::situation::Situation;
+use crate::source::guards;
+use crate::stacks::is_users;
+use crate::words;
+
+use super::{CauseHypothesis, Sides, line_is_guarded, suspected};
+
+/// The test that decides on a value which `calls` use, all of them at one line, so that their values
+/// may differ.
+pub fn of_values<'a>(
+    situation: &Situation<'_>,
+    calls: impl IntoIterator<Item = &'a RankCall>,
+) -> Option<CauseHypothesis> {
+    let calls = calls.into_iter();
+    let mut places = calls.filter_map(|it| Some((it.rank, it.place.as_ref()?)));
+    let (rank, place) = places.next()?;
+    if !places.all(|(_, other)| place.is_same_line(other)) {
+        return None;
+    }
+    let line = Arc::new(place.clone());
+    let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
+    let because = line_is_guarded(&(line, guard));
+    Some(CauseHypothesis { same_path: true, ..suspected(kind, Some(because)) })
+}
+
+/// The statement that computes from the rank the size of a tensor which a process uses at a line.
+pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypothesis> {
+    let (line, guard) = guards::size_of_rank(process, place)?;
+    let because = format!(
+        "The size follows from the rank: `{}` ({}).",
+        guard.test,
+        words::source_line(&Where { line: guard.line, ..(*line).clone() })
+    );
+    let reading = suspected(CauseKind::RankConditional, Some(because));
+    Some(CauseHypothesis { same_path: true, ..reading })
+}
+
+impl Sides<'_> {
+    /// Both sides made the call at one line, with different values.
+    pub(super) fn values(&self) -> Option<CauseHypothesis> {
+        let (group, seq) = self.place?;
+        let join = self.situation.join(group, seq)?;
+        let call_of = |side: &[&Process]| {
+            let rank = side.first()?.rank?;
+            Some((rank, &join.calls.get(&rank)?.call))
+        };
+        join.mismatch?;
+        let ((a, odd), (b, other)) = (call_of(&self.odd)?, call_of(&self.others)?);
+        let (line, there) = (odd.place.as_ref()?, other.place.as_ref()?);
+        if !is_users(&line.file) || !line.is_same_line(there) {
+            return None;
+        }
+        let [its, theirs] = [odd, other].map(|call| words::signature(call));
+        // Splits are not part of a signature.
+        let calls = (its != theirs).then(|| {
+            let line = words::line(line);
+            format!("At the line {line}, rank {a} calls {its}, and rank {b} {theirs}.")
+        });
+        let process = self.odd.first()?;
+        let is_of_size = matches!(join.mismatch, Some((Mismatch::Size, _)));
+        if is_of_size
+            && line == there
+            && let Some(sized) = of_size(process, line)
+        {
+            let because = words::joined(calls.into_iter().chain(sized.because), " ");
+            return Some(CauseHypothesis { because: Some(because), ..sized });
+        }
+        let chosen = choice(process, line, GuardForm::Chooses);
+        // Different ways through a library are not a difference of values.
+        if line != there && chosen.is_none() {
+            return None;
+        }
+        let mut around = guards::around(process, line);
+        let unordered = around.find(|(_, guard)| guard.form == GuardForm::Iterates);
+        let (kind, shown, same_path) = match (chosen, unordered) {
+            (Some((kind, guard)), _) => (kind, Some((Arc::clone(line), guard)), true),
+            (None, Some(unordered)) => (CauseKind::SwappedCalls, Some(unordered), false),
+            // That values differ does not show why.
+            (None, None) => (CauseKind::Unknown, None, true),
+        };
+        let shown = shown.map(|shown| line_is_guarded(&shown));
+        // Where a value comes from: one assignment back.
+        // That of a gradient follows from its parameter.
+        let is_of_value = !odd.is_bucket()
+            && matches!(
+                join.mismatch,
+                Some((Mismatch::Size | Mismatch::DType | Mismatch::Root, _))
+            );
+        let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
+        let computed =
+            computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
+        let because = words::joined(calls.into_iter().chain(shown).chain(computed), " ");
+        let because = Some(because).filter(|it| !it.is_empty());
+        Some(CauseHypothesis { same_path, ..suspected(kind, because) })
+    }
+}
+
+/// The first test of this form that decides on a value which differs between ranks, and the kind of
+/// cause that it indicates. A test on the rank comes first.
+pub(super) fn choice<'a>(
+    process: &'a Process,
+    line: &Arc<Where>,
+    form: GuardForm,
+) -> Option<(CauseKind, &'a Guard)> {
+    let choices = || guards::choices(process, line, form);
+    let of_rank = choices().find(|it| it.subject == GuardSubject::Rank);
+    let guard = of_rank.or_else(|| choices().find(|it| decided_by(it).is_some()))?;
+    Some((decided_by(guard)?, guard))
+}
+
+/// The kind of cause that the subject of a test or of a collection indicates, if values follow from it.
+pub(super) const fn decided_by(guard: &Guard) -> Option<CauseKind> {
+    use GuardSubject::{Clock, Data, Finite, Rank, State};
+    match guard.subject {
+        Rank => Some(CauseKind::RankConditional),
+        Data | Finite => Some(CauseKind::DataDependentPath),
+        State | Clock => Some(CauseKind::LocalDecision),
+        _ => None,
+    }
+}
