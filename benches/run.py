@@ -22,6 +22,7 @@ communication  cost of analyzing the durations of collectives, by their number
 engine         cost of an event and of an evaluation, by the number of ranks and the length of the job
 node           cost of `ddp-doctor run` beside 64 ranks, and beside 10 000 calls a second
 devices        cost of sampling GPUs and network ports
+start          cost of starting the program, a job under `ddp-doctor run`, and its interpreters
 stacks         cost of capturing its stacks for a busy process
 journal        cost of analyzing a journal, by the number of its records
 dumps          time and memory for analyzing the Flight Recorder dumps of 1 024 ranks
@@ -47,6 +48,7 @@ PARTS = {
     "shim": [sys.executable, os.path.join(HERE, "nccl", "shim.py")],
     "preload": [sys.executable, os.path.join(HERE, "nccl", "preload.py")],
     "devices": [sys.executable, os.path.join(HERE, "node", "devices.py")],
+    "start": [sys.executable, os.path.join(HERE, "node", "start.py")],
     "stacks": [sys.executable, os.path.join(HERE, "node", "stacks.py")],
     "lateness": [sys.executable, os.path.join(HERE, "capture", "lateness.py")],
     "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],

@@ -56,6 +56,15 @@ pub fn ignore_file_size_signal() {
     }
 }
 
+/// Returns memory that the allocator keeps for later to the kernel.
+pub fn release_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes an integer.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// The signal mask before this process changed it, which the command gets.
 #[derive(Clone, Copy)]
 pub struct Signals {

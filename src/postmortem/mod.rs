@@ -42,7 +42,7 @@ pub use requested_dumps::add_contents;
 pub struct Analysis {
     /// One report per job, the oldest first.
     pub reports: Vec<Report>,
-    /// The timeline of each report's job.
+    /// The timeline of each report's job, or empty ones.
     pub timelines: Vec<Timeline>,
     /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
@@ -51,12 +51,13 @@ pub struct Analysis {
 /// Analyzes run directories, journals, black boxes, Flight Recorder dumps and logs, in any mix.
 #[must_use]
 pub fn analyze(paths: &[PathBuf]) -> Analysis {
-    analyze_with(paths, &Progress::default())
+    analyze_with(paths, &Progress::default(), true)
 }
 
-/// Like [`analyze`], with progress for another thread to show.
+/// Like [`analyze`], with progress for another thread to show. `with_timelines`: whether timelines of dumps and logs are
+/// needed.
 #[must_use]
-pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
+pub fn analyze_with(paths: &[PathBuf], progress: &Progress, with_timelines: bool) -> Analysis {
     let mut analysis = Analysis::default();
     let mut recordings = 0;
     // Folders to which `attach` attached, with the place of their report.
@@ -81,10 +82,18 @@ pub fn analyze_with(paths: &[PathBuf], progress: &Progress) -> Analysis {
             analysis.remarks.extend(source.separate());
         }
         recordings += usize::from(matches!(source, Source::Recorded(_)));
-        let mut collector = timeline::Collector::default();
-        let (_, report) = source.play(&mut analysis.remarks, &mut collector);
+        // Recordings need one in any case: it shows whether other evidence is of the same job.
+        let (report, timeline) = if with_timelines || matches!(source, Source::Recorded(_)) {
+            let mut collector = timeline::Collector::default();
+            let (_, report) = source.play(&mut analysis.remarks, &mut collector);
+            let timeline = collector.finish(&report);
+            (report, timeline)
+        } else {
+            let (_, report) = source.play(&mut analysis.remarks, &mut play::Unobserved);
+            (report, Timeline::default())
+        };
         attached.push((folders, analysis.reports.len()));
-        analysis.timelines.push(collector.finish(&report));
+        analysis.timelines.push(timeline);
         analysis.reports.push(report);
     }
     analysis

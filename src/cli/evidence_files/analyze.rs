@@ -46,10 +46,15 @@ pub(in super::super) struct Analyze {
 }
 
 /// Analyzes the evidence at these paths; remarks and progress go to the terminal.
-pub(super) fn read(paths: &[PathBuf], global: &Global) -> anyhow::Result<Analysis> {
+pub(super) fn read(
+    paths: &[PathBuf],
+    with_timelines: bool,
+    global: &Global,
+) -> anyhow::Result<Analysis> {
     let has_terminal = io::stderr().is_terminal() && global.quiet == 0;
-    let analysis =
-        with_progress(has_terminal, |progress| postmortem::analyze_with(paths, progress));
+    let analysis = with_progress(has_terminal, |progress| {
+        postmortem::analyze_with(paths, progress, with_timelines)
+    });
     remarks::print(&analysis.remarks, global.quiet);
     if analysis.reports.is_empty() {
         bail!("nothing to analyze: no PATH contains usable evidence");
@@ -78,7 +83,8 @@ pub(in super::super) enum Format {
 impl Analyze {
     pub(in super::super) fn run(mut self, global: &Global) -> anyhow::Result<u8> {
         add_newest(&mut self.paths, global)?;
-        let analysis = read(&self.paths, global)?;
+        let with_timelines = matches!(self.format, Format::Html | Format::Perfetto | Format::Csv);
+        let analysis = read(&self.paths, with_timelines, global)?;
         self.format.print(&analysis, &self.sources.of_paths(&self.paths), global)?;
         Ok(status(&analysis, self.fail_on))
     }

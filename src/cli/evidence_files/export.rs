@@ -36,7 +36,7 @@ enum Format {
 impl Export {
     pub(in super::super) fn run(mut self, global: &Global) -> anyhow::Result<u8> {
         analyze::add_newest(&mut self.paths, global)?;
-        let analysis = analyze::read(&self.paths, global)?;
+        let analysis = analyze::read(&self.paths, true, global)?;
         let jobs: Vec<_> = analysis.reports.iter().zip(&analysis.timelines).collect();
         let out = &mut output();
         match self.format {

@@ -26,13 +26,14 @@ struct Shown {
 #[must_use]
 pub fn device_calls(process: u64, contents: Vec<u8>, asked: Timestamp) -> Option<v1::DeviceCalls> {
     let dump = dump_files::of_one(contents).filter(|it| !it.is_partial())?;
-    let silent = silent_backends(&dump);
+    let entries: Vec<Entry<'_>> = dump.entries().collect();
+    let silent = silent_backends(&dump, &entries);
     let mut groups: BTreeMap<&Arc<str>, BTreeMap<u64, Shown>> = BTreeMap::new();
-    let is_shown = |it: &&Entry| {
+    let is_shown = |it: &&Entry<'_>| {
         let backend = &it.group.backend;
         !it.is_message && Backend::of_group(backend).is_on_device() && !silent.contains(backend)
     };
-    for entry in dump.entries.iter().filter(is_shown) {
+    for entry in entries.iter().filter(is_shown) {
         let of_group = groups.entry(&entry.group.name).or_default();
         let new = Shown { op: entry.op, state: entry.state, completed: entry.completed };
         of_group.entry(entry.seq).and_modify(|it| it.join(entry)).or_insert(new);
@@ -48,7 +49,7 @@ pub fn device_calls(process: u64, contents: Vec<u8>, asked: Timestamp) -> Option
 impl Shown {
     /// Adds a further entry of the collective. The one that ends a coalesced group has its state; without one, all
     /// entries have to be complete.
-    fn join(&mut self, entry: &Entry) {
+    fn join(&mut self, entry: &Entry<'_>) {
         self.op = Op::Unspecified;
         if entry.ends_group || self.state == State::Completed {
             (self.state, self.completed) = (entry.state, entry.completed);
@@ -59,7 +60,7 @@ impl Shown {
 /// Whether a process records when its device begins a call.
 fn records_starts(dump: &Dump) -> bool {
     dump.status.values().any(|it| it.started.is_some())
-        || dump.entries.iter().any(|it| it.state == State::Started)
+        || dump.entries().any(|it| it.state == State::Started)
 }
 
 /// What is stated of a group; `None`: earlier calls than the dump shows may be incomplete.

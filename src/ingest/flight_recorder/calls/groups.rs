@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp_doctor_diagnosis::event::{GroupInfo, UNKNOWN_PROGRESS};
 
-use crate::flight_recorder::dump::{Dump, Entry, Kind, NamedGroup, Status};
+use crate::flight_recorder::dump::{Dump, Entry, Kind, NamedGroup, Numbers, Status};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Index of a group in [`Groups::all`].
@@ -170,29 +170,20 @@ impl Groups {
 
     fn find_progress(&mut self, job: &DumpedJob) {
         for (&rank, dump) in &job.ranks {
-            let collectives = dump.entries.iter().filter(|it| it.seq == 0 && !it.is_message);
-            for entry in collectives {
-                if let Some(at) = self.of_kind(rank, entry) {
+            for (kind, _) in collectives(dump).filter(|(_, it)| it.lowest == 0) {
+                if let Some(at) = self.of_kind(rank, kind) {
                     self.all[at].from_zero = true;
                 }
             }
         }
         for (&rank, dump) in &job.ranks {
             let mut ids: BTreeMap<GroupAt, i64> = BTreeMap::new();
-            // By kind: the highest number.
-            let mut highest: Vec<Option<&Entry>> = vec![None; dump.kinds.len()];
-            for entry in dump.entries.iter().filter(|it| !it.is_message) {
-                let known = &mut highest[entry.index as usize];
-                if known.is_none_or(|known| known.seq <= entry.seq) {
-                    *known = Some(entry);
-                }
-            }
-            for entry in highest.into_iter().flatten() {
-                let Some(at) = self.of_kind(rank, entry) else {
+            for (kind, numbers) in collectives(dump) {
+                let Some(at) = self.of_kind(rank, kind) else {
                     continue;
                 };
-                ids.insert(at, entry.pg);
-                let seq = self.all[at].seq(entry);
+                ids.insert(at, kind.pg);
+                let seq = self.all[at].number(numbers.highest);
                 let progress = self.all[at].progress.entry(rank).or_default();
                 progress.issued = progress.issued.max(seq);
             }
@@ -290,8 +281,13 @@ impl Described {
 
 impl DumpedGroup {
     /// Number of a collective, beginning with 1.
-    pub(in super::super) fn seq(&self, entry: &Entry) -> u64 {
-        entry.seq + u64::from(self.from_zero)
+    pub(in super::super) fn seq(&self, entry: &Entry<'_>) -> u64 {
+        self.number(entry.seq)
+    }
+
+    /// Number of the collective that has this one in entries, beginning with 1.
+    pub(in super::super) fn number(&self, seq: u64) -> u64 {
+        seq + u64::from(self.from_zero)
     }
 
     /// Global rank of the peer of a message; `None`: any, or unknown.
@@ -309,6 +305,13 @@ impl DumpedGroup {
         };
         only(rank, peer) && only(peer, rank)
     }
+}
+
+/// The kinds of collectives in a dump, with their sequence numbers.
+fn collectives(dump: &Dump) -> impl Iterator<Item = (&Kind, Numbers)> {
+    let kinds = dump.kinds.iter().filter(|kind| !kind.is_message);
+    let numbered = kinds.map(|kind| (kind, dump.packed.numbers(kind)));
+    numbered.filter(|(_, numbers)| numbers.count > 0)
 }
 
 /// The groups that calls of a dump name, in the order of their first calls.

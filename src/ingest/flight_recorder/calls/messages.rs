@@ -39,14 +39,14 @@ impl Messages {
     pub(in super::super) fn new(
         job: &DumpedJob,
         groups: &Groups,
-        calls: &BTreeMap<u32, Calls>,
+        calls: &BTreeMap<u32, Calls<'_>>,
     ) -> Self {
         let mut channels: BTreeMap<(GroupAt, u32, u32), Channel> = BTreeMap::new();
         let mut messages = Self::default();
         for (&rank, calls) in calls {
             let units = calls.units.iter().enumerate().filter(|(_, unit)| unit.is_message);
             for (at, unit) in units {
-                let entry = &job.ranks[&rank].entries[unit.entries.start];
+                let entry = calls.entry(unit);
                 let Some(peer) = groups.all[unit.group].peer(entry) else {
                     // A receive from any rank.
                     messages.placed.insert((rank, at), Placed::default());
@@ -103,7 +103,7 @@ impl Messages {
     }
 
     /// Completes messages that their peers have completed: none is complete on one side alone.
-    pub(in super::super) fn complete(&self, calls: &mut BTreeMap<u32, Calls>) {
+    pub(in super::super) fn complete(&self, calls: &mut BTreeMap<u32, Calls<'_>>) {
         for (&(rank, at), placed) in &self.placed {
             let partner = placed.peer.zip(placed.partner);
             let of_peer = partner.and_then(|(peer, at)| calls.get(&peer)?.units.get(at));

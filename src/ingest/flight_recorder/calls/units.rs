@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::groups::{GroupAt, Groups};
-use crate::flight_recorder::dump::{Dump, Entry, State, is_on_host, silent_backends};
+use super::groups::{DumpedGroup, GroupAt, Groups};
+use crate::flight_recorder::dump::{Dump, Entry, State, silent_backends};
 
 /// Launch of the calls that counters alone show.
 const COUNTED_LAUNCH: u32 = 1;
@@ -28,7 +28,9 @@ pub(in super::super) struct Unit {
 
 /// The calls of a rank.
 #[derive(Debug, Default)]
-pub(in super::super) struct Calls {
+pub(in super::super) struct Calls<'a> {
+    /// The entries of its dump.
+    pub(in super::super) entries: Vec<Entry<'a>>,
     pub(in super::super) units: Vec<Unit>,
     /// Index of the last call of each thread.
     pub(in super::super) last_of_thread: BTreeMap<u32, usize>,
@@ -37,74 +39,113 @@ pub(in super::super) struct Calls {
     pub(in super::super) one_stream: bool,
 }
 
-impl Calls {
-    pub(in super::super) fn new(rank: u32, dump: &Dump, groups: &Groups) -> Self {
-        let silent = silent_backends(dump);
-        let unended = unended_batches(dump);
-        let ends: BTreeSet<(&str, u64)> = dump
-            .entries
+/// What the calls of one kind have in common.
+#[derive(Clone, Copy)]
+struct OfKind {
+    group: GroupAt,
+    /// Latest collective that the device of the rank is known to have completed.
+    completed: u64,
+    /// Calls are complete once their backend has retired them.
+    are_ended_by_retiring: bool,
+    /// Its backend never records completion.
+    is_silent: bool,
+}
+
+impl<'a> Calls<'a> {
+    pub(in super::super) fn new(rank: u32, dump: &'a Dump, groups: &Groups) -> Self {
+        let entries: Vec<Entry<'_>> = dump.entries().collect();
+        let silent = silent_backends(dump, &entries);
+        let kinds: Vec<Option<OfKind>> = dump
+            .kinds
+            .iter()
+            .map(|kind| {
+                let group = groups.of_kind(rank, kind)?;
+                let is_silent = silent.contains(&kind.group.backend);
+                Some(OfKind {
+                    group,
+                    completed: groups.all[group].progress.get(&rank).map_or(0, |it| it.completed),
+                    are_ended_by_retiring: kind.group.is_on_host || is_silent,
+                    is_silent,
+                })
+            })
+            .collect();
+        let of_kind = |entry: &Entry<'_>| kinds[entry.index as usize];
+        let unended = unended_batches(dump, &entries);
+        let ends: BTreeSet<(&str, u64)> = entries
             .iter()
             .filter(|entry| entry.ends_group)
-            .flat_map(|it| [it.seq, it.seq_of_messages].map(|seq| (&*it.group.name, seq)))
+            .flat_map(|it| [it.seq, it.seq_of_messages].map(|seq| (&*it.kind.group.name, seq)))
             .collect();
-        let mut units: Vec<Unit> = Vec::new();
+        let mut units: Vec<Unit> = Vec::with_capacity(entries.len());
         let mut next = 0;
         // Entries of other groups may lie between those of a coalesced group.
         let mut taken: BTreeSet<usize> = BTreeSet::new();
         // Calls that counters alone show may have been launched in any order.
         let mut launches = COUNTED_LAUNCH;
-        while next < dump.entries.len() {
+        while next < entries.len() {
             let at = next;
             next += 1;
             if taken.remove(&at) {
                 continue;
             }
-            let entry = &dump.entries[at];
-            let Some(group) = groups.of_kind(rank, entry) else {
+            let entry = &entries[at];
+            let Some(kind) = of_kind(entry) else {
                 continue;
             };
+            let of = &groups.all[kind.group];
             let together = if ends.contains(&(&*entry.group.name, entry.seq)) {
-                coalesced(dump, at)
+                coalesced(&entries, at)
             } else {
                 Vec::new()
             };
             let Some((&end, inner)) = together.split_last().filter(|(_, it)| !it.is_empty()) else {
                 let launch = if entry.is_counted() { COUNTED_LAUNCH } else { 0 };
-                units.push(unit(rank, groups, group, entry, at..at + 1, entry, launch, &silent));
+                units.push(unit(of, kind, entry, at..at + 1, (entry, kind), launch));
                 continue;
             };
             taken.extend(together.iter().filter(|&&it| it != at));
             launches += 1;
-            let end = &dump.entries[end];
+            let end = (&entries[end], of_kind(&entries[end]).unwrap_or(kind));
             if entry.is_message {
-                let each = inner.iter().map(|&at| {
-                    let entry = &dump.entries[at];
-                    unit(rank, groups, group, entry, at..at + 1, end, launches, &silent)
-                });
+                let each =
+                    inner.iter().map(|&at| unit(of, kind, &entries[at], at..at + 1, end, launches));
                 units.extend(each);
             } else {
                 // One call: its entries follow each other, or those of other groups are between.
                 let last = inner.iter().zip(at..).take_while(|(a, b)| **a == *b).count();
                 let range = at..at + last.max(1);
-                units.push(unit(rank, groups, group, entry, range, end, launches, &silent));
+                units.push(unit(of, kind, entry, range, end, launches));
             }
         }
         for unit in units.iter_mut().filter(|unit| unit.is_message) {
             unit.is_complete |= unended.contains(&unit.entries.start);
         }
-        let thread = |unit: &Unit| dump.entries[unit.entries.start].thread;
-        let last_of_thread = units.iter().enumerate().map(|(at, unit)| (thread(unit), at));
-        let mut calls = Self { last_of_thread: last_of_thread.collect(), units, one_stream: true };
-        calls.open_unmet(dump, groups, &silent);
-        calls.one_stream = calls.is_in_order(dump);
+        let mut last_of_thread = vec![None; dump.threads.len()];
+        for (at, unit) in units.iter().enumerate() {
+            last_of_thread[entries[unit.entries.start].thread as usize] = Some(at);
+        }
+        let last_of_thread =
+            (0..).zip(last_of_thread).filter_map(|(thread, at)| Some((thread, at?)));
+        let last_of_thread = last_of_thread.collect();
+        let mut calls = Self { entries, units, last_of_thread, one_stream: true };
+        if !silent.is_empty() {
+            calls.open_unmet(groups, &kinds);
+        }
+        calls.one_stream = calls.is_in_order();
         calls
+    }
+
+    /// The entry of a call, or its first one.
+    pub(in super::super) fn entry(&self, unit: &Unit) -> &Entry<'a> {
+        &self.entries[unit.entries.start]
     }
 
     /// On a backend that never records completion, calls that another rank has not made are not
     /// complete.
-    fn open_unmet(&mut self, dump: &Dump, groups: &Groups, silent: &BTreeSet<Arc<str>>) {
+    fn open_unmet(&mut self, groups: &Groups, kinds: &[Option<OfKind>]) {
         for unit in &mut self.units {
-            if silent.contains(&dump.entries[unit.entries.start].group.backend) {
+            let kind = kinds[self.entries[unit.entries.start].index as usize];
+            if kind.is_some_and(|kind| kind.is_silent) {
                 let mut progress = groups.all[unit.group].progress.values();
                 unit.is_complete = !progress.any(|it| it.lacks(unit.seq));
             }
@@ -112,56 +153,48 @@ impl Calls {
     }
 
     /// Whether no call was started or completed before an earlier one was complete.
-    fn is_in_order(&self, dump: &Dump) -> bool {
+    fn is_in_order(&self) -> bool {
         let open = self.units.iter().position(|unit| !unit.is_complete);
         let later = open.map_or(&[][..], |at| &self.units[at + 1..]);
-        let is_ahead = |unit: &Unit| {
-            let state = dump.entries[unit.entries.start].state;
-            unit.is_complete || state == State::Started
-        };
+        let is_ahead = |unit: &Unit| unit.is_complete || self.entry(unit).state == State::Started;
         !later.iter().any(is_ahead)
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "a unit is made of these in three places")]
+/// A call of these entries; `end`: the entry that has its state, and what that has in common with others of its kind.
 fn unit(
-    rank: u32,
-    groups: &Groups,
-    group: GroupAt,
-    entry: &Entry,
+    group: &DumpedGroup,
+    kind: OfKind,
+    entry: &Entry<'_>,
     entries: Range<usize>,
-    end: &Entry,
+    (end, end_kind): (&Entry<'_>, OfKind),
     launch: u32,
-    silent: &BTreeSet<Arc<str>>,
 ) -> Unit {
-    let of = &groups.all[group];
-    let seq = if entry.is_message { 0 } else { of.seq(entry) };
-    let progress = of.progress.get(&rank).copied().unwrap_or_default();
-    let backend = &end.group.backend;
-    let ended = end.retired && (is_on_host(backend) || silent.contains(backend));
+    let seq = if entry.is_message { 0 } else { group.seq(entry) };
+    let is_ended = end.retired && end_kind.are_ended_by_retiring;
     Unit {
         entries,
-        group,
+        group: kind.group,
         seq,
         is_message: entry.is_message,
         is_complete: end.state == State::Completed
-            || ended
-            || (seq > 0 && seq <= progress.completed),
+            || is_ended
+            || (seq > 0 && seq <= kind.completed),
         launch,
     }
 }
 
 /// Indexes of the entries of the coalesced group that begins at an entry, in order; empty: it is no
 /// such group. They have one number, and the last one ends the group.
-fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
+fn coalesced(entries: &[Entry<'_>], at: usize) -> Vec<usize> {
     /// Maximum distance between the first and the last entry of a coalesced group.
     const REACH: usize = 4096;
-    let first = &dump.entries[at];
-    let number = |entry: &Entry| {
+    let first = &entries[at];
+    let number = |entry: &Entry<'_>| {
         if first.is_message { entry.seq_of_messages } else { entry.seq }
     };
     let mut found = vec![at];
-    let later = dump.entries.iter().enumerate().skip(at + 1).take(REACH);
+    let later = entries.iter().enumerate().skip(at + 1).take(REACH);
     for (at, entry) in later {
         if entry.group.name != first.group.name {
             continue;
@@ -180,12 +213,15 @@ fn coalesced(dump: &Dump, at: usize) -> Vec<usize> {
 /// Indexes of messages of batches that are complete although the dump does not say so. PyTorch
 /// records completion in the entry that ends a batch alone, and a dump of incomplete calls leaves that
 /// entry out once it is complete. Its messages remain, and are complete if the thread made later calls.
-fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
-    let number_of = |entry: &Entry| (Arc::as_ptr(&entry.group), entry.seq_of_messages);
+fn unended_batches(dump: &Dump, entries: &[Entry<'_>]) -> BTreeSet<usize> {
+    if !dump.kinds.iter().any(|kind| kind.is_message) {
+        return BTreeSet::new();
+    }
+    let number_of = |entry: &Entry<'_>| (Arc::as_ptr(&entry.group), entry.seq_of_messages);
     let mut ended = HashSet::new();
     let mut batches = HashMap::new();
     let mut last: HashMap<u32, usize> = HashMap::new();
-    for (at, entry) in dump.entries.iter().enumerate() {
+    for (at, entry) in entries.iter().enumerate() {
         last.insert(entry.thread, at);
         if entry.ends_group {
             ended.insert(number_of(entry));
@@ -193,13 +229,13 @@ fn unended_batches(dump: &Dump) -> BTreeSet<usize> {
             *batches.entry(number_of(entry)).or_insert(0_usize) += 1;
         }
     }
-    let messages = dump.entries.iter().enumerate().filter(|(_, it)| it.is_message);
-    let is_unended = |(at, entry): &(usize, &Entry)| {
+    let messages = entries.iter().enumerate().filter(|(_, it)| it.is_message);
+    let is_unended = |(at, entry): &(usize, &Entry<'_>)| {
         let number = number_of(entry);
         let is_batched = entry.is_batched || batches.get(&number).is_some_and(|&it| it > 1);
         let goes_on = last
             .get(&entry.thread)
-            .is_some_and(|&last| last > *at && number_of(&dump.entries[last]) != number);
+            .is_some_and(|&last| last > *at && number_of(&entries[last]) != number);
         is_batched && goes_on && entry.seq_of_messages > 0 && !ended.contains(&number)
     };
     messages.filter(is_unended).map(|(at, _)| at).collect()

@@ -3,16 +3,15 @@
 //! Commas and colons are skipped: a dump is data of a known shape, and its punctuation is not
 //! checked.
 
-use super::{Document, Invalid, Stack, Value};
+use super::{Document, Invalid, Value};
 
 /// Maximum nesting of lists and dictionaries.
 const MAX_DEPTH: usize = 64;
 
-/// Reads a JSON text. Returns its data and the outermost value; a text that ends too early yields
-/// the values before the cut.
-pub(super) fn read(bytes: &[u8]) -> Result<(Document, Value), Invalid> {
-    let mut reader =
-        Reader { bytes, at: 0, stack: Stack::default(), document: Document::default() };
+/// Reads a JSON text into a document. Returns the outermost value; a text that ends too early yields the values before
+/// the cut.
+pub(super) fn read(bytes: &[u8], document: &mut Document) -> Result<Value, Invalid> {
+    let mut reader = Reader { bytes, at: 0, document };
     loop {
         match reader.step() {
             Ok(true) => {}
@@ -20,21 +19,16 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Document, Value), Invalid> {
             Err(Invalid(text)) => return Err(Invalid(format!("{text}, at byte {}", reader.at))),
         }
     }
-    if !reader.stack.marks.is_empty() {
-        reader.document.cut = Some(format!("it ends after {} bytes", bytes.len()));
+    if !document.stack.marks.is_empty() {
+        document.cut = Some(format!("it ends after {} bytes", bytes.len()));
     }
-    let root = reader
-        .stack
-        .unwind(&mut reader.document)
-        .ok_or_else(|| Invalid("it contains no value".into()))?;
-    Ok((reader.document, root))
+    document.unwind().ok_or_else(|| Invalid("it contains no value".into()))
 }
 
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    stack: Stack,
-    document: Document,
+    document: &'a mut Document,
 }
 
 impl Reader<'_> {
@@ -47,7 +41,7 @@ impl Reader<'_> {
             b' ' | b'\t' | b'\r' | b'\n' | b',' | b':' => self.at += 1,
             b'[' | b'{' => {
                 self.at += 1;
-                if self.stack.marks.len() >= MAX_DEPTH {
+                if self.document.stack.marks.len() >= MAX_DEPTH {
                     let text = format!("lists nested more than {MAX_DEPTH} deep");
                     return Err(Invalid(text));
                 }
@@ -56,11 +50,11 @@ impl Reader<'_> {
                     _ => self.document.new_dict()?,
                 };
                 self.push(container)?;
-                self.stack.marks.push(self.stack.values.len());
+                self.document.stack.mark(0);
             }
             b']' | b'}' => {
                 self.at += 1;
-                if self.stack.close(&mut self.document)?.is_none() {
+                if self.document.close()?.is_none() {
                     return Err(Invalid("a list or dictionary ends that has no beginning".into()));
                 }
             }
@@ -76,13 +70,14 @@ impl Reader<'_> {
                 self.push(value)?;
             }
         }
-        let is_complete = self.stack.marks.is_empty() && !self.stack.values.is_empty();
+        let stack = &self.document.stack;
+        let is_complete = stack.marks.is_empty() && !stack.values.is_empty();
         Ok(!is_complete)
     }
 
     fn push(&mut self, value: Value) -> Result<(), Invalid> {
         self.document.count_value()?;
-        self.stack.values.push(value);
+        self.document.stack.values.push(value);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Plain data from a file: numbers, texts, lists and dictionaries, in tables instead of a tree.
 //!
-//! [`read`] accepts a pickle (`pickle`) or a JSON text (`json`).
+//! [`Document::read`] accepts a pickle (`pickle`) or a JSON text (`json`).
 //!
 //! Values refer to lists and dictionaries by number and to texts by position, so a value that a
 //! file contains many times is stored once, no operation recurses, and nothing is copied from the
@@ -26,6 +26,8 @@ const MIN_VISITS: u64 = 1 << 16;
 const VISITED_TEXT: usize = 16;
 /// Maximum length of a number that is written as text, in bytes.
 const MAX_NUMBER: usize = 32;
+/// Number of bytes of memory that a document keeps for the next file.
+const MAX_REUSED: usize = 16 << 20;
 
 /// A value of a [`Document`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +48,7 @@ pub(super) struct Text {
     len: u32,
 }
 
-/// The contents of a file.
+/// The contents of a file. Its memory is used again for the next file.
 #[derive(Debug, Default)]
 pub(super) struct Document {
     text: Vec<u8>,
@@ -56,6 +58,9 @@ pub(super) struct Document {
     lists: Vec<Contents>,
     dicts: Vec<Contents>,
     values: usize,
+    stack: Stack,
+    /// Values that a pickle refers to by their index.
+    memo: Vec<Value>,
     /// Why the file ends too early, if it does. Values before the cut are present.
     pub(super) cut: Option<String>,
     /// Lists and dictionaries that were being filled at the cut.
@@ -85,32 +90,56 @@ enum Contents {
 #[error("{0}")]
 pub(super) struct Invalid(pub(super) String);
 
-/// Reads a pickle or a JSON text. Returns its data and the outermost value; a file that ends too early
-/// yields the values before the cut.
-pub(super) fn read(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
-    let visits = (bytes.len() as u64).saturating_mul(VISITS).max(MIN_VISITS);
-    let (document, root) = decode(bytes)?;
-    document.visits.set(visits);
-    Ok((document, root))
-}
-
-fn decode(bytes: Vec<u8>) -> Result<(Document, Value), Invalid> {
-    match bytes.trim_ascii_start().first() {
-        Some(0x80) => pickle::read(bytes),
-        Some(b'{') => json::read(&bytes),
-        Some(_) => Err(Invalid(
-            "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps are, nor \
-             a log"
-                .into(),
-        )),
-        None => Err(Invalid("it is empty".into())),
-    }
-}
-
 impl Document {
-    /// Sets the bytes that texts refer to.
-    fn set_text(&mut self, text: Vec<u8>) {
-        self.text = text;
+    /// Reads a pickle or a JSON text in place of the previous file. Returns the outermost value; a file that ends too
+    /// early yields the values before the cut.
+    pub(super) fn read(&mut self, bytes: Vec<u8>) -> Result<Value, Invalid> {
+        self.clear();
+        let visits = (bytes.len() as u64).saturating_mul(VISITS).max(MIN_VISITS);
+        let root = self.decode(bytes)?;
+        self.visits.set(visits);
+        Ok(root)
+    }
+
+    fn decode(&mut self, bytes: Vec<u8>) -> Result<Value, Invalid> {
+        match bytes.trim_ascii_start().first() {
+            Some(0x80) => {
+                let root = pickle::read(&bytes, self)?;
+                self.text = bytes;
+                Ok(root)
+            }
+            Some(b'{') => json::read(&bytes, self),
+            Some(_) => Err(Invalid(
+                "it is neither a pickle of protocol 2 or later nor JSON, as Flight Recorder dumps are, \
+                 nor a log"
+                    .into(),
+            )),
+            None => Err(Invalid("it is empty".into())),
+        }
+    }
+
+    /// Removes the contents of a file, and frees the memory unless it is small.
+    pub(super) fn clear(&mut self) {
+        let Self { text, filled, stack, memo, .. } = self;
+        let values = filled.capacity() + stack.values.capacity() + memo.capacity();
+        if text.capacity() + values * size_of::<Value>() > MAX_REUSED {
+            *self = Self::default();
+            return;
+        }
+        text.clear();
+        filled.clear();
+        memo.clear();
+        stack.clear();
+        self.lists.clear();
+        self.dicts.clear();
+        self.open.clear();
+        (self.values, self.cut) = (0, None);
+    }
+
+    /// Memory for the bytes of the next file.
+    pub(super) fn take_memory(&mut self) -> Vec<u8> {
+        self.clear();
+        std::mem::take(&mut self.text)
     }
 
     /// Appends a text.
@@ -121,12 +150,14 @@ impl Document {
         Text { start, len }
     }
 
+    #[inline]
     fn new_list(&mut self) -> Result<Value, Invalid> {
         self.count_container()?;
         self.lists.push(Contents::EMPTY);
         Ok(Value::List(self.lists.len() as u32 - 1))
     }
 
+    #[inline]
     fn new_dict(&mut self) -> Result<Value, Invalid> {
         self.count_container()?;
         self.dicts.push(Contents::EMPTY);
@@ -137,21 +168,47 @@ impl Document {
         if self.lists.len() + self.dicts.len() < MAX_CONTAINERS {
             return Ok(());
         }
-        Err(Invalid(format!("it contains more than {MAX_CONTAINERS} lists and dictionaries")))
+        Err(too_many(MAX_CONTAINERS, "lists and dictionaries"))
     }
 
     /// Counts one more value.
+    #[inline]
     fn count_value(&mut self) -> Result<(), Invalid> {
         self.values += 1;
         if self.values <= MAX_VALUES {
             return Ok(());
         }
-        Err(Invalid(format!("it contains more than {MAX_VALUES} values")))
+        Err(too_many(MAX_VALUES, "values"))
     }
 
-    /// Appends values to a list, or pairs of keys and values to a dictionary. A last key without a
-    /// value is dropped.
-    fn extend(&mut self, container: Value, values: &[Value]) -> Result<(), Invalid> {
+    /// Moves the values since the latest mark into a container: the value before them. `None`: there
+    /// is not a mark, or not a container.
+    #[inline]
+    fn close(&mut self) -> Result<Option<()>, Invalid> {
+        let Some(mark) = self.stack.unmark() else {
+            return Ok(None);
+        };
+        let Some(container) = mark.checked_sub(1).filter(|&at| at >= self.stack.bottom) else {
+            return Ok(None);
+        };
+        self.fill(self.stack.values[container], mark)?;
+        Ok(Some(()))
+    }
+
+    /// Moves the values since the latest mark into a container. `None`: there is not a mark.
+    fn collect(&mut self, container: Value) -> Result<Option<()>, Invalid> {
+        let Some(mark) = self.stack.unmark() else {
+            return Ok(None);
+        };
+        self.fill(container, mark)?;
+        Ok(Some(()))
+    }
+
+    /// Moves the values from an index of the stack on to a list, or as pairs of keys and values to a dictionary. A
+    /// last key without a value is dropped.
+    #[inline]
+    fn fill(&mut self, container: Value, from: usize) -> Result<(), Invalid> {
+        let values = &self.stack.values[from..];
         let (contents, values) = match container {
             Value::List(at) => (&mut self.lists[at as usize], values),
             Value::Dict(at) => {
@@ -161,7 +218,22 @@ impl Document {
             _ => return Err(Invalid("it appends to a value that is not a list".into())),
         };
         contents.extend(&mut self.filled, values);
+        self.stack.values.truncate(from);
         Ok(())
+    }
+
+    /// Closes all open containers, as if the file ended properly. Returns the outermost value.
+    fn unwind(&mut self) -> Option<Value> {
+        while let Some(mark) = self.stack.unmark() {
+            let mark = mark.min(self.stack.values.len());
+            if let Some(&container) = self.stack.values[..mark].last() {
+                // Collected values whose container is unknown are dropped.
+                drop(self.fill(container, mark));
+                self.open.extend(container.container());
+            }
+            self.stack.values.truncate(mark);
+        }
+        self.stack.values.first().copied()
     }
 
     pub(super) fn node(&self, value: Value) -> Node<'_> {
@@ -181,6 +253,11 @@ impl Document {
     }
 }
 
+#[cold]
+fn too_many(limit: usize, what: &str) -> Invalid {
+    Invalid(format!("it contains more than {limit} {what}"))
+}
+
 impl Value {
     const fn container(self) -> Option<Container> {
         match self {
@@ -194,6 +271,7 @@ impl Value {
 impl Contents {
     const EMPTY: Self = Self::Filled { start: 0, len: 0 };
 
+    #[inline]
     fn extend(&mut self, filled: &mut Vec<Value>, values: &[Value]) {
         let end = filled.len() as u32;
         match self {
@@ -230,12 +308,13 @@ pub(super) struct Node<'a> {
 impl<'a> Node<'a> {
     /// The value of a key, if this is a dictionary that has it.
     pub(super) fn get(self, key: &str) -> Option<Self> {
-        let mut pairs = self.pairs();
+        let mut pairs = self.pairs().iter();
         pairs.find_map(|(name, value)| (name.bytes() == Some(key.as_bytes())).then_some(value))
     }
 
     /// Keys and values; empty if this is not a dictionary.
-    pub(super) fn pairs(self) -> impl Iterator<Item = (Self, Self)> {
+    #[inline]
+    pub(super) fn pairs(self) -> Pairs<'a> {
         let document = self.document;
         let values = match self.value {
             Value::Dict(at) => {
@@ -243,11 +322,11 @@ impl<'a> Node<'a> {
             }
             _ => &[],
         };
-        let pairs = values.chunks_exact(2);
-        pairs.map(move |pair| (document.node(pair[0]), document.node(pair[1])))
+        Pairs { document, pairs: values.as_chunks().0 }
     }
 
     /// Values of a list; empty if this is none.
+    #[inline]
     pub(super) fn items(self) -> impl ExactSizeIterator<Item = Self> {
         let document = self.document;
         let values = match self.value {
@@ -297,6 +376,7 @@ impl<'a> Node<'a> {
         }
     }
 
+    #[inline]
     pub(super) fn bytes(self) -> Option<&'a [u8]> {
         let Value::Text(Text { start, len }) = self.value else {
             return None;
@@ -307,6 +387,7 @@ impl<'a> Node<'a> {
     }
 
     /// An integer, also one that is written as text.
+    #[inline]
     pub(super) fn int(self) -> Option<i64> {
         match self.value {
             Value::Int(number) => Some(number),
@@ -325,40 +406,80 @@ impl<'a> Node<'a> {
     }
 }
 
+/// The keys and values of a dictionary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pairs<'a> {
+    document: &'a Document,
+    pairs: &'a [[Value; 2]],
+}
+
+/// The keys of a dictionary.
+#[derive(Debug, Default)]
+pub(super) struct Keys(Vec<Value>);
+
+impl<'a> Pairs<'a> {
+    pub(super) fn iter(self) -> impl ExactSizeIterator<Item = (Node<'a>, Node<'a>)> {
+        let Self { document, pairs } = self;
+        pairs.iter().map(|&[key, value]| (document.node(key), document.node(value)))
+    }
+
+    /// The value with this index.
+    #[inline]
+    pub(super) fn value(self, at: usize) -> Option<Node<'a>> {
+        Some(self.document.node(self.pairs.get(at)?[1]))
+    }
+
+    pub(super) fn keys(self) -> Keys {
+        Keys(self.pairs.iter().map(|pair| pair[0]).collect())
+    }
+
+    /// Whether the keys are these, in this order. Texts are compared by their positions: a pickle contains each once.
+    #[inline]
+    pub(super) fn have_keys(self, Keys(keys): &Keys) -> bool {
+        let pairs = self.pairs.iter().zip(keys);
+        let is_same = |(pair, key): (&[Value; 2], &Value)| match (pair[0], *key) {
+            (Value::Text(one), Value::Text(other)) => one.start == other.start,
+            _ => false,
+        };
+        self.pairs.len() == keys.len() && pairs.map(is_same).all(|it| it)
+    }
+}
+
 /// Containers that are being filled, outermost first, and the values collected for each.
 #[derive(Debug, Default)]
 struct Stack {
     values: Vec<Value>,
     /// Positions in `values` at which the collections begin.
     marks: Vec<usize>,
+    /// The latest of these positions, or 0.
+    bottom: usize,
 }
 
 impl Stack {
-    /// Moves the values since the latest mark into a container: the value before them. `None`: there
-    /// is not a mark, or not a container.
-    fn close(&mut self, document: &mut Document) -> Result<Option<()>, Invalid> {
-        let Some(mark) = self.marks.pop() else {
-            return Ok(None);
-        };
-        let bottom = self.marks.last().copied().unwrap_or(0);
-        let Some(container) = mark.checked_sub(1).filter(|&at| at >= bottom) else {
-            return Ok(None);
-        };
-        document.extend(self.values[container], &self.values[mark..])?;
-        self.values.truncate(mark);
-        Ok(Some(()))
+    fn clear(&mut self) {
+        self.values.clear();
+        self.marks.clear();
+        self.bottom = 0;
     }
 
-    /// Closes all open containers, as if the file ended properly. Returns the outermost value.
-    fn unwind(mut self, document: &mut Document) -> Option<Value> {
-        while let Some(mark) = self.marks.pop() {
-            let collected = self.values.split_off(mark.min(self.values.len()));
-            if let Some(&container) = self.values.last() {
-                // Collected values whose container is unknown are dropped.
-                drop(document.extend(container, &collected));
-                document.open.extend(container.container());
-            }
-        }
-        self.values.first().copied()
+    /// Begins a collection with the last values, of which there must be so many.
+    #[inline]
+    fn mark(&mut self, count: usize) {
+        self.bottom = self.values.len() - count;
+        self.marks.push(self.bottom);
+    }
+
+    /// Ends the latest collection. Returns where it begins.
+    #[inline]
+    fn unmark(&mut self) -> Option<usize> {
+        let mark = self.marks.pop();
+        self.bottom = self.marks.last().copied().unwrap_or(0);
+        mark
+    }
+
+    /// Values since the latest mark.
+    #[inline]
+    fn above_mark(&self) -> &[Value] {
+        self.values.get(self.bottom..).unwrap_or_default()
     }
 }

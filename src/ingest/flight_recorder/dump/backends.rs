@@ -1,30 +1,30 @@
 //! How backends execute calls, and whether they record that a call is complete.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::input::backends::{Backend, Completion};
 
-use super::{Dump, State};
+use super::{Dump, Entry, State};
 
 /// Whether calls of a backend are executed by threads of the host.
-pub(in super::super) fn is_on_host(backend: &str) -> bool {
+pub(super) fn is_on_host(backend: &str) -> bool {
     Backend::of_group(backend).completion == Completion::AtWait
 }
 
 /// Backends that never record that a call is complete: hooks record a call and retire it at once.
-pub(in super::super) fn silent_backends(dump: &Dump) -> BTreeSet<Arc<str>> {
-    let mut backends: Vec<(&Arc<str>, bool)> = Vec::new();
-    for entry in &dump.entries {
-        let backend = &entry.group.backend;
-        let is_silent = entry.retired && entry.state == State::Scheduled;
-        // Equal names of a dump are one.
-        match backends.iter_mut().find(|(it, _)| Arc::ptr_eq(it, backend)) {
-            Some((_, all)) => *all &= is_silent,
-            None => backends.push((backend, is_silent)),
-        }
+pub(in super::super) fn silent_backends(dump: &Dump, entries: &[Entry<'_>]) -> BTreeSet<Arc<str>> {
+    // Kinds whose entries are all like this.
+    let mut are_silent = vec![true; dump.kinds.len()];
+    for entry in entries {
+        are_silent[entry.index as usize] &= entry.retired && entry.state == State::Scheduled;
     }
-    let silent = backends.into_iter().filter(|(it, all)| *all && !is_on_host(it));
+    let kinds = dump.kinds.iter().zip(are_silent).filter(|it| dump.packed.numbers(it.0).count > 0);
+    let mut backends: BTreeMap<&Arc<str>, bool> = BTreeMap::new();
+    for (kind, is_silent) in kinds.filter(|it| !it.0.group.is_on_host) {
+        *backends.entry(&kind.group.backend).or_insert(true) &= is_silent;
+    }
+    let silent = backends.into_iter().filter(|(_, is_silent)| *is_silent);
     silent.map(|(it, _)| Arc::clone(it)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Reads entries. Texts, kinds of calls and lines that repeat are stored once.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::model::MAX_WORLD;
@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{DType, Op};
 
 use super::backends::is_on_host;
-use super::fields::{Fields, Keys, Texts};
+use super::fields::{Field, Fields, Layout, Texts};
 use super::frames;
 use super::profiling_name::ProfilingName;
 use super::{Entry, Kind, NamedGroup, State};
@@ -29,12 +29,12 @@ const MAX_COUNT: u64 = 1 << 62;
 
 /// Reads the entries of a dump, and keeps their texts, shapes, lines and kinds of calls, each once.
 pub(super) struct EntryReader {
-    keys: Keys,
+    layout: Layout,
     numbers: Texts,
-    /// Kinds by what determines them.
-    known: HashMap<Box<[u64]>, Arc<Kind>>,
+    /// Indexes of kinds by what determines them.
+    known: HashMap<Box<[u64]>, usize, WordHashes>,
     /// All kinds.
-    pub(super) kinds: Vec<Arc<Kind>>,
+    pub(super) kinds: Vec<Kind>,
     /// What determines the kind of the current entry.
     words: Vec<u64>,
     texts: HashMap<String, Arc<str>>,
@@ -44,7 +44,7 @@ pub(super) struct EntryReader {
     thread_at: HashMap<Arc<str>, u32>,
     places: HashMap<(String, u32, String), Arc<Where>>,
     /// Lines by list of frames: a dump contains equal lists once.
-    frames: HashMap<u32, Frames>,
+    frames: HashMap<u32, Frames, WordHashes>,
 }
 
 /// What the frames of an entry show.
@@ -57,9 +57,9 @@ struct Frames {
 impl EntryReader {
     pub(super) fn new() -> Self {
         Self {
-            keys: Keys::new(),
+            layout: Layout::default(),
             numbers: Texts::new(),
-            known: HashMap::new(),
+            known: HashMap::default(),
             kinds: Vec::new(),
             words: Vec::new(),
             texts: HashMap::new(),
@@ -68,7 +68,7 @@ impl EntryReader {
             threads: Vec::new(),
             thread_at: HashMap::new(),
             places: HashMap::new(),
-            frames: HashMap::new(),
+            frames: HashMap::default(),
         }
     }
 
@@ -92,6 +92,7 @@ impl EntryReader {
             name: self.text(name),
             description: self.text(description),
             backend: self.text(backend),
+            is_on_host: is_on_host(backend),
         };
         if let Some(known) = self.groups.get(&group) {
             return Arc::clone(known);
@@ -154,45 +155,51 @@ impl EntryReader {
     }
 
     /// `None`: it lacks its name, its group or its number.
-    pub(super) fn entry(&mut self, entry: Node<'_>) -> Option<Entry> {
-        let fields = Fields::new(entry, &mut self.keys);
+    pub(super) fn entry(&mut self, entry: Node<'_>) -> Option<Entry<'_>> {
+        let fields = self.layout.fields(entry);
         let count = |node: Option<Node<'_>>| node.and_then(Node::int).and_then(counted);
-        let seq_of_messages = count(fields.p2p_seq_id).unwrap_or(0);
+        let seq_of_messages = count(fields.get(Field::P2pSeqId)).unwrap_or(0);
         // Versions before 2.3 count both kinds together.
-        let seq = count(fields.collective_seq_id).or_else(|| count(fields.seq_id))?;
+        let seq = count(fields.get(Field::CollectiveSeqId))
+            .or_else(|| count(fields.get(Field::SeqId)))?;
         let mut words = std::mem::take(&mut self.words);
         let is_complete = self.identify(&fields, &mut words);
-        let known = self.known.get(&words[..]).filter(|_| is_complete);
+        let known = self.known.get(&words[..]).copied().filter(|_| is_complete);
         let kind = match known {
-            Some(kind) => Arc::clone(kind),
+            Some(kind) => kind,
             None => {
-                let kind = Arc::new(self.kind(&fields)?);
-                self.kinds.push(Arc::clone(&kind));
+                let kind = self.kind(&fields)?;
+                self.kinds.push(kind);
+                let at = self.kinds.len() - 1;
                 if is_complete {
                     if self.known.len() >= MAX_KINDS {
                         self.known.clear();
                     }
-                    self.known.insert(words[..].into(), Arc::clone(&kind));
+                    self.known.insert(words[..].into(), at);
                 }
-                kind
+                at
             }
         };
+        let kind = &self.kinds[kind];
         self.words = words;
         let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {
-            record: int(fields.record_id).or_else(|| int(fields.id)).unwrap_or(0),
+            record: int(fields.get(Field::RecordId))
+                .or_else(|| int(fields.get(Field::Id)))
+                .unwrap_or(0),
             seq: if kind.is_message && seq_of_messages > 0 { seq_of_messages } else { seq },
             seq_of_messages,
-            created: count(fields.time_created_ns)
-                .or_else(|| count(fields.time_created_us)?.checked_mul(1000))
+            created: count(fields.get(Field::TimeCreatedNs))
+                .or_else(|| count(fields.get(Field::TimeCreatedUs))?.checked_mul(1000))
                 .unwrap_or(0),
-            completed: count(fields.time_discovered_completed_ns).unwrap_or(0),
-            state: match fields.state.and_then(Node::bytes) {
+            completed: count(fields.get(Field::TimeDiscoveredCompletedNs)).unwrap_or(0),
+            state: match fields.get(Field::State).and_then(Node::bytes) {
                 Some(b"completed") => State::Completed,
                 Some(b"started") => State::Started,
                 _ => State::Scheduled,
             },
-            retired: fields.retired.and_then(Node::bool).unwrap_or(false),
+            retired: fields.get(Field::Retired).and_then(Node::bool).unwrap_or(false),
+            is_settled: false,
             kind,
         })
     }
@@ -200,23 +207,26 @@ impl EntryReader {
     /// Writes what determines the kind of an entry into `words`; `false`: that is too much.
     fn identify(&mut self, fields: &Fields<'_>, words: &mut Vec<u64>) -> bool {
         words.clear();
-        for text in [fields.profiling_name, fields.thread_id] {
+        for text in [fields.get(Field::ProfilingName), fields.get(Field::ThreadId)] {
             words.push(self.numbers.number(text));
         }
-        let mut group = fields.process_group.into_iter().flat_map(Node::items);
+        let mut group = fields.get(Field::ProcessGroup).into_iter().flat_map(Node::items);
         for _ in 0..2 {
             words.push(self.numbers.number(group.next()));
         }
         let number =
             |node: Option<Node<'_>>| node.and_then(Node::int).map_or(u64::MAX, |it| it as u64);
-        words.push(number(fields.pg_id));
-        words.push(number(fields.timeout_ms));
-        let is_p2p = fields.is_p2p.and_then(Node::bool);
+        words.push(number(fields.get(Field::PgId)));
+        words.push(number(fields.get(Field::TimeoutMs)));
+        let is_p2p = fields.get(Field::IsP2p).and_then(Node::bool);
         words.push(is_p2p.map_or(2, u64::from));
-        let frames = self.frames(fields.frames);
-        words.push(frames.place.map_or(0, |it| Arc::as_ptr(&it).addr() as u64));
-        words.push(u64::from(frames.is_batched));
-        for sizes in [fields.input_sizes, fields.output_sizes] {
+        if let Some(frames) = self.frames(fields.get(Field::Frames)) {
+            words.push(frames.place.as_ref().map_or(0, |it| Arc::as_ptr(it).addr() as u64));
+            words.push(u64::from(frames.is_batched));
+        } else {
+            words.extend([0, 0]);
+        }
+        for sizes in [fields.get(Field::InputSizes), fields.get(Field::OutputSizes)] {
             let shapes = sizes.into_iter().flat_map(Node::items);
             for shape in shapes.take(MAX_WORDS) {
                 let dims = shape.items();
@@ -225,7 +235,7 @@ impl EntryReader {
             }
             words.push(u64::MAX);
         }
-        for dtypes in [fields.input_dtypes, fields.output_dtypes] {
+        for dtypes in [fields.get(Field::InputDtypes), fields.get(Field::OutputDtypes)] {
             let first =
                 dtypes.and_then(|it| if it.is_list() { it.items().next() } else { Some(it) });
             words.push(self.numbers.number(first));
@@ -234,30 +244,33 @@ impl EntryReader {
     }
 
     fn kind(&mut self, fields: &Fields<'_>) -> Option<Kind> {
-        let profiling_name = fields.profiling_name?.text()?;
+        let profiling_name = fields.get(Field::ProfilingName)?.text()?;
         let name = ProfilingName::parse(profiling_name);
         let is_uneven = profiling_name.ends_with("_v");
-        let mut group = fields.process_group?.items();
+        let mut group = fields.get(Field::ProcessGroup)?.items();
         let (group, description) = (group.next()?.text()?, group.next());
         let description = description.and_then(Node::text).unwrap_or_default();
-        let inputs = self.tensors(fields.input_sizes, fields.input_dtypes);
-        let outputs = self.tensors(fields.output_sizes, fields.output_dtypes);
+        let inputs = self.tensors(fields.get(Field::InputSizes), fields.get(Field::InputDtypes));
+        let outputs = self.tensors(fields.get(Field::OutputSizes), fields.get(Field::OutputDtypes));
         let compared = compared(name.op, &inputs.sizes, &outputs.sizes);
         let ends_group = name.ends_group && !inputs.sizes.has_dims;
-        let is_message =
-            fields.is_p2p.and_then(Node::bool).unwrap_or_else(|| name.op.is_point_to_point())
-                && !ends_group;
-        let frames = self.frames(fields.frames);
+        let is_message = fields
+            .get(Field::IsP2p)
+            .and_then(Node::bool)
+            .unwrap_or_else(|| name.op.is_point_to_point())
+            && !ends_group;
+        let frames = self.frames(fields.get(Field::Frames)).cloned().unwrap_or_default();
+        let group = self.group(group, description, name.backend);
         // Calls on a device do not hold their threads: their order on the device counts, whether the main
         // thread or one of autograd made them.
-        let thread = match fields.thread_id.and_then(Node::text) {
-            Some(thread) if is_on_host(name.backend) => thread,
+        let thread = match fields.get(Field::ThreadId).and_then(Node::text) {
+            Some(thread) if group.is_on_host => thread,
             _ => "",
         };
         let mut kind = Kind {
             index: self.kinds.len() as u32,
-            pg: fields.pg_id.and_then(Node::int).unwrap_or(-1),
-            group: self.group(group, description, name.backend),
+            pg: fields.get(Field::PgId).and_then(Node::int).unwrap_or(-1),
+            group,
             thread: self.thread(thread),
             op: name.op,
             is_known: name.op != Op::Unspecified || name.ends_group,
@@ -265,7 +278,7 @@ impl EntryReader {
             ends: name.ends,
             is_message,
             timeout_ms: fields
-                .timeout_ms
+                .get(Field::TimeoutMs)
                 .and_then(Node::int)
                 .and_then(counted)
                 .filter(|&ms| ms > 0),
@@ -300,29 +313,76 @@ impl EntryReader {
         Some(kind)
     }
 
-    fn frames(&mut self, frames: Option<Node<'_>>) -> Frames {
-        let Some((frames, id)) = frames.and_then(|it| Some((it, it.list_id()?))) else {
-            return Frames::default();
-        };
-        if let Some(known) = self.frames.get(&id) {
-            return known.clone();
-        }
-        let frame = frames::users_line(frames);
-        let place = frame.map(|(file, line, function)| {
-            let key = (cut(file).to_owned(), line, cut(function).to_owned());
-            let place = self.places.entry(key).or_insert_with_key(|(file, line, function)| {
-                Arc::new(Where {
-                    file: file.as_str().into(),
-                    line: *line,
-                    function: function.as_str().into(),
-                    ..Where::default()
-                })
+    fn frames(&mut self, frames: Option<Node<'_>>) -> Option<&Frames> {
+        let (frames, id) = frames.and_then(|it| Some((it, it.list_id()?)))?;
+        let places = &mut self.places;
+        Some(self.frames.entry(id).or_insert_with(|| {
+            let frame = frames::users_line(frames);
+            let place = frame.map(|(file, line, function)| {
+                let key = (cut(file).to_owned(), line, cut(function).to_owned());
+                let place = places.entry(key).or_insert_with_key(|(file, line, function)| {
+                    Arc::new(Where {
+                        file: file.as_str().into(),
+                        line: *line,
+                        function: function.as_str().into(),
+                        ..Where::default()
+                    })
+                });
+                Arc::clone(place)
             });
-            Arc::clone(place)
-        });
-        let found = Frames { place, is_batched: frames::is_batched(frames) };
-        self.frames.insert(id, found.clone());
-        found
+            Frames { place, is_batched: frames::is_batched(frames) }
+        }))
+    }
+}
+
+/// Hashes words, by a key: collisions cannot be planned.
+#[derive(Clone, Debug)]
+struct WordHashes(u64);
+
+impl Default for WordHashes {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0_u64))
+    }
+}
+
+impl BuildHasher for WordHashes {
+    type Hasher = WordHasher;
+
+    fn build_hasher(&self) -> WordHasher {
+        WordHasher { key: self.0 | 1, hash: self.0 }
+    }
+}
+
+/// Mixes each word with one multiplication: an entry has about 20.
+struct WordHasher {
+    key: u64,
+    hash: u64,
+}
+
+impl Hasher for WordHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.hash ^ word) * u128::from(self.key);
+        self.hash = (product >> 64) as u64 ^ (product as u64).rotate_left(32);
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.hash
     }
 }
 

@@ -2,40 +2,44 @@
 //! position of a text identifies it.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use crate::flight_recorder::document::Node;
+use crate::flight_recorder::document::{Keys, Node, Pairs};
 
 /// Number of positions that are remembered.
 const REMEMBERED: usize = 256;
 
-/// The fields of an entry that are used; `None`: it lacks the field.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fields<'a> {
-    pub(super) record_id: Option<Node<'a>>,
-    pub(super) id: Option<Node<'a>>,
-    pub(super) pg_id: Option<Node<'a>>,
-    pub(super) process_group: Option<Node<'a>>,
-    pub(super) thread_id: Option<Node<'a>>,
-    pub(super) collective_seq_id: Option<Node<'a>>,
-    pub(super) seq_id: Option<Node<'a>>,
-    pub(super) p2p_seq_id: Option<Node<'a>>,
-    pub(super) profiling_name: Option<Node<'a>>,
-    pub(super) time_created_ns: Option<Node<'a>>,
-    pub(super) time_created_us: Option<Node<'a>>,
-    pub(super) input_sizes: Option<Node<'a>>,
-    pub(super) output_sizes: Option<Node<'a>>,
-    pub(super) input_dtypes: Option<Node<'a>>,
-    pub(super) output_dtypes: Option<Node<'a>>,
-    pub(super) state: Option<Node<'a>>,
-    pub(super) retired: Option<Node<'a>>,
-    pub(super) timeout_ms: Option<Node<'a>>,
-    pub(super) is_p2p: Option<Node<'a>>,
-    pub(super) frames: Option<Node<'a>>,
-    pub(super) time_discovered_completed_ns: Option<Node<'a>>,
+/// A field of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Field {
+    RecordId,
+    Id,
+    PgId,
+    ProcessGroup,
+    ThreadId,
+    CollectiveSeqId,
+    SeqId,
+    P2pSeqId,
+    ProfilingName,
+    TimeCreatedNs,
+    TimeCreatedUs,
+    InputSizes,
+    OutputSizes,
+    InputDtypes,
+    OutputDtypes,
+    State,
+    Retired,
+    TimeoutMs,
+    IsP2p,
+    Frames,
+    TimeDiscoveredCompletedNs,
 }
 
-/// The names of the fields, in the order of [`Fields::at`].
-const NAMES: [&str; 21] = [
+/// Number of fields.
+const COUNT: usize = 21;
+
+/// The names of the fields, in their order.
+const NAMES: [&str; COUNT] = [
     "record_id",
     "id",
     "pg_id",
@@ -59,44 +63,46 @@ const NAMES: [&str; 21] = [
     "time_discovered_completed_ns",
 ];
 
-impl<'a> Fields<'a> {
-    /// The fields of an entry. Of a repeated field the first one counts.
-    pub(super) fn new(entry: Node<'a>, keys: &mut Keys) -> Self {
-        let mut fields = Self::default();
-        for (key, value) in entry.pairs() {
-            if let Some(field) = keys.name(key).and_then(|name| fields.at(name)) {
-                field.get_or_insert(value);
-            }
-        }
-        fields
-    }
+/// Which value of an entry each field is. All entries of a dump have the same keys in the same order.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    /// The keys of the latest entry.
+    keys: Keys,
+    /// Index of the pair of each field. Of a repeated field the first one counts.
+    at: Rc<[Option<usize>; COUNT]>,
+}
 
-    /// The field with this index in [`NAMES`].
-    const fn at(&mut self, name: usize) -> Option<&mut Option<Node<'a>>> {
-        Some(match name {
-            0 => &mut self.record_id,
-            1 => &mut self.id,
-            2 => &mut self.pg_id,
-            3 => &mut self.process_group,
-            4 => &mut self.thread_id,
-            5 => &mut self.collective_seq_id,
-            6 => &mut self.seq_id,
-            7 => &mut self.p2p_seq_id,
-            8 => &mut self.profiling_name,
-            9 => &mut self.time_created_ns,
-            10 => &mut self.time_created_us,
-            11 => &mut self.input_sizes,
-            12 => &mut self.output_sizes,
-            13 => &mut self.input_dtypes,
-            14 => &mut self.output_dtypes,
-            15 => &mut self.state,
-            16 => &mut self.retired,
-            17 => &mut self.timeout_ms,
-            18 => &mut self.is_p2p,
-            19 => &mut self.frames,
-            20 => &mut self.time_discovered_completed_ns,
-            _ => return None,
-        })
+impl Layout {
+    /// The fields of an entry.
+    pub(super) fn fields<'a>(&mut self, entry: Node<'a>) -> Fields<'a> {
+        let pairs = entry.pairs();
+        if !pairs.have_keys(&self.keys) {
+            self.keys = pairs.keys();
+            let mut fields = [None; COUNT];
+            for (at, (key, _)) in pairs.iter().enumerate() {
+                let name = key.bytes();
+                if let Some(field) = NAMES.iter().position(|it| name == Some(it.as_bytes())) {
+                    fields[field].get_or_insert(at);
+                }
+            }
+            self.at = Rc::new(fields);
+        }
+        Fields { pairs, at: Rc::clone(&self.at) }
+    }
+}
+
+/// The fields of an entry.
+#[derive(Debug)]
+pub(super) struct Fields<'a> {
+    pairs: Pairs<'a>,
+    at: Rc<[Option<usize>; COUNT]>,
+}
+
+impl<'a> Fields<'a> {
+    /// A field; `None`: the entry lacks it.
+    #[inline]
+    pub(super) fn get(&self, field: Field) -> Option<Node<'a>> {
+        self.pairs.value(self.at[field as usize]?)
     }
 }
 
@@ -117,26 +123,6 @@ impl Positions {
             *slot = (position, find());
         }
         slot.1
-    }
-}
-
-/// Recognizes the names of fields.
-#[derive(Debug)]
-pub(super) struct Keys(Positions);
-
-impl Keys {
-    pub(super) fn new() -> Self {
-        Self(Positions::new())
-    }
-
-    /// Index of a name in [`NAMES`].
-    fn name(&mut self, key: Node<'_>) -> Option<usize> {
-        let find = || {
-            let bytes = key.bytes().unwrap_or_default();
-            let known = NAMES.iter().position(|name| name.as_bytes() == bytes);
-            known.map_or(u32::MAX, |at| at as u32)
-        };
-        usize::try_from(self.0.get(key.text_id()?, find)).ok()
     }
 }
 

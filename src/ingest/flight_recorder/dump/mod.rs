@@ -1,7 +1,7 @@
 //! The contents of one dump, of any version from 2.1 on and in either dialect.
 //!
 //! `entries` reads an entry: `fields` finds its fields, `profiling_name` names its operation, and
-//! `frames` its line. `backends` states how the calls of a backend are executed.
+//! `frames` its line. `packed` keeps them, and `backends` states how the calls of a backend are executed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,10 +17,13 @@ mod backends;
 mod entries;
 mod fields;
 mod frames;
+mod packed;
 mod profiling_name;
 
-pub(super) use backends::{have_one_backend, is_on_host, silent_backends};
+pub(super) use backends::{have_one_backend, silent_backends};
 use entries::{EntryReader, counted, ranks, text};
+use packed::Packer;
+pub(super) use packed::{Entries, Numbers};
 
 /// Maximum number of entries of a dump.
 const MAX_ENTRIES: usize = 1 << 20;
@@ -42,8 +45,8 @@ pub(super) struct Dump {
     pub(super) groups: BTreeMap<Arc<str>, Config>,
     /// Progress by `pg_id`, a number local to the process.
     pub(super) status: BTreeMap<i64, Status>,
-    /// Calls, oldest first; later without those that concern nothing.
-    pub(super) entries: Vec<Entry>,
+    /// Calls, oldest first; later without those that concern nothing. [`Dump::entries`] unpacks them.
+    pub(super) packed: Entries,
     /// Number of calls that were read.
     pub(super) count: usize,
     /// Times of the first and of the latest call, in nanoseconds since the Unix epoch; 0: unknown.
@@ -57,7 +60,7 @@ pub(super) struct Dump {
     /// Names of the threads that made calls.
     pub(super) threads: Vec<Arc<str>>,
     /// Kinds of calls, by their index: in the order of their first calls.
-    pub(super) kinds: Vec<Arc<Kind>>,
+    pub(super) kinds: Vec<Kind>,
     /// Number of entries that were skipped because their fields are missing.
     pub(super) skipped: usize,
     /// Why the file ends too early, if it does.
@@ -93,18 +96,20 @@ pub(super) enum State {
 }
 
 /// The group of a call, as the call names it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct NamedGroup {
     pub(super) name: Arc<str>,
     pub(super) description: Arc<str>,
     pub(super) backend: Arc<str>,
+    /// Threads of the host execute its calls.
+    pub(super) is_on_host: bool,
 }
 
 /// One recorded call.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'a> {
     /// What it has in common with calls of the same line.
-    pub(super) kind: Arc<Kind>,
+    pub(super) kind: &'a Kind,
     pub(super) record: i64,
     /// Sequence number among the collectives of the group, or among its messages.
     pub(super) seq: u64,
@@ -116,22 +121,24 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// The watchdog no longer waits for it.
     pub(super) retired: bool,
+    /// All members completed the collective alike, long ago: the diagnosis does not need it.
+    pub(super) is_settled: bool,
 }
 
-impl std::ops::Deref for Entry {
+impl std::ops::Deref for Entry<'_> {
     type Target = Kind;
 
     fn deref(&self) -> &Kind {
-        &self.kind
+        self.kind
     }
 }
 
 /// Record number of calls that counters alone show.
 const COUNTED: i64 = -1;
 
-impl Entry {
+impl<'a> Entry<'a> {
     /// A call that was made at this time or before, and that counters alone show.
-    pub(super) const fn counted(kind: Arc<Kind>, seq: u64, created: u64) -> Self {
+    pub(super) const fn counted(kind: &'a Kind, seq: u64, created: u64) -> Self {
         Self {
             kind,
             record: COUNTED,
@@ -141,6 +148,7 @@ impl Entry {
             completed: 0,
             state: State::Scheduled,
             retired: false,
+            is_settled: false,
         }
     }
 
@@ -163,7 +171,7 @@ impl Entry {
 }
 
 /// What many calls of a process have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Kind {
     /// Number of the kind in its dump, beginning with 0.
     pub(super) index: u32,
@@ -215,13 +223,16 @@ impl Dump {
         };
         let mut members = 0;
         for key in ["pg_config", "pg_status"] {
-            let count = root.get(key).map_or(0, |groups| groups.pairs().count());
+            let count = root.get(key).map_or(0, |groups| groups.pairs().iter().len());
             if count > MAX_GROUPS {
                 let text = format!("it has {count} process groups, of which {MAX_GROUPS} are read");
                 dump.cut.get_or_insert(text);
             }
         }
-        let groups = |key| root.get(key).into_iter().flat_map(Node::pairs).take(MAX_GROUPS);
+        let groups = |key| {
+            let pairs = root.get(key).into_iter().flat_map(|it| it.pairs().iter());
+            pairs.take(MAX_GROUPS)
+        };
         for (name, config) in groups("pg_config") {
             let Some(name) = name.text() else { continue };
             let config = Config {
@@ -253,10 +264,13 @@ impl Dump {
             dump.cut.get_or_insert(text);
         }
         let entries = entries.into_iter().flat_map(Node::items).take(accepted);
-        dump.entries.reserve_exact(accepted);
         let mut kinds = 0;
         // Entries that may still be read.
         let mut left = accepted;
+        let mut packer = Packer::default();
+        let mut record = None;
+        let (mut begins, mut has_complete) = (false, false);
+        dump.is_contiguous = true;
         for entry in entries.filter(|entry| !entry.is_cut()) {
             if left == 0 {
                 let text =
@@ -269,9 +283,20 @@ impl Dump {
             if root.is_exhausted() {
                 break;
             }
-            match entry {
-                Some(entry) => dump.entries.push(entry),
-                None => dump.skipped += 1,
+            if let Some(entry) = entry {
+                match record {
+                    None => begins = entry.record == 0,
+                    Some(last) => dump.is_contiguous &= entry.record == i64::wrapping_add(last, 1),
+                }
+                record = Some(entry.record);
+                let (first, last) = dump.period;
+                let is_first = entry.created > 0 && (first == 0 || entry.created < first);
+                dump.period =
+                    (if is_first { entry.created } else { first }, last.max(entry.created));
+                has_complete |= entry.is_complete();
+                packer.push(&entry);
+            } else {
+                dump.skipped += 1;
             }
             if reader.kinds.len() > kinds {
                 // Without further room, a kind takes that of entries.
@@ -283,29 +308,25 @@ impl Dump {
             let text = "its values refer to each other too often: later ones are left out";
             dump.cut.get_or_insert(text.into());
         }
+        dump.packed = packer.finish();
         dump.kinds = reader.kinds;
         dump.threads = reader.threads;
-        dump.count = dump.entries.len();
-        let times = dump.entries.iter().map(|entry| entry.created);
-        let first = times.clone().filter(|&at| at > 0).min();
-        dump.period = (first.unwrap_or(0), times.max().unwrap_or(0));
-        let follow = |pair: &[Entry]| pair[1].record == pair[0].record.wrapping_add(1);
-        dump.is_contiguous = dump.skipped == 0 && dump.entries.windows(2).all(follow);
-        let begins = dump.entries.first().is_some_and(|entry| entry.record == 0);
+        dump.count = dump.packed.len();
         // A dump of incomplete calls alone leaves others out before its first one.
-        dump.is_contiguous &= begins || dump.entries.iter().any(Entry::is_complete);
+        dump.is_contiguous &= dump.skipped == 0 && (begins || has_complete);
         dump.is_whole = dump.is_contiguous && dump.cut.is_none() && begins;
         Ok(dump)
     }
 
+    /// The calls, oldest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.packed.iter(&self.kinds)
+    }
+
     /// Number of entries whose kind is like this.
     pub(super) fn count(&self, is: impl Fn(&Kind) -> bool) -> usize {
-        let kinds: Vec<bool> = self.kinds.iter().map(|kind| is(kind)).collect();
-        if !kinds.contains(&true) {
-            return 0;
-        }
-        let entries = self.entries.iter();
-        entries.filter(|it| kinds[it.index as usize]).count()
+        let kinds = self.kinds.iter().filter(|kind| is(kind));
+        kinds.map(|kind| self.packed.numbers(kind).count as usize).sum()
     }
 
     /// Whether it shows nothing of the process but its groups.
@@ -333,7 +354,7 @@ impl Dump {
     }
 }
 
-impl Entry {
+impl Entry<'_> {
     /// Whether its device completed it.
     pub(super) fn is_complete(&self) -> bool {
         self.state == State::Completed

@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use ddp_doctor_host::input_files;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::document::{self, Invalid};
+use super::document::{Document, Invalid};
 use super::dump::{Dump, Room};
 use crate::Progress;
 use crate::logs::{self, Log};
@@ -72,11 +72,12 @@ pub(super) fn read_all(paths: &[PathBuf], progress: &Progress) -> Vec<Contents> 
     let room = Room::growing(MAX_ENTRIES, MAX_ALL);
     let done: Mutex<Vec<(usize, Contents)>> = Mutex::new(Vec::new());
     let work = || {
+        let mut document = Document::default();
         while let Some((at, path)) = {
             let at = next.fetch_add(1, Ordering::Relaxed);
             paths.get(at).map(|path| (at, path))
         } {
-            let contents = read(path, &room);
+            let contents = read(path, &room, &mut document);
             progress.read();
             let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             done.push((at, contents));
@@ -99,7 +100,9 @@ pub(super) fn of_contents(
 ) -> Contents {
     let room = Room::new(MAX_ENTRIES, MAX_ALL);
     let bytes = &Bytes { of_file: Cell::new(0), of_all: &room };
-    let mut reader = Reader { contents: Contents::default(), room: &room, bytes };
+    let mut document = Document::default();
+    let mut reader =
+        Reader { contents: Contents::default(), room: &room, bytes, document: &mut document };
     for (path, contents, at) in dumps {
         reader.add(path, contents, None, Some(at.0));
     }
@@ -112,7 +115,7 @@ pub(super) fn of_one(contents: Vec<u8>) -> Option<Dump> {
 }
 
 /// Reads the dumps of one file.
-fn read(path: &Path, room: &Room) -> Contents {
+fn read(path: &Path, room: &Room, document: &mut Document) -> Contents {
     let mut contents = Contents::default();
     let opened = input_files::open(path);
     let result = opened.and_then(|file| {
@@ -120,7 +123,7 @@ fn read(path: &Path, room: &Room) -> Contents {
         room.grow(file.limit());
         let expanded = file.limit().saturating_mul(MAX_EXPANSION).max(MIN_EXPANDED);
         let bytes = &Bytes { of_file: Cell::new(expanded), of_all: room };
-        let mut reader = Reader { contents: Contents::default(), room, bytes };
+        let mut reader = Reader { contents: Contents::default(), room, bytes, document };
         let result = read_stream(path, file, written, &mut reader);
         contents = reader.contents;
         result
@@ -138,6 +141,8 @@ struct Reader<'a> {
     /// Room for the entries of all dumps.
     room: &'a Room,
     bytes: &'a Bytes<'a>,
+    /// Memory for one dump after the other.
+    document: &'a mut Document,
 }
 
 /// The bytes that may still be read, decompressed.
@@ -165,7 +170,7 @@ fn read_stream(
     if archive::is_archive(stream.fill_buf()?) {
         return archive::read(path, stream.take(MAX_ARCHIVE), reader);
     }
-    let (bytes, cut) = read_bytes(stream, MAX_BYTES)?;
+    let (bytes, cut) = read_bytes(stream, MAX_BYTES, reader.document.take_memory())?;
     reader.add(path.to_owned(), bytes, cut, written);
     Ok(())
 }
@@ -193,8 +198,11 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// Reads a stream to its end, or to the first zero byte of a text. Returns why it ends too early, if it does.
-fn read_bytes(stream: impl Read, limit: u64) -> io::Result<(Vec<u8>, Option<String>)> {
-    let mut bytes = Vec::new();
+fn read_bytes(
+    stream: impl Read,
+    limit: u64,
+    mut bytes: Vec<u8>,
+) -> io::Result<(Vec<u8>, Option<String>)> {
     let mut stream = stream.take(limit + 1);
     let mut first = None;
     let result = loop {
@@ -204,7 +212,8 @@ fn read_bytes(stream: impl Read, limit: u64) -> io::Result<(Vec<u8>, Option<Stri
         first = first.or_else(|| part.trim_ascii_start().first().copied());
         // JSON has no zero bytes: what follows is a hole.
         let is_text = first == Some(b'{');
-        if let Some(at) = part.iter().position(|&byte| is_text && byte == 0) {
+        let hole = if is_text { part.iter().position(|&byte| byte == 0) } else { None };
+        if let Some(at) = hole {
             bytes.truncate(before + at);
             break Ok(0);
         }
@@ -238,7 +247,7 @@ impl Reader<'_> {
 
     /// Reads a member of an archive. Members that are neither dumps nor logs are skipped.
     fn member(&mut self, path: PathBuf, stream: &mut impl Read, size: u64, written: Option<u64>) {
-        let result = read_bytes(stream.take(size), MAX_BYTES);
+        let result = read_bytes(stream.take(size), MAX_BYTES, self.document.take_memory());
         let (bytes, cut) = match result {
             Ok(read) => read,
             Err(error) => return self.unreadable(path, error.to_string()),
@@ -246,7 +255,7 @@ impl Reader<'_> {
         let (bytes, cut) = if input_files::is_compressed(&bytes) {
             let inner = input_files::decompressed(&bytes[..])
                 .map(|stream| Counted { stream, bytes: self.bytes });
-            match inner.and_then(|inner| read_bytes(inner, MAX_BYTES)) {
+            match inner.and_then(|inner| read_bytes(inner, MAX_BYTES, Vec::new())) {
                 Ok((inner, damage)) => (inner, damage.or(cut)),
                 Err(error) => return self.unreadable(path, error.to_string()),
             }
@@ -268,7 +277,7 @@ impl Reader<'_> {
     }
 
     fn add(&mut self, path: PathBuf, bytes: Vec<u8>, damage: Option<String>, written: Option<u64>) {
-        match parse(bytes, damage, self.room) {
+        match decode(bytes, damage, self.room, self.document) {
             Ok(dump) => {
                 let dump = Dump { written, ..dump };
                 self.contents.dumps.push(Found { path, dump });
@@ -280,10 +289,23 @@ impl Reader<'_> {
 
 /// Reads a dump in either dialect.
 pub(super) fn parse(bytes: Vec<u8>, damage: Option<String>, room: &Room) -> Result<Dump, Invalid> {
+    decode(bytes, damage, room, &mut Document::default())
+}
+
+fn decode(
+    bytes: Vec<u8>,
+    damage: Option<String>,
+    room: &Room,
+    document: &mut Document,
+) -> Result<Dump, Invalid> {
     room.decode(bytes.len() as u64, || {
-        let (mut document, root) = document::read(bytes)?;
-        let cut = damage.or(document.cut.take());
-        Dump::new(document.node(root), cut, room)
+        let root = document.read(bytes);
+        let dump = root.and_then(|root| {
+            let cut = damage.or(document.cut.take());
+            Dump::new(document.node(root), cut, room)
+        });
+        document.clear();
+        dump
     })
 }
 

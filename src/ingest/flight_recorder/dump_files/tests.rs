@@ -12,7 +12,7 @@ use ruzstd::encoding::CompressionLevel;
 
 use super::{Contents, Found, read_all};
 use crate::flight_recorder::calls::Groups;
-use crate::flight_recorder::document::{self, Invalid};
+use crate::flight_recorder::document::{Document, Invalid};
 use crate::flight_recorder::dump::{Dump, KIND, Room};
 use crate::flight_recorder::{diagnose, dumped_jobs};
 use crate::{Observer, Progress};
@@ -124,11 +124,12 @@ impl Observer for Silent {
 #[test]
 fn pickle_yields_its_entries() {
     let dump = parse(pickled(), None).unwrap();
-    assert_eq!((dump.version.as_str(), dump.cut), ("2.9", None));
+    assert_eq!((dump.version.as_str(), &dump.cut), ("2.9", &None));
     assert_eq!(dump.status[&256].enqueued, Some(2));
     assert_eq!(dump.status[&256].completed, None, "-1: none yet");
-    let [first, second] = &dump.entries[..] else {
-        panic!("{:?}", dump.entries);
+    let entries: Vec<_> = dump.entries().collect();
+    let [first, second] = &entries[..] else {
+        panic!("{entries:?}");
     };
     assert_eq!((first.seq, first.record, first.pg), (1, 0, 256));
     assert_eq!(first.created, 0x1000_0000_0000_0000);
@@ -146,7 +147,7 @@ fn cut_pickle_yields_the_calls_before_the_cut() {
     for len in 3..whole.len() {
         let dump = parse(whole[..len].to_vec(), None).unwrap();
         assert!(dump.cut.is_some(), "{len} bytes");
-        calls.push(dump.entries.len());
+        calls.push(dump.packed.len());
     }
     assert!(calls.is_sorted());
     // The pickle ends with "u" of the last call, and "eu.": a call whose "u" was read is complete.
@@ -160,13 +161,13 @@ fn cut_json_yields_the_calls_before_the_cut() {
         {"profiling_name":"gloo:barrier","process_group":["0","\u0041"],"collective_seq_id":2}],
         "version":"2.10","pg_status":{"0":{"last_enqueued_collective":"2"}}}"#;
     let whole = parse(text.into(), None).unwrap();
-    assert_eq!((whole.entries.len(), &*whole.entries[1].group.description), (2, "A"));
+    assert_eq!((whole.packed.len(), &*whole.kinds[1].group.description), (2, "A"));
     assert_eq!(whole.status[&0].enqueued, Some(2));
     for len in 1..text.len() {
         let cut = parse(text.as_bytes()[..len].to_vec(), None).unwrap();
         let complete = text[..len].matches('}').count().min(2);
         assert!(cut.cut.is_some(), "{len} bytes");
-        assert_eq!(cut.entries.len(), complete, "{len} bytes");
+        assert_eq!(cut.packed.len(), complete, "{len} bytes");
     }
 }
 
@@ -209,7 +210,7 @@ fn list_that_contains_itself_is_harmless() {
     let key = Pickle::default().op(b"\x80\x02}(").text("entries").0;
     let bytes = [&key[..], b"]q\x00(h\x00h\x00eu."].concat();
     let dump = parse(bytes, None).unwrap();
-    assert_eq!((dump.entries.len(), dump.skipped), (0, 2));
+    assert_eq!((dump.packed.len(), dump.skipped), (0, 2));
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn entries_of_all_dumps_are_limited() {
     let text = format!("{{\"entries\":[{}]}}", [entry; 1000].join(","));
     let room = Room::new(1500, u64::MAX);
     let dumps = [0, 1, 2].map(|_| super::parse(text.clone().into(), None, &room).unwrap());
-    let counts = dumps.each_ref().map(|it| it.entries.len());
+    let counts = dumps.each_ref().map(|it| it.packed.len());
     // The room of its only kind of call is that of entries, in both dumps.
     assert_eq!(counts, [1000, 500 - 2 * KIND, 0]);
     let is_cut = dumps.each_ref().map(|it| it.cut.is_some());
@@ -262,8 +263,9 @@ fn dumps_share_equal_lists_of_members() {
 fn equal_shapes_and_groups_are_stored_once() {
     let text = r#"{"profiling_name":"nccl:all_reduce","process_group":["0","w"],"collective_seq_id":1,"input_sizes":[[4,4]]}"#;
     let dump = parse(format!("{{\"entries\":[{text},{text}]}}").into(), None).unwrap();
-    let [one, other] = &dump.entries[..] else {
-        panic!("{:?}", dump.entries);
+    let entries: Vec<_> = dump.entries().collect();
+    let [one, other] = &entries[..] else {
+        panic!("{entries:?}");
     };
     let shapes = [one, other].map(|it| it.shape.clone().unwrap());
     assert!(Arc::ptr_eq(&shapes[0], &shapes[1]) && *shapes[0] == [4, 4]);
@@ -352,7 +354,7 @@ fn in_file(bytes: &[u8]) -> (Vec<(PathBuf, usize)>, Vec<String>) {
     let contents = read_all(&[path], &Progress::default()).remove(0);
     let calls = contents.dumps.into_iter().map(|it| {
         let inner = it.path.strip_prefix(dir.path()).unwrap().to_owned();
-        (inner, it.dump.entries.len())
+        (inner, it.dump.packed.len())
     });
     let messages = contents.unreadable.into_iter().map(|(_, text)| text);
     (calls.collect(), messages.collect())
@@ -459,7 +461,7 @@ fn hole_in_a_text_is_not_read() {
     std::fs::write(file.path(), begin).unwrap();
     file.as_file().set_len(200 << 20).unwrap();
     let room = Room::new(1 << 20, 3 << 20);
-    let contents = super::read(file.path(), &room);
+    let contents = super::read(file.path(), &room, &mut Document::default());
     assert_eq!(contents.unreadable, []);
     let cut = contents.dumps[0].dump.cut.clone();
     assert_eq!(cut, Some(format!("it ends after {} bytes", begin.len())));
@@ -472,8 +474,8 @@ fn bytes_of_all_dumps_are_limited() {
     for bytes in [dump.clone(), gzip(&dump)] {
         std::fs::write(file.path(), bytes).unwrap();
         let room = Room::new(1 << 20, dump.len() as u64 * 2 - 1);
-        assert_eq!(super::read(file.path(), &room).dumps.len(), 1);
-        let second = super::read(file.path(), &room);
+        assert_eq!(super::read(file.path(), &room, &mut Document::default()).dumps.len(), 1);
+        let second = super::read(file.path(), &room, &mut Document::default());
         assert!(second.dumps.is_empty(), "{second:?}");
         assert!(second.unreadable[0].1.contains("64 GiB of dumps were read"), "{second:?}");
     }
@@ -547,7 +549,7 @@ fn random_damage_never_panics() {
             bytes[at] = random() as u8;
         }
         // Neither the reader of pickles nor that of JSON.
-        drop(document::read([b"{", &bytes[1..]].concat()));
+        drop(Document::default().read([b"{", &bytes[1..]].concat()));
         let dumps = [bytes, whole.clone()].into_iter().enumerate().filter_map(|(rank, bytes)| {
             let path = format!("/job/_dump_{rank}").into();
             let dump = parse(bytes, None).ok()?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{DumpedJob, Ranked, folder};
 use crate::Remark;
-use crate::flight_recorder::dump::{Dump, Kind, have_one_backend};
+use crate::flight_recorder::dump::{Dump, Entry, Kind, have_one_backend};
 
 /// Removes copies of dumps: of two that contain the same calls, the one that states their lines is kept.
 pub(super) fn without_copies(ranked: Vec<Ranked>, remarks: &mut Vec<Remark>) -> Vec<Ranked> {
@@ -64,7 +64,7 @@ fn contents(dump: &Dump) -> u64 {
     for (name, config) in &dump.groups {
         (name, &config.members).hash(&mut hasher);
     }
-    for entry in &dump.entries {
+    for entry in dump.entries() {
         let number = (entry.record, entry.seq, entry.seq_of_messages);
         (number, entry.created, entry.is_complete()).hash(&mut hasher);
     }
@@ -98,35 +98,33 @@ fn combine(mut one: Dump, other: Dump) -> Dump {
     const OTHER: i64 = 1 << 32;
     let threads: Vec<u32> = other
         .threads
-        .into_iter()
+        .iter()
         .map(|name| {
-            let known = one.threads.iter().position(|it| *it == name);
+            let known = one.threads.iter().position(|it| it == name);
             known.unwrap_or_else(|| {
-                one.threads.push(name);
+                one.threads.push(Arc::clone(name));
                 one.threads.len() - 1
             }) as u32
         })
         .collect();
     let first = one.kinds.len();
-    let kinds = other.kinds.iter().map(|kind| {
-        Arc::new(Kind {
-            index: first as u32 + kind.index,
-            pg: kind.pg.saturating_add(OTHER),
-            thread: threads[kind.thread as usize],
-            ..Kind::clone(kind)
-        })
+    let kinds = other.kinds.iter().map(|kind| Kind {
+        index: first as u32 + kind.index,
+        pg: kind.pg.saturating_add(OTHER),
+        thread: threads[kind.thread as usize],
+        ..Kind::clone(kind)
     });
     one.kinds.extend(kinds);
-    let shifted = other.entries.into_iter().map(|mut entry| {
-        entry.kind = Arc::clone(&one.kinds[first + entry.index as usize]);
-        entry
-    });
-    one.entries.extend(shifted);
+    let shifted = other
+        .entries()
+        .map(|entry| Entry { kind: &one.kinds[first + entry.index as usize], ..entry });
+    let mut entries: Vec<Entry<'_>> = one.entries().chain(shifted).collect();
+    entries.sort_by_key(|entry| entry.created);
+    one.packed = entries.into_iter().collect();
     one.count += other.count;
     (one.is_whole, one.is_contiguous) = (false, false);
     let earliest = [one.period.0, other.period.0].into_iter().filter(|&at| at > 0);
     one.period = (earliest.min().unwrap_or(0), one.period.1.max(other.period.1));
-    one.entries.sort_by_key(|entry| entry.created);
     let status = other.status.into_iter();
     one.status.extend(status.map(|(id, status)| (id.saturating_add(OTHER), status)));
     for (name, config) in other.groups {

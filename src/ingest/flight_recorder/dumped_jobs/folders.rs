@@ -167,11 +167,10 @@ fn period<'a>(dumps: impl IntoIterator<Item = &'a Ranked>) -> (u64, u64) {
 
 /// Whether a call of one number was made at different times.
 fn are_of_other_processes(one: &Dump, other: &Dump) -> bool {
-    let entries = one.entries.iter();
-    let times: BTreeMap<i64, u64> = entries.map(|it| (it.record, it.created)).collect();
-    let is_other = |it: &Entry| {
+    let times: BTreeMap<i64, u64> = one.entries().map(|it| (it.record, it.created)).collect();
+    let is_other = |it: Entry<'_>| {
         let known = times.get(&it.record);
         known.is_some_and(|&known| known > 0 && it.created > 0 && known != it.created)
     };
-    other.entries.iter().any(is_other)
+    other.entries().any(is_other)
 }

@@ -185,7 +185,7 @@ impl DumpedJob {
     /// Rank, operation and time of all collectives.
     pub fn collectives(&self) -> impl Iterator<Item = (u32, Op, Timestamp)> {
         self.ranks.iter().flat_map(|(&rank, dump)| {
-            let entries = dump.entries.iter().filter(|it| !it.is_message);
+            let entries = dump.entries().filter(|it| !it.is_message);
             entries.map(move |it| (rank, it.op, Timestamp(it.created)))
         })
     }

@@ -81,28 +81,28 @@ impl DumpedJob {
     /// Whether the dump of a rank shows that it did not give up this wait; `is_dated`: or not at that time.
     fn contradicts(&self, wait: &GivenUp, is_dated: bool) -> bool {
         let Some(dump) = self.ranks.get(&wait.rank) else { return false };
-        let is_of_group = |entry: &&Entry| {
+        let is_of_group = |entry: &Entry<'_>| {
             let is_group = wait.group.is_empty() || *entry.group.name == *wait.group;
             is_group && !entry.is_message
         };
-        let of_group = dump.entries.iter().filter(is_of_group);
+        let of_group = || dump.entries().filter(is_of_group);
         // A device executes the collectives of a group in order.
-        if of_group.clone().any(|entry| entry.is_complete() && entry.seq > wait.seq) {
+        if of_group().any(|entry| entry.is_complete() && entry.seq > wait.seq) {
             return true;
         }
-        let mut same = of_group.filter(|entry| entry.seq == wait.seq).peekable();
-        let differs = |entry: &Entry| entry.is_complete() || !agree(entry.op, wait.op);
+        let mut same = of_group().filter(|entry| entry.seq == wait.seq).peekable();
+        let differs = |entry: Entry<'_>| entry.is_complete() || !agree(entry.op, wait.op);
         same.peek().is_some() && (is_dated || same.all(differs))
     }
 
     fn offset_of_wait(&self, wait: &GivenUp) -> Option<i64> {
-        let entries = self.ranks.get(&wait.rank)?.entries.iter();
-        let is_it = |entry: &&Entry| {
+        let entries = self.ranks.get(&wait.rank)?.entries();
+        let is_it = |entry: &Entry<'_>| {
             let is_group = wait.group.is_empty() || *entry.group.name == *wait.group;
             let is_open = !entry.is_complete() && !entry.is_message;
             is_group && is_open && entry.seq == wait.seq && agree(entry.op, wait.op)
         };
-        let created = entries.rev().find(is_it)?.created;
+        let created = entries.filter(is_it).last()?.created;
         let difference = i64::try_from(created).ok()? - i64::try_from(wait.since.0).ok()?;
         // The same call of another attempt is at least the timeout apart.
         let half = i64::try_from(wait.lasted.as_nanos() / 2).unwrap_or(i64::MAX).min(HOUR / 4);

@@ -124,7 +124,7 @@ pub(super) fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> 
         remarks.push(remark(format!("version \"{name}\" of the format is unknown; 2 is assumed")));
     }
     if let Some(cut) = &dump.cut {
-        let calls = match dump.entries.len() {
+        let calls = match dump.packed.len() {
             1 => "call is".to_owned(),
             calls => format!("{calls} calls are"),
         };

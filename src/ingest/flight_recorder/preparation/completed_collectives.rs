@@ -1,13 +1,15 @@
 //! Collectives that all of their ranks completed alike, long ago. The engine does not need them: of
 //! 1 024 ranks with 2 000 calls each, few calls concern the stall.
 
-use crate::flight_recorder::calls::{GroupAt, Groups};
-use crate::flight_recorder::dump::{Dump, Entry, is_on_host, silent_backends};
+use crate::flight_recorder::calls::Groups;
+use crate::flight_recorder::dump::{Entry, silent_backends};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
-/// Number of calls of all ranks that are kept in any case: the latest ones of each.
+/// Number of calls of all ranks that are kept in any case, for the timeline: the latest ones of each.
 const KEPT: usize = 1 << 16;
-/// Smallest and largest number of calls kept of each rank.
+/// Number of calls of all ranks that the engine gets in any case: the latest ones of each.
+const DIAGNOSED: usize = 1 << 14;
+/// Smallest and largest number of calls of each rank.
 const MAX_EACH: [usize; 2] = [16, 512];
 /// A group whose numbers are spread wider than this, relative to its calls, is not examined.
 const SPREAD: u64 = 4;
@@ -22,34 +24,37 @@ struct GroupCalls {
 /// Signature of a collective without calls.
 const NO_CALL: u64 = 0;
 
-/// Removes such collectives from the dumps of a job. Progress and peers in `groups` remain.
+/// Removes such collectives from the dumps of a job, and marks later ones. Progress and peers in `groups` remain.
 pub(super) fn remove(job: &mut DumpedJob, groups: &Groups) {
-    let each = KEPT / job.ranks.len().max(1);
-    remove_beyond(job, groups, each.clamp(MAX_EACH[0], MAX_EACH[1]));
+    let of_each = |all: usize| (all / job.ranks.len().max(1)).clamp(MAX_EACH[0], MAX_EACH[1]);
+    let (kept, diagnosed) = (of_each(KEPT), of_each(DIAGNOSED));
+    remove_beyond(job, groups, kept, diagnosed);
 }
 
-/// Removes such collectives before the latest `kept` calls of each rank.
-fn remove_beyond(job: &mut DumpedJob, groups: &Groups, kept: usize) {
-    if job.ranks.values().all(|dump| dump.entries.len() <= kept) {
+/// Removes such collectives before the latest `kept` calls of each rank, and marks those before the latest
+/// `diagnosed` ones.
+fn remove_beyond(job: &mut DumpedJob, groups: &Groups, kept: usize, diagnosed: usize) {
+    if job.ranks.values().all(|dump| dump.packed.len() <= diagnosed) {
         return;
     }
     let seen = calls_by_group(job, groups);
     for (&rank, dump) in &mut job.ranks {
         let of_kind = groups.by_kind(rank);
-        let last = dump.entries.len().saturating_sub(kept);
-        let mut at = 0;
-        dump.entries.retain(|entry| {
-            at += 1;
-            let is_late = at > last;
+        let [first_kept, first_diagnosed] =
+            [kept, diagnosed].map(|count| dump.packed.len().saturating_sub(count));
+        let is_completed = |entry: &Entry<'_>| {
             let group = of_kind.get(entry.index as usize).copied().flatten();
-            is_late
-                || entry.is_message
-                || !group.is_some_and(|group| {
-                    let seq = groups.all[group].seq(entry);
-                    seen[group].as_ref().is_some_and(|it| it.is_completed(seq))
-                })
+            group.is_some_and(|group| {
+                let seq = groups.all[group].seq(entry);
+                seen[group].as_ref().is_some_and(|it| it.is_completed(seq))
+            })
+        };
+        let entries = dump.entries().enumerate().filter_map(|(at, entry)| {
+            let is_late = at >= first_diagnosed;
+            let is_settled = !is_late && !entry.is_message && is_completed(&entry);
+            (at >= first_kept || !is_settled).then_some(Entry { is_settled, ..entry })
         });
-        dump.entries.shrink_to_fit();
+        dump.packed = entries.collect();
     }
 }
 
@@ -58,10 +63,15 @@ fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
     // First and last number, and the number of calls.
     let mut ranges: Vec<Option<(u64, u64, u64)>> = vec![None; groups.all.len()];
     for (&rank, dump) in &job.ranks {
-        for (group, entry) in collectives(groups, rank, dump) {
-            let seq = groups.all[group].seq(entry);
-            let range = ranges[group].get_or_insert((seq, seq, 0));
-            *range = (range.0.min(seq), range.1.max(seq), range.2 + 1);
+        let kinds = dump.kinds.iter().zip(groups.by_kind(rank));
+        for (kind, group) in kinds.filter(|(kind, _)| !kind.is_message) {
+            let numbers = dump.packed.numbers(kind);
+            if let Some(group) = group.filter(|_| numbers.count > 0) {
+                let of = &groups.all[group];
+                let (first, last) = (of.number(numbers.lowest), of.number(numbers.highest));
+                let range = ranges[group].get_or_insert((first, last, 0));
+                *range = (range.0.min(first), range.1.max(last), range.2 + numbers.count);
+            }
         }
     }
     let seen = ranges.into_iter().zip(&groups.all).map(|(range, group)| {
@@ -75,12 +85,19 @@ fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
     });
     let mut seen: Vec<Option<GroupCalls>> = seen.collect();
     for (&rank, dump) in &job.ranks {
-        let silent = silent_backends(dump);
-        let is_ended = |entry: &Entry| {
-            let backend = &entry.group.backend;
-            entry.retired && (is_on_host(backend) || silent.contains(backend))
-        };
-        for (group, entry) in collectives(groups, rank, dump) {
+        let entries: Vec<Entry<'_>> = dump.entries().collect();
+        let silent = silent_backends(dump, &entries);
+        let kinds = dump.kinds.iter();
+        let are_ended_by_retiring: Vec<bool> = kinds
+            .map(|kind| kind.group.is_on_host || silent.contains(&kind.group.backend))
+            .collect();
+        let is_ended =
+            |entry: &Entry<'_>| entry.retired && are_ended_by_retiring[entry.index as usize];
+        let of_kind = groups.by_kind(rank);
+        for entry in entries.iter().filter(|entry| !entry.is_message) {
+            let Some(group) = of_kind.get(entry.index as usize).copied().flatten() else {
+                continue;
+            };
             let of = &groups.all[group];
             let seq = of.seq(entry);
             let Some(known) = seen[group].as_mut().and_then(|it| it.at(seq)) else {
@@ -97,17 +114,6 @@ fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
         }
     }
     seen
-}
-
-/// The collectives of a rank, with their groups.
-fn collectives<'a>(
-    groups: &'a Groups,
-    rank: u32,
-    dump: &'a Dump,
-) -> impl Iterator<Item = (GroupAt, &'a Entry)> {
-    let of_kind = groups.by_kind(rank);
-    let entries = dump.entries.iter().filter(|entry| !entry.is_message);
-    entries.filter_map(|entry| Some(((*of_kind.get(entry.index as usize)?)?, entry)))
 }
 
 impl GroupCalls {
@@ -189,11 +195,11 @@ mod tests {
     }
 
     /// The report, and the number of calls that the engine gets.
-    fn report(differs: Option<(u32, u64)>, kept: usize) -> (Report, usize) {
+    fn report(differs: Option<(u32, u64)>, kept: usize, diagnosed: usize) -> (Report, usize) {
         let mut job = job(differs);
         let groups = Groups::new(&job);
-        remove_beyond(&mut job, &groups, kept);
-        let calls = job.ranks.values().map(|dump| dump.entries.len()).sum();
+        remove_beyond(&mut job, &groups, kept, diagnosed);
+        let calls = job.ranks.values().map(|dump| dump.packed.len()).sum();
         let replay = Replay::new(&job, groups);
         let engine = replay.run(&mut Silent);
         (report::limited(engine.report(), &replay), calls)
@@ -201,10 +207,13 @@ mod tests {
 
     #[test]
     fn report_is_the_same_without_completed_collectives() {
-        let (all, calls) = report(None, usize::MAX);
+        let (all, calls) = report(None, usize::MAX, usize::MAX);
         assert_eq!(calls, 7 * 364 + 362);
-        let (few, calls) = report(None, 4);
+        let (few, calls) = report(None, 4, 4);
         assert!(calls < 8 * 10, "{calls}");
+        let (marked, calls) = report(None, usize::MAX, 4);
+        assert_eq!(calls, 7 * 364 + 362);
+        assert_eq!(serde_json::to_value(&few).unwrap(), serde_json::to_value(marked).unwrap());
         assert_eq!(all.findings[0].code, "DD101");
         assert_eq!(all.findings[0].ranks.root, [5]);
         assert_eq!(serde_json::to_value(all).unwrap(), serde_json::to_value(few).unwrap());
@@ -213,8 +222,8 @@ mod tests {
     #[test]
     fn collectives_whose_calls_differ_are_kept() {
         let differs = Some((3, 103));
-        let (all, _) = report(differs, usize::MAX);
-        let (few, calls) = report(differs, 4);
+        let (all, _) = report(differs, usize::MAX, usize::MAX);
+        let (few, calls) = report(differs, 4, 4);
         assert!(calls < 8 * 12, "{calls}");
         assert_eq!(
             serde_json::to_value(&all.findings).unwrap(),

@@ -2,12 +2,11 @@
 //! several groups, any may be the first.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ddp_doctor_proto::{DType, Op};
 
 use crate::flight_recorder::calls::{Calls, GroupAt, Groups, Unit};
-use crate::flight_recorder::dump::{Dump, Entry, Kind, is_on_host};
+use crate::flight_recorder::dump::{Dump, Entry, Kind};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// A call that a ring has lost.
@@ -15,10 +14,10 @@ struct Lost {
     group: GroupAt,
     /// Number in its group, beginning with 1.
     seq: u64,
-    /// The first call of its group that the ring contains.
-    later: Entry,
-    /// How much later that one is.
-    by: u64,
+    /// Kind of the first call of its group that the ring contains.
+    later: Kind,
+    /// Number of the call in its entry, if it had one.
+    entry_seq: u64,
 }
 
 /// Adds these calls to the dumps of a job, before all others. Returns whether there are any.
@@ -38,9 +37,9 @@ pub(super) fn add(job: &mut DumpedJob, groups: &Groups) -> bool {
     }
     // Ranks that made the call have recorded its operation.
     for (&rank, dump) in &job.ranks {
-        for entry in dump.entries.iter().filter(|it| !it.is_message) {
-            let group = groups.of_kind(rank, entry);
-            let place = group.map(|at| (at, groups.all[at].seq(entry)));
+        for entry in dump.entries().filter(|it| !it.is_message) {
+            let group = groups.of_kind(rank, &entry);
+            let place = group.map(|at| (at, groups.all[at].seq(&entry)));
             if let Some(op) = place.and_then(|place| ops.get_mut(&place)) {
                 *op = entry.op;
             }
@@ -48,13 +47,14 @@ pub(super) fn add(job: &mut DumpedJob, groups: &Groups) -> bool {
     }
     for (rank, calls) in by_rank {
         if let Some(dump) = job.ranks.get_mut(&rank) {
-            let mut entries = Vec::new();
-            for call in calls {
-                let entry = call.entry(dump, ops[&(call.group, call.seq)]);
-                dump.kinds.push(Arc::clone(&entry.kind));
-                entries.push(entry);
+            let first = dump.kinds.len();
+            for call in &calls {
+                let kind = call.kind(dump, ops[&(call.group, call.seq)]);
+                dump.kinds.push(kind);
             }
-            dump.entries.splice(0..0, entries);
+            let added = dump.kinds[first..].iter().zip(&calls);
+            let added = added.map(|(kind, it)| Entry::counted(kind, it.entry_seq, dump.period.0));
+            dump.packed = added.chain(dump.entries()).collect();
         }
     }
     true
@@ -63,15 +63,15 @@ pub(super) fn add(job: &mut DumpedJob, groups: &Groups) -> bool {
 /// The calls of one rank; `None`: counters do not show the first incomplete one of each group.
 fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
     // With messages in a group, its counters are those of whichever came last.
-    let is_uncounted = |it: &Arc<Kind>| it.is_message || is_on_host(&it.group.backend);
+    let is_uncounted = |it: &Kind| it.is_message || it.group.is_on_host;
     let is_counted = !dump.status.is_empty() && !dump.kinds.iter().any(is_uncounted);
     if dump.is_whole || dump.is_partial() || !is_counted {
         return None;
     }
-    let units = Calls::new(rank, dump, groups).units;
-    let mut first_of: BTreeMap<i64, (&Unit, &Entry)> = BTreeMap::new();
-    for unit in &units {
-        let entry = &dump.entries[unit.entries.start];
+    let calls = Calls::new(rank, dump, groups);
+    let mut first_of: BTreeMap<i64, (&Unit, &Entry<'_>)> = BTreeMap::new();
+    for unit in &calls.units {
+        let entry = calls.entry(unit);
         first_of.entry(entry.pg).or_insert((unit, entry));
     }
     let mut lost = Vec::new();
@@ -83,16 +83,21 @@ fn lost(rank: u32, dump: &Dump, groups: &Groups) -> Option<Vec<Lost>> {
         };
         let by = later.seq.saturating_sub(status.completed? + 1);
         if !first.is_complete && by > 0 {
-            lost.push(Lost { group: first.group, seq: first.seq - by, later: later.clone(), by });
+            lost.push(Lost {
+                group: first.group,
+                seq: first.seq - by,
+                later: later.kind.clone(),
+                entry_seq: later.seq - by,
+            });
         }
     }
     Some(lost)
 }
 
 impl Lost {
-    /// The call in a dump, of which nothing but its group, its thread and perhaps its operation is known.
-    fn entry(&self, dump: &Dump, op: Op) -> Entry {
-        let kind = Kind {
+    /// The kind of the call in a dump: nothing but its group, its thread and perhaps its operation is known.
+    fn kind(&self, dump: &Dump, op: Op) -> Kind {
+        Kind {
             index: dump.kinds.len() as u32,
             op,
             dtype: DType::Unspecified,
@@ -104,8 +109,7 @@ impl Lost {
             place: None,
             ends_group: false,
             ends: None,
-            ..Kind::clone(&self.later.kind)
-        };
-        Entry::counted(Arc::new(kind), self.later.seq - self.by, dump.period.0)
+            ..self.later.clone()
+        }
     }
 }

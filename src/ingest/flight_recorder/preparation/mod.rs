@@ -2,6 +2,8 @@
 //! their peers (`outdated_dumps`), with the calls that counters alone show (`lost_calls`), and without the
 //! collectives that the diagnosis does not need (`completed_collectives`).
 
+use ddp_doctor_host::sys;
+
 use super::calls::Groups;
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
@@ -19,5 +21,7 @@ pub(super) fn prepare(job: &mut DumpedJob) -> Groups {
         groups = Groups::new(job);
     }
     completed_collectives::remove(job, &groups);
+    // What the threads that read the dumps have allocated is of no use to this one.
+    sys::release_free_memory();
     groups
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::flight_recorder::calls::{Calls, DumpedGroup, GroupAt, Groups, Unit};
-use crate::flight_recorder::dump::{Dump, Entry, is_on_host};
+use crate::flight_recorder::dump::{Dump, Entry};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 use ddp_doctor_proto::vocabulary::Direction;
 
@@ -29,7 +29,7 @@ pub(super) fn set_aside(job: &mut DumpedJob, groups: &Groups) -> bool {
 struct Completed<'a> {
     seq: u64,
     rank: u32,
-    entry: &'a Entry,
+    entry: Entry<'a>,
 }
 
 /// Ranks with older dumps, and what shows it.
@@ -38,14 +38,14 @@ fn find(job: &DumpedJob, groups: &Groups) -> BTreeMap<u32, String> {
     let mut latest: Vec<[Option<Completed<'_>>; 2]> = vec![[None; 2]; groups.all.len()];
     let mut open: BTreeMap<(GroupAt, u32), u64> = BTreeMap::new();
     for (&rank, dump) in &job.ranks {
-        let units = Calls::new(rank, dump, groups).units;
-        for unit in units.iter().filter(|it| !it.is_message) {
-            let (seq, entry) = (unit.seq, &dump.entries[unit.entries.start]);
+        let calls = Calls::new(rank, dump, groups);
+        for unit in calls.units.iter().filter(|it| !it.is_message) {
+            let (seq, entry) = (unit.seq, calls.entry(unit));
             let is_symmetric = entry.op.direction() == Direction::Symmetric;
             if unit.is_complete && completed_in_time(dump, entry) {
                 for known in latest[unit.group].iter_mut().take(1 + usize::from(is_symmetric)) {
                     if known.is_none_or(|known| known.seq < seq) {
-                        *known = Some(Completed { seq, rank, entry });
+                        *known = Some(Completed { seq, rank, entry: *entry });
                     }
                 }
             } else if is_behind(unit, entry) {
@@ -75,15 +75,15 @@ fn find(job: &DumpedJob, groups: &Groups) -> BTreeMap<u32, String> {
 
 /// Whether an incomplete call shows that its device has not begun later ones of the group. Calls on
 /// hosts overlap.
-fn is_behind(unit: &Unit, entry: &Entry) -> bool {
-    !unit.is_complete && !is_on_host(&entry.group.backend)
+fn is_behind(unit: &Unit, entry: &Entry<'_>) -> bool {
+    !unit.is_complete && !entry.group.is_on_host
 }
 
 /// Whether a call was not ended by its timeout. When a call on a host was ended is not recorded.
-fn completed_in_time(dump: &Dump, entry: &Entry) -> bool {
+fn completed_in_time(dump: &Dump, entry: &Entry<'_>) -> bool {
     let timeout = entry.timeout_ms.map(|it| it.saturating_mul(1_000_000));
     let latest = entry.created.saturating_add(timeout.unwrap_or(u64::MAX));
-    if is_on_host(&entry.group.backend) {
+    if entry.group.is_on_host {
         dump.written.is_some_and(|written| written < latest)
     } else {
         entry.completed < latest

@@ -9,13 +9,12 @@ use ddp_doctor_proto::{DType, Op};
 
 use super::Replay;
 use crate::flight_recorder::calls::Unit;
-use crate::flight_recorder::dump::{Entry, is_on_host};
+use crate::flight_recorder::dump::Entry;
 
 impl Replay<'_> {
     /// The line of a call.
     pub(in super::super) fn place(&self, rank: u32, unit: &Unit) -> Option<&Where> {
-        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
-        entry.place.as_deref()
+        self.calls[&rank].entry(unit).kind.place.as_deref()
     }
 
     /// Ranks by the line of their calls, those of most first; empty: a line is unknown.
@@ -58,17 +57,17 @@ impl Replay<'_> {
 
     /// A call, without what dumps do not contain.
     pub(super) fn call(&self, rank: u32, unit: &Unit, id: CallId) -> Call {
-        let dump = &self.job.ranks[&rank];
+        let calls = &self.calls[&rank];
         let group = &self.groups.all[unit.group];
         let shown = self.shown.get(&(unit.group, unit.seq)).copied().unwrap_or(0);
         let at = unit.entries.start + shown.min(unit.entries.len() - 1);
-        let entry = &dump.entries[at];
-        let stream = if self.calls[&rank].one_stream { 1 } else { unit.group as u64 + 2 };
+        let entry = &calls.entries[at];
+        let stream = if calls.one_stream { 1 } else { unit.group as u64 + 2 };
         Call {
             id,
             seq: unit.seq,
             shape: entry.shape.as_ref().map(|it| it.to_vec()),
-            on_stream: (!is_on_host(&entry.group.backend))
+            on_stream: (!entry.group.is_on_host)
                 .then_some(OnStream { stream, launch: unit.launch }),
             place: entry.place.clone(),
             ..entry.content(&group.info)
@@ -78,8 +77,8 @@ impl Replay<'_> {
     /// For each coalesced group of collectives, the first entry that differs between ranks.
     pub(super) fn representatives(&self) -> BTreeMap<(usize, u64), usize> {
         let signatures = |rank: u32, unit: &Unit| -> Vec<Signature> {
-            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
-            let signature = |it: &Entry| (it.op, it.numel, it.dtype);
+            let entries = &self.calls[&rank].entries[unit.entries.clone()];
+            let signature = |it: &Entry<'_>| (it.op, it.numel, it.dtype);
             entries.iter().map(signature).collect()
         };
         let mut first: BTreeMap<(usize, u64), Vec<Signature>> = BTreeMap::new();

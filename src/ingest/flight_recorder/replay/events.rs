@@ -15,7 +15,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::Replay;
 use crate::flight_recorder::calls::{Placed, Progress};
-use crate::flight_recorder::dump::{Dump, is_on_host};
+use crate::flight_recorder::dump::Dump;
 use crate::logs::{OfRanks, Statements};
 use crate::{Observer, process};
 
@@ -162,8 +162,8 @@ impl Replay<'_> {
     fn issue_all(&self, engine: &mut Engine, observer: &mut dyn Observer) {
         let mut next: BinaryHeap<Reverse<(u64, u32, usize)>> = BinaryHeap::new();
         let time = |rank: u32, at: usize| {
-            let unit = self.calls[&rank].units.get(at)?;
-            Some(self.job.ranks[&rank].entries[unit.entries.start].created)
+            let calls = &self.calls[&rank];
+            Some(calls.entry(calls.units.get(at)?).created)
         };
         for &rank in self.calls.keys() {
             next.extend(time(rank, 0).map(|at| Reverse((at, rank, 0))));
@@ -172,7 +172,12 @@ impl Replay<'_> {
         while let Some(Reverse((now, rank, at))) = next.pop() {
             self.issue(rank, at, &mut events);
             self.show(rank, at, events.first(), observer);
-            feed(engine, &mut events, observer);
+            let calls = &self.calls[&rank];
+            if calls.entry(&calls.units[at]).is_settled {
+                events.clear();
+            } else {
+                feed(engine, &mut events, observer);
+            }
             // The clock of a process may be set back.
             let later = time(rank, at + 1).map(|time| time.max(now));
             next.extend(later.map(|time| Reverse((time, rank, at + 1))));
@@ -182,8 +187,7 @@ impl Replay<'_> {
     fn issue(&self, rank: u32, at: usize, out: &mut Vec<Event>) {
         let calls = &self.calls[&rank];
         let unit = &calls.units[at];
-        let entries = &self.job.ranks[&rank].entries;
-        let entry = &entries[unit.entries.start];
+        let entry = calls.entry(unit);
         if !self.is_given(rank, at) {
             return;
         }
@@ -204,7 +208,7 @@ impl Replay<'_> {
             };
             placed.apply(&mut call);
         }
-        let on_host = is_on_host(&entry.group.backend);
+        let on_host = entry.group.is_on_host;
         let is_last = calls.last_of_thread.get(&entry.thread) == Some(&at);
         // A thread of the host that has made no further call is in this one.
         let is_inside = on_host && !unit.is_complete && is_last;
@@ -222,15 +226,15 @@ impl Replay<'_> {
     /// Shows an issued call with the times that the dump has of it.
     fn show(&self, rank: u32, at: usize, issued: Option<&Event>, observer: &mut dyn Observer) {
         let Some(issued) = issued else { return };
-        let first = self.calls[&rank].units[at].entries.start;
-        if self.job.ranks[&rank].entries[first].is_counted() {
+        let calls = &self.calls[&rank];
+        let unit = &calls.units[at];
+        if calls.entry(unit).is_counted() {
             return;
         }
         observer.event(issued);
-        let unit = &self.calls[&rank].units[at];
         if unit.is_complete {
             let id = CallId(FIRST_RECORDED + at as u64);
-            let entries = &self.job.ranks[&rank].entries[unit.entries.clone()];
+            let entries = &calls.entries[unit.entries.clone()];
             let completed = entries
                 .iter()
                 .map(|entry| entry.completed)
@@ -243,9 +247,9 @@ impl Replay<'_> {
 
     /// The wait of a rank for one of its calls. Threads of the host wait inside their calls.
     fn wait(&self, rank: u32, at: usize) -> Option<Event> {
-        let unit = &self.calls[&rank].units[at];
-        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
-        (!is_on_host(&entry.group.backend)).then(|| Event::WaitBegin {
+        let calls = &self.calls[&rank];
+        let entry = calls.entry(&calls.units[at]);
+        (!entry.group.is_on_host).then(|| Event::WaitBegin {
             process: process(rank),
             thread: ThreadId(entry.thread),
             call: Some(CallId(FIRST_RECORDED + at as u64)),

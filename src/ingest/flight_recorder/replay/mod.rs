@@ -26,7 +26,7 @@ pub(super) use wait_duration::WaitDuration;
 pub(super) struct Replay<'a> {
     pub(super) job: &'a DumpedJob,
     pub(super) groups: Groups,
-    pub(super) calls: BTreeMap<u32, Calls>,
+    pub(super) calls: BTreeMap<u32, Calls<'a>>,
     pub(super) messages: Messages,
     pub(super) waits: Waits,
     /// For each group, the first collective that a rank has not completed, with that rank.
@@ -45,7 +45,7 @@ pub(super) struct Replay<'a> {
 impl<'a> Replay<'a> {
     pub(super) fn new(job: &'a DumpedJob, groups: Groups) -> Self {
         let calls = job.ranks.iter();
-        let mut calls: BTreeMap<u32, Calls> =
+        let mut calls: BTreeMap<u32, Calls<'_>> =
             calls.map(|(&rank, dump)| (rank, Calls::new(rank, dump, &groups))).collect();
         let messages = Messages::new(job, &groups, &calls);
         messages.complete(&mut calls);
@@ -77,7 +77,7 @@ impl<'a> Replay<'a> {
         let open = self.open_entries().filter(|entry| entry.created > 0);
         // Old versions do not record it.
         let known = self.open_entries().filter_map(|entry| entry.timeout_ms).min();
-        let timeout = |entry: &Entry| entry.timeout_ms.or(known).map(Duration::from_millis);
+        let timeout = |entry: &Entry<'_>| entry.timeout_ms.or(known).map(Duration::from_millis);
         let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
         // Without any time, numbers alone show the order of calls.
         let first = first.or_else(|| self.open_entries().next().filter(|_| latest == 0));
@@ -86,7 +86,7 @@ impl<'a> Replay<'a> {
             self.first_timeout = latest;
             return;
         };
-        let timeout = timeout(first).unwrap_or(self.stall_after);
+        let timeout = timeout(&first).unwrap_or(self.stall_after);
         self.stall_after = self.stall_after.min(timeout);
         let waited = first.created.saturating_add(nanos(Some(timeout)));
         self.first_timeout = waited;
@@ -97,18 +97,17 @@ impl<'a> Replay<'a> {
     }
 
     /// Entries that are not complete.
-    fn open_entries(&self) -> impl Iterator<Item = &'a Entry> {
+    fn open_entries(&self) -> impl Iterator<Item = Entry<'a>> {
         self.open_in_dumps().map(|(_, entry)| entry)
     }
 
     /// Entries that are not complete, with their dumps.
-    fn open_in_dumps(&self) -> impl Iterator<Item = (&'a Dump, &'a Entry)> {
-        let open = self.calls.iter().flat_map(|(rank, calls)| {
+    fn open_in_dumps(&self) -> impl Iterator<Item = (&'a Dump, Entry<'a>)> {
+        self.calls.iter().flat_map(|(rank, calls)| {
             let dump = &self.job.ranks[rank];
             let open = calls.units.iter().filter(|unit| !unit.is_complete);
-            open.map(move |unit| (dump, &dump.entries[unit.entries.start]))
-        });
-        open.collect::<Vec<_>>().into_iter()
+            open.map(move |unit| (dump, *calls.entry(unit)))
+        })
     }
 
     fn find_first_open(&self) -> Vec<Option<(u32, Unit)>> {

@@ -44,11 +44,11 @@ impl Replay<'_> {
             description: Arc::clone(&config.description),
             members: Arc::clone(&config.members),
         });
-        let counted = dump.entries.iter().take_while(|it| it.is_counted()).filter_map(|it| {
+        let calls = &self.calls[&rank];
+        let counted = calls.entries.iter().take_while(|it| it.is_counted()).filter_map(|it| {
             let group = &self.groups.all[self.groups.of_kind(rank, it)?];
             Some((Arc::clone(&group.info), group.seq(it)))
         });
-        let calls = &self.calls[&rank];
         let incomplete = calls.units.iter().filter(|it| !it.is_message && !it.is_complete);
         let waits_in = self.waits.calls.get(&rank);
         RankDump {
@@ -67,7 +67,7 @@ impl Replay<'_> {
         (Arc::clone(&self.groups.all[unit.group].info), unit.seq)
     }
 
-    fn stopped_after(&self, calls: &Calls) -> Option<(Arc<GroupInfo>, u64)> {
+    fn stopped_after(&self, calls: &Calls<'_>) -> Option<(Arc<GroupInfo>, u64)> {
         let is_idle = calls.units.iter().all(|unit| unit.is_complete);
         let last = calls.units.last().filter(|unit| is_idle && !unit.is_message)?;
         Some(self.number_of(last))
@@ -116,7 +116,7 @@ impl Replay<'_> {
     fn totals(&self, calls: &[(u32, &Unit)]) -> Option<[u64; 2]> {
         let [mut sent, mut expected] = [0_u64; 2];
         for (rank, unit) in calls {
-            let entry = &self.job.ranks[rank].entries[unit.entries.start];
+            let entry = self.calls[rank].entry(unit);
             let (own_sent, own_expected) = entry.exchanged?;
             sent = sent.checked_add(own_sent)?;
             expected = expected.checked_add(own_expected)?;
@@ -130,7 +130,7 @@ impl Replay<'_> {
         let mut not_started = Vec::new();
         for (rank, unit) in calls {
             let dump = &self.job.ranks[rank];
-            if dump.entries[unit.entries.start].state == State::Scheduled {
+            if self.calls[rank].entry(unit).state == State::Scheduled {
                 let records_starts = dump.status.values().any(|it| it.started.is_some());
                 // The start of a batch is not recorded in its messages.
                 if !records_starts || unit.is_message && unit.launch != 0 {

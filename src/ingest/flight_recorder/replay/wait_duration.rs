@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_diagnosis::timing::Timing;
 
 use super::Replay;
-use crate::flight_recorder::dump::{Dump, Entry, State, is_on_host};
+use crate::flight_recorder::dump::{Dump, Entry, State};
 
 /// How long calls have been incomplete, at most or at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(in super::super) enum WaitDuration {
 impl WaitDuration {
     pub(super) fn new(replay: &Replay<'_>) -> Self {
         let limit = Timing::default().default_stall_after.as_nanos() as u64;
-        let is_long = |(dump, entry): (&Dump, &Entry)| {
-            let timed_out = entry.retired && !is_on_host(&entry.group.backend);
+        let is_long = |(dump, entry): (&Dump, Entry<'_>)| {
+            let timed_out = entry.retired && !entry.group.is_on_host;
             let is_old = entry.created > 0 && dump.period.1.saturating_sub(entry.created) >= limit;
             (timed_out && entry.state != State::Completed) || is_old
         };
@@ -55,9 +55,10 @@ impl Replay<'_> {
     /// the last call of its dump. Clocks of other ranks may be later.
     pub(in super::super) fn longest_wait(&self, rank: u32) -> Option<u64> {
         let dump = self.job.ranks.get(&rank)?;
-        let open = self.calls.get(&rank)?.units.iter().filter(|it| !it.is_complete);
+        let calls = self.calls.get(&rank)?;
+        let open = calls.units.iter().filter(|it| !it.is_complete);
         let waits = open.map(|unit| {
-            let entry = &dump.entries[unit.entries.start];
+            let entry = calls.entry(unit);
             let until_last = dump.period.1.saturating_sub(entry.created) / 1_000_000;
             Some(entry.timeout_ms?.max(until_last))
         });

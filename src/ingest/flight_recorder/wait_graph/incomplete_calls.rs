@@ -8,14 +8,14 @@ use ddp_doctor_proto::Op;
 
 use super::graph::{AwaitedCall, Edge, Graph, Need, Vertex};
 use crate::flight_recorder::calls::{Calls, GroupAt, Groups, Messages, Progress, Unit};
-use crate::flight_recorder::dump::{Dump, State};
+use crate::flight_recorder::dump::State;
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Incomplete calls.
 pub(super) struct IncompleteCalls<'a> {
     pub(super) job: &'a DumpedJob,
     pub(super) groups: &'a Groups,
-    pub(super) calls: &'a BTreeMap<u32, Calls>,
+    pub(super) calls: &'a BTreeMap<u32, Calls<'a>>,
     pub(super) messages: &'a Messages,
     /// The first incomplete calls of each rank, by index: of all its calls, or of each stream. Calls
     /// that were launched together are first together.
@@ -37,7 +37,7 @@ impl<'a> IncompleteCalls<'a> {
     pub(super) fn new(
         job: &'a DumpedJob,
         groups: &'a Groups,
-        calls: &'a BTreeMap<u32, Calls>,
+        calls: &'a BTreeMap<u32, Calls<'a>>,
         messages: &'a Messages,
     ) -> Self {
         let mut open = Self {
@@ -50,7 +50,7 @@ impl<'a> IncompleteCalls<'a> {
             disagreeing: BTreeSet::new(),
             queued: BTreeSet::new(),
             lost: BTreeSet::new(),
-            are_rings: calls.iter().any(|(rank, own)| is_ring(&job.ranks[rank], own)),
+            are_rings: calls.values().any(is_ring),
         };
         let mut contents: BTreeMap<(GroupAt, u64), event::Call> = BTreeMap::new();
         for (&rank, own) in calls {
@@ -71,7 +71,7 @@ impl<'a> IncompleteCalls<'a> {
                 } else {
                     let place = (unit.group, unit.seq);
                     open.collectives.entry(place).or_default().insert(rank);
-                    let entry = &job.ranks[&rank].entries[unit.entries.start];
+                    let entry = own.entry(unit);
                     let own = entry.content(&groups.all[unit.group].info);
                     match contents.entry(place) {
                         // Only counters show it.
@@ -90,7 +90,7 @@ impl<'a> IncompleteCalls<'a> {
                 let stream = (!own.one_stream).then_some((unit.group, peer));
                 let is_earliest =
                     earliest == Some((at, unit.launch)) || launch != 0 && launch == unit.launch;
-                let state = job.ranks[&rank].entries[unit.entries.start].state;
+                let state = own.entry(unit).state;
                 if !own.one_stream && !is_earliest && state != State::Started {
                     open.queued.insert((rank, at));
                 }
@@ -108,7 +108,7 @@ impl<'a> IncompleteCalls<'a> {
     }
 
     /// Whether incomplete calls of a rank have left its ring.
-    fn has_lost_calls(&self, rank: u32, own: &Calls) -> bool {
+    fn has_lost_calls(&self, rank: u32, own: &Calls<'_>) -> bool {
         let dump = &self.job.ranks[&rank];
         let begins_open = own.units.first().is_some_and(|it| !it.is_complete);
         if self.are_rings && !dump.is_whole && !dump.shows_waits && begins_open {
@@ -155,18 +155,17 @@ impl<'a> IncompleteCalls<'a> {
 
     /// Whether the operation of a call is known. Otherwise it may need any member of its group.
     pub(super) fn is_known(&self, rank: u32, at: usize) -> bool {
-        let unit = &self.calls[&rank].units[at];
-        self.job.ranks[&rank].entries[unit.entries.start].op != Op::Unspecified
+        let calls = &self.calls[&rank];
+        calls.entry(&calls.units[at]).op != Op::Unspecified
     }
 
     fn peer(&self, rank: u32, unit: &Unit) -> Option<u32> {
-        let entry = &self.job.ranks[&rank].entries[unit.entries.start];
-        self.groups.all[unit.group].peer(entry)
+        self.groups.all[unit.group].peer(self.calls[&rank].entry(unit))
     }
 
     pub(super) fn is_send(&self, rank: u32, at: usize) -> bool {
-        let unit = &self.calls[&rank].units[at];
-        self.job.ranks[&rank].entries[unit.entries.start].op == Op::Send
+        let calls = &self.calls[&rank];
+        calls.entry(&calls.units[at]).op == Op::Send
     }
 
     /// Ranks of which nothing is known.
@@ -290,7 +289,7 @@ impl<'a> IncompleteCalls<'a> {
 
 /// Whether a dump shows that it contains all of its ring: complete calls, or the end of a batch
 /// without the batch.
-fn is_ring(dump: &Dump, own: &Calls) -> bool {
-    let first = dump.entries.first();
+fn is_ring(own: &Calls<'_>) -> bool {
+    let first = own.entries.first();
     own.units.iter().any(|it| it.is_complete) || first.is_some_and(|it| it.ends_group)
 }

@@ -91,7 +91,7 @@ impl Waits {
     pub(super) fn new(
         job: &DumpedJob,
         groups: &Groups,
-        calls: &BTreeMap<u32, Calls>,
+        calls: &BTreeMap<u32, Calls<'_>>,
         messages: &Messages,
     ) -> Self {
         WaitGraph::new(IncompleteCalls::new(job, groups, calls, messages)).waits()
