@@ -436,12 +436,12 @@ impl<'a> Pairs<'a> {
     /// Whether the keys are these, in this order. Texts are compared by their positions: a pickle contains each once.
     #[inline]
     pub(super) fn have_keys(self, Keys(keys): &Keys) -> bool {
-        let pairs = self.pairs.iter().zip(keys);
+        let mut pairs = self.pairs.iter().zip(keys);
         let is_same = |(pair, key): (&[Value; 2], &Value)| match (pair[0], *key) {
             (Value::Text(one), Value::Text(other)) => one.start == other.start,
             _ => false,
         };
-        self.pairs.len() == keys.len() && pairs.map(is_same).all(|it| it)
+        self.pairs.len() == keys.len() && pairs.all(is_same)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Entries in little memory: a dump has thousands, and most of them concern nothing. Entries of one kind follow each
-//! other with small differences, so that each takes 6 to 20 bytes instead of 56.
+//! other with small differences, so that each takes few bytes instead of 56.
 
 use super::{Entry, Kind, State};
 
