@@ -8,10 +8,11 @@ use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::{at_line, rank_calls};
 use crate::input::align::{Mismatch, compare};
 use crate::input::event::Call;
+use crate::model::history::Meeting;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis, Mistake};
-use crate::words::{Ranks, begin, joined};
+use crate::words::{self, Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -123,6 +124,7 @@ pub(crate) fn parted(
         ));
     }
     draft.blame_odd(odd_ones);
+    draft.why.extend(apart_since(situation, met));
     let waiting = Stall::victims(
         &situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Diverged(group, seq))),
     );
@@ -130,6 +132,38 @@ pub(crate) fn parted(
 
     let kind = kind_of_proof(divergence.mismatch);
     (draft.proved_by(certificate(situation, group, join, kind)), join.classes())
+}
+
+/// A sentence on the calls before that came from different lines, although ranks had called from one line until then: they
+/// were alike by chance.
+fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<String> {
+    let DivergedJoin { divergence, join } = met;
+    let classes = join.classes();
+    let [first, second, ..] = &classes[..] else { return None };
+    let (a, b) = (*first.first()?, *second.first()?);
+    let group = situation.model.group(divergence.group);
+    let mut recent = group.history.recent().skip_while(|it| it.seq >= divergence.seq).peekable();
+    recent.peek().filter(|it| it.seq + 1 == divergence.seq)?;
+    let lines = |it: &Meeting| Some((it.place_of(a)?.clone(), it.place_of(b)?.clone()));
+    let are_apart = |it: &Meeting| lines(it).is_some_and(|(a, b)| !a.is_same_line(&b));
+    let mut since = None;
+    while let Some(meeting) = recent.next_if(|it| are_apart(it)) {
+        since = Some(meeting);
+    }
+    let since = since?;
+    let usual = recent.peek().and_then(|it| lines(it)).is_some_and(|(a, b)| a.is_same_line(&b));
+    let (here, there) = lines(since)?;
+    let has_met = |it: &Meeting| lines(it).is_some_and(|(a, b)| (&a, &b) == (&here, &there));
+    if !usual || recent.any(has_met) {
+        return None;
+    }
+    Some(format!(
+        "They have been out of step since call #{}, which rank {a} made at {} and rank {b} at {}: the calls from there on \
+         were alike.",
+        since.seq,
+        words::source_line(&here),
+        words::source_line(&there),
+    ))
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.

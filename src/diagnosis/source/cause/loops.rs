@@ -42,7 +42,8 @@ impl Sides<'_> {
             }
             let (line, over, is_only) = loop_left(first, other, after, within)?;
             // Another caller leads it to that line: the loop is not its own. In a forward pass it runs over the layers.
-            if line.function.ends_with("forward") || !guards::has_passed(first, &line) {
+            let is_over_layers = line.function.ends_with("forward") && !is_computed(&over.test);
+            if is_over_layers || !guards::has_passed(first, &line) {
                 return None;
             }
             // Without a call in the loop just before, it has not entered the loop this time.
@@ -320,6 +321,15 @@ impl Sides<'_> {
     }
 }
 
+/// Whether what a loop runs over is the result of a call that may choose: `self.kept()`, not `enumerate(self.layers)`.
+fn is_computed(over: &str) -> bool {
+    const AS_LONG: [&str; 5] = ["enumerate", "zip", "reversed", "list", "range"];
+    over.match_indices('(').any(|(at, _)| {
+        let name = over[..at].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+        name.is_some_and(|it| !it.is_empty() && !AS_LONG.contains(&it))
+    })
+}
+
 /// Whether both are about one statement of a file.
 pub(super) fn is_same_test(a: &Guard, b: &Guard) -> bool {
     (a.line, a.form) == (b.line, b.form)
@@ -378,5 +388,21 @@ fn with_assignment(because: String, process: &Process, line: &Where, over: &Guar
     match said.find(is_of_loop) {
         Some(it) => format!("{because} It is computed at line {}: `{}`.", it.line, it.test),
         None => because,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_computed;
+
+    #[test]
+    fn layers_are_not_computed() {
+        for over in ["self.layers", "enumerate(self.layers)", "zip(self.a, (1, 2))", "list(self.a)"]
+        {
+            assert!(!is_computed(over), "{over}");
+        }
+        for over in ["self.kept()", "enumerate(chosen(self.layers))", "self.layers.active()"] {
+            assert!(is_computed(over), "{over}");
+        }
     }
 }
