@@ -91,6 +91,9 @@ pub(crate) fn draft(
             "All other ranks of the group have left it and wait for no message: {} may have made more calls than they.",
             Ranks(&waiting)
         ));
+        let waits = Ranks(&waiting).with("waits", "wait");
+        let clause = format!("{waits} in {}; all others have left the group", words::call_at(call));
+        draft.mistake = Some(Mistake::new(&waiting, clause));
         draft.blame(waiting, Confidence::Suspected);
     }
     Some(draft)

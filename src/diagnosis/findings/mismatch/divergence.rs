@@ -1,5 +1,6 @@
 //! Shared by the findings about calls that cannot match.
 
+use ddp_doctor_proto::GuardSubject;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, Timestamp};
 
@@ -12,10 +13,14 @@ use crate::model::history::Meeting;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis, Mistake};
+use crate::source::guards;
 use crate::words::{self, Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Maximum number of calls before a divergence among which ranks can have got out of step.
+const MAX_CALLS_APART: usize = 8;
 
 /// Advice if two threads of a rank race on one group.
 pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
@@ -134,27 +139,30 @@ pub(crate) fn parted(
     (draft.proved_by(certificate(situation, group, join, kind)), join.classes())
 }
 
-/// A sentence on the calls before that came from different lines, although ranks had called from one line until then: they
-/// were alike by chance.
+/// A sentence on the first call before that came from different lines, although ranks had called from one line until then:
+/// it was alike by chance. Roles of ranks have lines of their own.
 fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<String> {
     let DivergedJoin { divergence, join } = met;
     let classes = join.classes();
     let [first, second, ..] = &classes[..] else { return None };
     let (a, b) = (*first.first()?, *second.first()?);
     let group = situation.model.group(divergence.group);
-    let mut recent = group.history.recent().skip_while(|it| it.seq >= divergence.seq).peekable();
-    recent.peek().filter(|it| it.seq + 1 == divergence.seq)?;
     let lines = |it: &Meeting| Some((it.place_of(a)?.clone(), it.place_of(b)?.clone()));
-    let are_apart = |it: &Meeting| lines(it).is_some_and(|(a, b)| !a.is_same_line(&b));
-    let mut since = None;
-    while let Some(meeting) = recent.next_if(|it| are_apart(it)) {
-        since = Some(meeting);
-    }
-    let since = since?;
-    let usual = recent.peek().and_then(|it| lines(it)).is_some_and(|(a, b)| a.is_same_line(&b));
+    let are_apart = |it: &&Meeting| lines(it).is_some_and(|(a, b)| !a.is_same_line(&b));
+    let before: Vec<&Meeting> =
+        group.history.recent().skip_while(|it| it.seq >= divergence.seq).collect();
+    let latest = before.iter().take(MAX_CALLS_APART);
+    let (at, since) = latest.enumerate().filter(|(_, it)| are_apart(it)).last()?;
     let (here, there) = lines(since)?;
-    let has_met = |it: &Meeting| lines(it).is_some_and(|(a, b)| (&a, &b) == (&here, &there));
-    if !usual || recent.any(has_met) {
+    let has_met = |it: &&Meeting| lines(it).is_some_and(|it| it == (here.clone(), there.clone()));
+    let earlier = &before[at + 1..];
+    let is_usual = earlier.first().is_some_and(|it| !are_apart(it) && lines(it).is_some());
+    let has_role = |rank, line| {
+        let process = situation.model.member(divergence.group, rank);
+        let mut around = process.into_iter().flat_map(|it| guards::around(it, line));
+        around.any(|(_, guard)| guard.subject == GuardSubject::Rank)
+    };
+    if !is_usual || earlier.iter().any(has_met) || has_role(a, &here) || has_role(b, &there) {
         return None;
     }
     Some(format!(
