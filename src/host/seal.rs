@@ -56,7 +56,7 @@ fn key(place: &Path) -> io::Result<Key> {
 fn make_key(place: &Path) -> io::Result<Key> {
     Dir::ensure_own(place)?;
     let mut random = [0; KEY_BYTES];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::ErrorKind::Other)?;
+    SystemRandom::new().fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
     let mut file = directory(place)?.new_file(FILE.as_ref())?;
     file.write_all(hexadecimal(&random).as_bytes())?;
     key(place)
@@ -89,7 +89,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!([mode(&place), mode(&place.join(FILE))], [0o700, 0o600]);
         let set_mode = |path: &Path, mode| {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         };
         set_mode(&place.join(FILE), 0o644);
         assert!(key(&place).is_err(), "others can read it");

@@ -5,8 +5,7 @@ use std::fs;
 use ddp_doctor_proto::{BlockKind, v1};
 
 use super::syscall::Syscall;
-use super::{Enders, Wait, Waiter, wait_of};
-use crate::host::proc;
+use super::{Enders, Wait, Waiter, children, wait_of};
 use crate::host::proc::Stat;
 use crate::node::stack_reader::memory::ProcessMemory;
 use crate::node::stack_reader::python_frames;
@@ -22,8 +21,8 @@ pub(super) fn to_its_end(pid: u32, wait: Wait) -> v1::BlockedOn {
     while chain.len() <= MAX_LENGTH {
         let Some((_, Wait { on, .. })) = chain.last() else { break };
         let is_known = chain.iter().any(|(it, _)| *it == on.pid);
-        let next = if is_below(on.pid, pid) && !is_known { wait_of_process(on.pid) } else { None };
-        let Some(next) = next else { break };
+        let is_next = !is_known && is_below(on.pid, pid);
+        let Some(next) = is_next.then(|| wait_of_process(pid, on.pid)).flatten() else { break };
         chain.push((on.pid, next));
     }
     let is_circle = is_circle(&chain);
@@ -65,9 +64,10 @@ fn has_only_locked_threads(pid: u32) -> bool {
     tids.all(|tid| tid.is_some_and(|tid| tid == pid || is_locked(tid)))
 }
 
-/// What the main thread of a process of this user waits for. A sleep adds nothing to the command that sleeps.
-fn wait_of_process(pid: u32) -> Option<Wait> {
-    if !proc::is_own(pid) {
+/// What the main thread of a process waits for, if that may stand in a report about the waiter. A sleep adds nothing to
+/// the command that sleeps.
+fn wait_of_process(waiter: u32, pid: u32) -> Option<Wait> {
+    if !children::is_shown(waiter, pid) {
         return None;
     }
     let memory = ProcessMemory::open(pid).ok()?;
@@ -88,6 +88,7 @@ mod tests {
     use std::fs::File;
     use std::io::{BufRead, BufReader};
     use std::os::fd::AsRawFd;
+    use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
@@ -118,6 +119,25 @@ mod tests {
     fn end(mut child: Child) {
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// A rank may wait for a process below it that has become root's.
+    #[test]
+    fn wait_of_a_process_of_another_user_is_not_followed() {
+        if crate::host::sys::user_id() != 0 {
+            return; // only root starts processes of other users
+        }
+        let own = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let other = Command::new("sleep").arg("60").uid(65534).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        let followed = |waiter: u32| wait_of_process(waiter, own.id()).is_some();
+        while !followed(std::process::id()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let found = (followed(std::process::id()), followed(other.id()));
+        end(own);
+        end(other);
+        assert_eq!(found, (true, false));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn place(waiter: u32, pid: u32) -> Option<String> {
 
 /// Whether what a process does may stand in a report about another one: root reads the ranks of any user, and its own
 /// processes are none of that user's business.
-fn is_shown(waiter: u32, pid: u32) -> bool {
+pub(super) fn is_shown(waiter: u32, pid: u32) -> bool {
     proc::is_own(pid) && proc::owner(waiter) == proc::owner(pid)
 }
 
