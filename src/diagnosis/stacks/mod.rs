@@ -112,7 +112,7 @@ pub(crate) fn threads_wait<'a>(
     timing: &Timing,
 ) -> bool {
     let looks = two(&process.stacks, process.progressed_at(), timing);
-    if !looks.is_some_and(|[first, last]| !moves(first, last)) {
+    if looks.is_none_or(|[first, last]| moves(first, last)) {
         return false;
     }
     let Some(activity) = activity(process, timing) else { return true };

@@ -152,7 +152,7 @@ fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<Strin
     let before: Vec<&Meeting> =
         group.history.recent().skip_while(|it| it.seq >= divergence.seq).collect();
     let latest = before.iter().take(MAX_CALLS_APART);
-    let (at, since) = latest.enumerate().filter(|(_, it)| are_apart(it)).last()?;
+    let (at, since) = latest.enumerate().rfind(|(_, it)| are_apart(it))?;
     let (here, there) = lines(since)?;
     let has_met = |it: &&Meeting| lines(it).is_some_and(|it| it == (here.clone(), there.clone()));
     let earlier = &before[at + 1..];
