@@ -149,7 +149,9 @@ impl Collector {
                 let what = What::Exception(Arc::clone(text), place.clone());
                 (*process, *at, what)
             }
-            Event::InputEnded { process, at, .. } => (*process, *at, What::InputEnded),
+            Event::InputEnded { process, batches: None, at, .. } => {
+                (*process, *at, What::InputEnded)
+            }
             Event::ExitAnnounced { process, how, at, .. } => {
                 (*process, *at, What::Exit(Arc::clone(how)))
             }

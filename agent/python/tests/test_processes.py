@@ -286,7 +286,8 @@ dist.barrier()
 """
         )
         self.assertEqual(len(o.box.of("step")), 0)
-        self.assertEqual([r.site[1] for r in o.box.of("input-ended")], [o.line("loader")])
+        # The last batch, and the end.
+        self.assertEqual([r.site[1] for r in o.box.of("input-ended")], [o.line("loader")] * 2)
         self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
 
     def test_children_that_join_a_group_have_their_own_boxes(self):

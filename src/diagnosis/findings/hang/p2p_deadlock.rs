@@ -9,9 +9,10 @@ use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
 use crate::input::align::by_key;
+use crate::model::history::Meeting;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
-use crate::source::cause;
+use crate::source::{cause, guards};
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
@@ -128,6 +129,13 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     if !draft.next.is_empty() {
         return Some(draft);
     }
+    if let Some(one_more) = one_more(situation, waits) {
+        draft.say(one_more);
+        draft.advise(
+            "Compare what the two loops run over: both ranks have to make as many calls before they go on.",
+        );
+        return Some(draft);
+    }
     draft.advise(match misdirected {
         Some(Misdirected { wait, other, .. }) => format!(
             "Check the peer of rank {}'s call{}: rank {} waits for rank {0}, and rank {} does not.",
@@ -222,6 +230,49 @@ fn are_crossed(waits: &[Blocked], others: &[Misdirected<'_>]) -> bool {
         let mut partners = others.iter().filter(|it| it.wait.rank == wait.rank);
         wait.call.is_async && partners.any(|it| is_here(it.other.rank))
     })
+}
+
+/// Minimum number of calls that two ranks have made in loops before one of them makes one more.
+const MIN_CALLS_OF_LOOPS: usize = 3;
+
+/// A sentence on a loop of collectives in which one rank makes one more, while the other one has gone on to the first
+/// message between them.
+fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<String> {
+    let collective = waits.iter().find(|wait| wait.message.is_none())?;
+    let other =
+        waits.iter().find(|it| it.message.is_some() && collective.needs.contains(&it.rank))?;
+    if is_later(other) {
+        return None;
+    }
+    let group = situation.model.group(collective.group);
+    let place = collective.call.place.as_ref()?;
+    let mut met = group.history.recent().skip_while(|it| it.seq >= collective.seq);
+    let lines = |it: &Meeting| {
+        Some([it.place_of(collective.rank)?, it.place_of(other.rank)?].map(Arc::clone))
+    };
+    let latest = met.next().filter(|it| it.seq + 1 == collective.seq)?;
+    let [here, there] = lines(latest)?;
+    let is_there = |it: &&Meeting| lines(it).is_some_and(|[a, b]| a == here && b == there);
+    let times = 1 + met.take_while(is_there).count();
+    if !here.is_same_line(place) || times < MIN_CALLS_OF_LOOPS {
+        return None;
+    }
+    let over = |rank: u32, line: &Arc<Where>| {
+        let process = situation.model.member(collective.group, rank)?;
+        let over = guards::loop_around(process, line)?;
+        Some(format!("`{}` (line {})", over.test, over.line))
+    };
+    Some(format!(
+        "{} calls before these met in loops: rank {} made them at {}, in a loop over {}, and has gone on; rank {} makes one \
+         more at {}, in a loop over {}.",
+        times,
+        other.rank,
+        words::source_line(&there),
+        over(other.rank, &there)?,
+        collective.rank,
+        words::source_line(&here),
+        over(collective.rank, &here)?,
+    ))
 }
 
 /// Advice on the order of the calls.

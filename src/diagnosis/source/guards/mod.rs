@@ -165,6 +165,12 @@ pub(super) fn size_of_rank<'a>(
     said.find(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
 }
 
+/// The innermost loop over a collection around a line, or around a caller of it.
+pub fn loop_around<'a>(process: &'a Process, place: &Arc<Where>) -> Option<&'a Guard> {
+    let mut said = all_around(process, place).map(|(_, guard)| guard);
+    said.find(|it| matches!(it.form, GuardForm::Repeats | GuardForm::Iterates))
+}
+
 /// What the user's source says around a line alone, without its callers.
 pub(super) fn said_of<'a>(
     process: &'a Process,
