@@ -12,7 +12,8 @@ use crate::input::align::by_key;
 use crate::model::history::Meeting;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
-use crate::source::{cause, guards};
+use crate::source::cause::{self, Mistake};
+use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
@@ -129,8 +130,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     if !draft.next.is_empty() {
         return Some(draft);
     }
-    if let Some(one_more) = one_more(situation, waits) {
+    if let Some((one_more, mistake)) = one_more(situation, waits) {
         draft.say(one_more);
+        draft.mistake = Some(mistake);
         draft.advise(
             "Compare what the two loops run over: both ranks have to make as many calls before they go on.",
         );
@@ -235,9 +237,9 @@ fn are_crossed(waits: &[Blocked], others: &[Misdirected<'_>]) -> bool {
 /// Minimum number of calls that two ranks have made in loops before one of them makes one more.
 const MIN_CALLS_OF_LOOPS: usize = 3;
 
-/// A sentence on a loop of collectives in which one rank makes one more, while the other one has gone on to the first
-/// message between them.
-fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<String> {
+/// A sentence, and a headline, on loops of collectives in which one rank makes one more, while the other one has gone on to
+/// the first message between them.
+fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<(String, Mistake)> {
     let collective = waits.iter().find(|wait| wait.message.is_none())?;
     let other =
         waits.iter().find(|it| it.message.is_some() && collective.needs.contains(&it.rank))?;
@@ -262,17 +264,19 @@ fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<String> {
         let over = guards::loop_around(process, line)?;
         Some(format!("`{}` (line {})", over.test, over.line))
     };
-    Some(format!(
-        "{} calls before these met in loops: rank {} made them at {}, in a loop over {}, and has gone on; rank {} makes one \
-         more at {}, in a loop over {}.",
-        times,
-        other.rank,
+    let (first, second) = (other.rank, collective.rank);
+    let (over_first, over_second) = (over(first, &there)?, over(second, &here)?);
+    let because = format!(
+        "The {times} collectives before are of two loops: rank {first} made them at {}, in a loop over {over_first}, and \
+         has gone on; rank {second} makes one more at {}, in a loop over {over_second}.",
         words::source_line(&there),
-        over(other.rank, &there)?,
-        collective.rank,
         words::source_line(&here),
-        over(collective.rank, &here)?,
-    ))
+    );
+    let clause = format!(
+        "rank {first} left its loop over {over_first} after {times} calls, rank {second} makes one more in its loop over \
+         {over_second}",
+    );
+    Some((because, Mistake::new(&[first, second], clause)))
 }
 
 /// Advice on the order of the calls.
