@@ -65,7 +65,8 @@ pub(crate) fn draft(
         let is_unknown = reading.cause.kind == CauseKind::Unknown;
         let of_test = || cause::of_test_on_rank(situation, call.place.as_ref()?, &[waiter], gone);
         draft.explain(is_unknown.then(of_test).flatten().unwrap_or(reading));
-        more_calls = stall.message.as_ref().is_some_and(|it| it.peer.is_some())
+        let is_later = |it: &UnmatchedMessage| it.peer.is_some() && it.nth > 1;
+        more_calls = stall.message.as_ref().is_some_and(is_later)
             && draft.cause.is_none_or(|it| it.kind == CauseKind::Unknown)
             && have_others_left(situation, stall, gone, &draft.victims);
     } else {
@@ -111,7 +112,8 @@ fn have_others_left(
     let has_left = |rank: &u32| {
         let process = situation.model.member(stall.group, *rank);
         let ended = process.is_some_and(|it| situation.model.ending_of(it) == Ending::InOrder);
-        gone.contains(rank) || ended || group.is_destroyed_by(*rank)
+        let waits = situation.waits.blocked.contains_key(rank);
+        (gone.contains(rank) || ended || group.is_destroyed_by(*rank)) && !waits
     };
     others().count() > waiting.len() && others().all(has_left)
 }

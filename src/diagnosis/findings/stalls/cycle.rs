@@ -125,12 +125,17 @@ pub(crate) fn blame_minority(mut draft: Draft, dumps: &Dumps) -> Draft {
 /// groups show which order most of them follow.
 pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &[Blocked]) {
     let [one, other] = cycle else { return };
+    let made = |rank: u32, wait: &Blocked| {
+        let join = situation.join(wait.group, wait.seq)?;
+        Some(join.calls.get(&rank)?.call.at)
+    };
     let side = |wait: &Blocked, across: &Blocked| -> Vec<u32> {
-        let is_there = |it: &Blocked| (it.group, it.seq) == (wait.group, wait.seq);
-        let members = &situation.model.group(across.group).members;
-        let blocked = situation.waits.blocked.iter();
-        let there = blocked.filter(|(_, waits)| waits.iter().any(is_there)).map(|(rank, _)| *rank);
-        there.filter(|rank| members.contains_key(rank)).collect()
+        let members = situation.model.group(across.group).members.keys().copied();
+        let is_first = |rank: &u32| {
+            let (here, there) = (made(*rank, wait), made(*rank, across));
+            here.is_some_and(|here| there.is_none_or(|there| here < there))
+        };
+        members.filter(is_first).collect()
     };
     let mut sides = [side(one, other), side(other, one)];
     sides.sort_by_key(Vec::len);
