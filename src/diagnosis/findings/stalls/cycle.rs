@@ -125,17 +125,22 @@ pub(crate) fn blame_minority(mut draft: Draft, dumps: &Dumps) -> Draft {
 /// groups show which order most of them follow.
 pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &[Blocked]) {
     let [one, other] = cycle else { return };
-    let made = |rank: u32, wait: &Blocked| {
-        let join = situation.join(wait.group, wait.seq)?;
-        Some(join.calls.get(&rank)?.call.at)
+    let is_in = |rank: u32, wait: &Blocked| {
+        let is_there = |it: &Blocked| (it.group, it.seq) == (wait.group, wait.seq);
+        situation.waits.blocked.get(&rank).is_some_and(|waits| waits.iter().any(is_there))
+    };
+    // A call that need not wait for it.
+    let has_passed = |rank: u32, wait: &Blocked| {
+        let call = situation.join(wait.group, wait.seq).and_then(|join| join.calls.get(&rank));
+        call.is_some_and(|it| !it.call.is_async) && !is_in(rank, wait)
     };
     let side = |wait: &Blocked, across: &Blocked| -> Vec<u32> {
         let members = situation.model.group(across.group).members.keys().copied();
-        let is_first = |rank: &u32| {
-            let (here, there) = (made(*rank, wait), made(*rank, across));
-            here.is_some_and(|here| there.is_none_or(|there| here < there))
+        let begins_here = |rank: &u32| {
+            is_in(*rank, wait) && !has_passed(*rank, across)
+                || is_in(*rank, across) && has_passed(*rank, wait)
         };
-        members.filter(is_first).collect()
+        members.filter(begins_here).collect()
     };
     let mut sides = [side(one, other), side(other, one)];
     sides.sort_by_key(Vec::len);
