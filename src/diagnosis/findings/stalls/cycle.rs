@@ -129,11 +129,18 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
         let is_there = |it: &Blocked| (it.group, it.seq) == (wait.group, wait.seq);
         situation.waits.blocked.get(&rank).is_some_and(|waits| waits.iter().any(is_there))
     };
-    // A call that need not wait for it.
-    let has_passed = |rank: u32, wait: &Blocked| {
+    let passed = |rank: u32, wait: &Blocked| {
         let call = situation.join(wait.group, wait.seq).and_then(|join| join.calls.get(&rank));
-        call.is_some_and(|it| !it.call.is_async) && !is_in(rank, wait)
+        call.filter(|_| !is_in(rank, wait))
     };
+    let has_passed = |rank: u32, wait: &Blocked| passed(rank, wait).is_some();
+    // Calls that do not wait have no order.
+    let has_no_order = |(rank, _): (&u32, _)| {
+        [one, other].iter().any(|it| passed(*rank, it).is_some_and(|it| it.call.is_async))
+    };
+    if situation.waits.blocked.iter().any(has_no_order) {
+        return;
+    }
     let side = |wait: &Blocked, across: &Blocked| -> Vec<u32> {
         let members = situation.model.group(across.group).members.keys().copied();
         let begins_here = |rank: &u32| {
