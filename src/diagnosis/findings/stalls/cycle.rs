@@ -129,14 +129,14 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
         let is_there = |it: &Blocked| (it.group, it.seq) == (wait.group, wait.seq);
         situation.waits.blocked.get(&rank).is_some_and(|waits| waits.iter().any(is_there))
     };
-    let passed = |rank: u32, wait: &Blocked| {
-        let call = situation.join(wait.group, wait.seq).and_then(|join| join.calls.get(&rank));
-        call.filter(|_| !is_in(rank, wait))
+    let made = |rank: u32, wait: &Blocked| {
+        let join = situation.join(wait.group, wait.seq)?;
+        join.calls.get(&rank).map(|it| &it.call)
     };
-    let has_passed = |rank: u32, wait: &Blocked| passed(rank, wait).is_some();
-    // Calls that do not wait have no order.
+    // A call that its rank does not wait for has no order.
     let has_no_order = |(rank, _): (&u32, _)| {
-        [one, other].iter().any(|it| passed(*rank, it).is_some_and(|it| it.call.is_async))
+        let is_loose = |it: &Blocked| made(*rank, it).is_some_and(|it| it.is_async);
+        [one, other].into_iter().any(|it| is_loose(it) && !is_in(*rank, it))
     };
     if situation.waits.blocked.iter().any(has_no_order) {
         return;
@@ -144,8 +144,8 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
     let side = |wait: &Blocked, across: &Blocked| -> Vec<u32> {
         let members = situation.model.group(across.group).members.keys().copied();
         let begins_here = |rank: &u32| {
-            is_in(*rank, wait) && !has_passed(*rank, across)
-                || is_in(*rank, across) && has_passed(*rank, wait)
+            let call = made(*rank, wait).filter(|_| is_in(*rank, wait) || is_in(*rank, across));
+            call.is_some_and(|it| made(*rank, across).is_none_or(|other| it.at < other.at))
         };
         members.filter(begins_here).collect()
     };
