@@ -2,6 +2,7 @@
 //!
 //! The columns are documented in `docs/operations/formats.md`.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use ddp_doctor_proto::report::{Finding, Rank, RankCall, Report, Timestamp};
@@ -63,17 +64,19 @@ pub const COLUMNS: [&str; 42] = [
 pub fn table(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<()> {
     row(out, COLUMNS.iter().map(|it| (*it).to_owned()))?;
     for &(report, timeline) in jobs {
+        let mut ranks: HashMap<u32, &Rank> = HashMap::new();
+        for rank in &report.ranks {
+            ranks.entry(rank.rank).or_insert(rank);
+        }
+        let mut with_rows: HashSet<u32> = HashSet::new();
         for (number, finding) in report.findings.iter().enumerate() {
+            let rows = RowsOf::new(report, timeline, number, finding);
             for call in &finding.per_rank {
-                let cells = of_call(report, timeline, (number, finding), call);
-                row(out, cells.into_iter())?;
+                with_rows.insert(call.rank);
+                row(out, rows.cells(call, ranks.get(&call.rank).copied()).into_iter())?;
             }
         }
-        let is_idle = |rank: &&Rank| {
-            let mut calls = report.findings.iter().flat_map(|it| &it.per_rank);
-            !calls.any(|call| call.rank == rank.rank)
-        };
-        for rank in report.ranks.iter().filter(is_idle) {
+        for rank in report.ranks.iter().filter(|rank| !with_rows.contains(&rank.rank)) {
             let mut cells = vec![
                 text(&report.job.id),
                 report.job.attempt.to_string(),
@@ -91,54 +94,72 @@ pub fn table(out: &mut dyn Write, jobs: &[(&Report, &Timeline)]) -> io::Result<(
     Ok(())
 }
 
-fn of_call(
-    report: &Report,
-    timeline: &Timeline,
-    (number, finding): (usize, &Finding),
-    call: &RankCall,
-) -> Vec<String> {
-    let group = finding.group.as_ref();
-    let place = call.place.as_ref();
-    let rank = report.ranks.iter().find(|rank| rank.rank == call.rank);
-    let mut cells = vec![
-        text(&report.job.id),
-        report.job.attempt.to_string(),
-        report.verdict.to_string(),
-        number.to_string(),
-        text(&finding.code),
-        text(&finding.name),
-        finding.severity.to_string(),
-        finding.effect.to_string(),
-        finding.confidence.to_string(),
-        finding.role.to_string(),
-        call.rank.to_string(),
-        finding.ranks.root.contains(&call.rank).to_string(),
-        finding.ranks.victims.contains(&call.rank).to_string(),
-    ];
-    cells.extend(of_rank(rank));
-    cells.extend([
-        group.map(|it| text(&it.layer)).unwrap_or_default(),
-        group.map(|it| text(&it.name)).unwrap_or_default(),
-        call.op.as_deref().map(text).unwrap_or_default(),
-        number_or_empty(call.seq),
-        call.state.to_string(),
-        number_or_empty(call.waited_ms),
-        number_or_empty(call.step),
-        call.dtype.as_deref().map(text).unwrap_or_default(),
-        call.shapes.as_deref().map(shape).unwrap_or_default(),
-        number_or_empty(call.numel),
-        call.reduce_op.as_deref().map(text).unwrap_or_default(),
-        number_or_empty(call.root),
-        number_or_empty(call.peer),
-        number_or_empty(call.tag),
-        place.map(|it| text(&it.file)).unwrap_or_default(),
-        number_or_empty(place.map(|it| it.line)),
-        place.map(|it| text(&it.function)).unwrap_or_default(),
-    ]);
-    let timed = timeline.call(call, group.map(|it| it.name.as_str()));
-    cells.extend(times(timed));
-    cells.push(finding.attempt.to_string());
-    cells
+/// The rows of a finding.
+struct RowsOf<'a> {
+    report: &'a Report,
+    timeline: &'a Timeline,
+    number: usize,
+    finding: &'a Finding,
+    roots: HashSet<u32>,
+    victims: HashSet<u32>,
+}
+
+impl<'a> RowsOf<'a> {
+    fn new(
+        report: &'a Report,
+        timeline: &'a Timeline,
+        number: usize,
+        finding: &'a Finding,
+    ) -> Self {
+        let [roots, victims] =
+            [&finding.ranks.root, &finding.ranks.victims].map(|it| it.iter().copied().collect());
+        Self { report, timeline, number, finding, roots, victims }
+    }
+
+    fn cells(&self, call: &RankCall, rank: Option<&Rank>) -> Vec<String> {
+        let (report, finding) = (self.report, self.finding);
+        let group = finding.group.as_ref();
+        let place = call.place.as_ref();
+        let mut cells = vec![
+            text(&report.job.id),
+            report.job.attempt.to_string(),
+            report.verdict.to_string(),
+            self.number.to_string(),
+            text(&finding.code),
+            text(&finding.name),
+            finding.severity.to_string(),
+            finding.effect.to_string(),
+            finding.confidence.to_string(),
+            finding.role.to_string(),
+            call.rank.to_string(),
+            self.roots.contains(&call.rank).to_string(),
+            self.victims.contains(&call.rank).to_string(),
+        ];
+        cells.extend(of_rank(rank));
+        cells.extend([
+            group.map(|it| text(&it.layer)).unwrap_or_default(),
+            group.map(|it| text(&it.name)).unwrap_or_default(),
+            call.op.as_deref().map(text).unwrap_or_default(),
+            number_or_empty(call.seq),
+            call.state.to_string(),
+            number_or_empty(call.waited_ms),
+            number_or_empty(call.step),
+            call.dtype.as_deref().map(text).unwrap_or_default(),
+            call.shapes.as_deref().map(shape).unwrap_or_default(),
+            number_or_empty(call.numel),
+            call.reduce_op.as_deref().map(text).unwrap_or_default(),
+            number_or_empty(call.root),
+            number_or_empty(call.peer),
+            number_or_empty(call.tag),
+            place.map(|it| text(&it.file)).unwrap_or_default(),
+            number_or_empty(place.map(|it| it.line)),
+            place.map(|it| text(&it.function)).unwrap_or_default(),
+        ]);
+        let timed = self.timeline.call(call, group.map(|it| it.name.as_str()));
+        cells.extend(times(timed));
+        cells.push(finding.attempt.to_string());
+        cells
+    }
 }
 
 fn of_rank(rank: Option<&Rank>) -> [String; 6] {

@@ -183,17 +183,22 @@ impl Timeline {
     /// The newest process of a rank.
     #[must_use]
     pub fn track(&self, rank: u32) -> Option<&Track> {
-        self.tracks.iter().rev().find(|track| track.rank == rank)
+        self.tracks_of(rank).last()
     }
 
     /// The call of an entry of a finding.
     #[must_use]
     pub fn call(&self, entry: &RankCall, group: Option<&str>) -> Option<&TimedCall> {
-        let tracks = self.tracks.iter().rev();
-        let mut calls = tracks
-            .filter(|track| track.rank == entry.rank)
-            .flat_map(|track| track.calls.iter().rev());
+        let tracks = self.tracks_of(entry.rank).iter().rev();
+        let mut calls = tracks.flat_map(|track| track.calls.iter().rev());
         calls.find(|call| call.is(entry, group))
+    }
+
+    /// The processes of a rank, the oldest first.
+    fn tracks_of(&self, rank: u32) -> &[Track] {
+        let from = self.tracks.partition_point(|track| track.rank < rank);
+        let to = self.tracks.partition_point(|track| track.rank <= rank);
+        &self.tracks[from..to]
     }
 
     /// Start of the timeline.

@@ -1,9 +1,16 @@
 //! The cost of an analysis is proportional to the evidence, however many of its ranks differ.
 
-use std::{fs, thread};
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fs, io, thread};
 
-use ddp_doctor::postmortem;
+use ddp_doctor::postmortem::{self, Analysis};
+use ddp_doctor::report::csv;
+use ddp_doctor::report::timeline::Track;
+use ddp_doctor_proto::report::{Rank, RankCall};
+use rustix::time::{ClockId, clock_gettime};
 
+use crate::support::dumps::{Entry, dump};
 use crate::support::heap::allocated_by;
 
 /// Bytes allocated in the analysis of a log with these lines of each rank.
@@ -11,15 +18,34 @@ fn work(ranks: u32, lines: fn(u32) -> String) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("job.log");
     fs::write(&log, (0..ranks).map(lines).collect::<String>()).unwrap();
+    allocated_in_analysis(ranks, log)
+}
+
+/// Bytes allocated in the analysis of dumps with these calls of each rank.
+fn work_on_dumps(ranks: u32, calls: fn(u32) -> Vec<Entry>) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    for rank in 0..ranks {
+        let dump = dump(&[("0", "")], &calls(rank)).to_string();
+        fs::write(directory.path().join(format!("trace_rank_{rank}.json")), dump).unwrap();
+    }
+    allocated_in_analysis(ranks, directory.path().to_owned())
+}
+
+fn allocated_in_analysis(ranks: u32, path: PathBuf) -> u64 {
     allocated_by(|| {
-        let reports = postmortem::analyze(&[log]).reports;
+        let reports = postmortem::analyze(&[path]).reports;
         assert_eq!(reports[0].ranks.len(), ranks as usize);
         assert!(!reports[0].findings.is_empty());
     })
 }
 
 fn assert_proportional(lines: fn(u32) -> String) {
-    let (few, many) = (work(200, lines), work(1600, lines));
+    assert_linear(work(200, lines), work(1600, lines));
+}
+
+/// For the work on 200 ranks and that on 1600.
+#[track_caller]
+fn assert_linear(few: u64, many: u64) {
     assert!(many < 12 * few, "{few} bytes for 200 ranks, {many} for 1600");
 }
 
@@ -76,6 +102,62 @@ fn timeouts_of_different_calls_cost_what_they_are_long() {
 #[test]
 fn timeouts_of_calls_of_different_sizes_cost_what_they_are_long() {
     assert_proportional(|rank| watchdog(rank, 7, 100 + rank));
+}
+
+#[test]
+fn dumps_of_ranks_in_different_calls_cost_what_they_are_long() {
+    let work = |ranks| {
+        work_on_dumps(ranks, |rank| {
+            vec![Entry::new("nccl:all_reduce", "0", u64::from(rank) + 1).open()]
+        })
+    };
+    assert_linear(work(200), work(1600));
+}
+
+#[test]
+fn dumps_of_ranks_behind_a_common_call_cost_what_they_are_long() {
+    let calls = |rank| {
+        let at = u64::from(rank);
+        vec![
+            Entry::new("nccl:all_reduce", "0", 1),
+            Entry::new("nccl:broadcast", "0", 2 * at + 2).open(),
+            Entry::new("nccl:barrier", "0", 2 * at + 3).open(),
+        ]
+    };
+    assert_linear(work_on_dumps(200, calls), work_on_dumps(1600, calls));
+}
+
+/// Nothing is allocated in searches, so that this is measured in processor time.
+#[test]
+fn table_costs_what_it_is_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("job.log");
+    let lines = (0..8).map(|rank| {
+        if rank == 0 { traceback(0, "a.py", "ValueError: x") } else { watchdog(rank, 7, 100) }
+    });
+    fs::write(&log, lines.collect::<String>()).unwrap();
+    let analysis = postmortem::analyze(&[log]);
+    let few = time_of_table(&analysis, 1000);
+    let many = time_of_table(&analysis, 32_000);
+    assert!(many < 160 * few, "{few:?} for 1000 ranks, {many:?} for 32000");
+}
+
+/// Processor time of the table of a job of eight ranks, as it is with this many.
+fn time_of_table(analysis: &Analysis, ranks: u32) -> Duration {
+    let (mut report, mut timeline) = (analysis.reports[0].clone(), analysis.timelines[0].clone());
+    let finding = &mut report.findings[0];
+    let (last, call) = (report.ranks[7].clone(), finding.per_rank.last().unwrap().clone());
+    let track = timeline.tracks.last().unwrap().clone();
+    for rank in 8..ranks {
+        report.ranks.push(Rank { rank, ..last.clone() });
+        finding.per_rank.push(RankCall { rank, ..call.clone() });
+        finding.ranks.victims.push(rank);
+        timeline.tracks.push(Track { rank, ..track.clone() });
+    }
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let began = now();
+    csv::table(&mut io::sink(), &[(&report, &timeline)]).unwrap();
+    now() - began
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(in super::super) struct DumpedGroup {
     pub(in super::super) peers: BTreeMap<u32, BTreeSet<Option<u32>>>,
     /// Progress of the ranks with a dump.
     pub(in super::super) progress: BTreeMap<u32, Progress>,
+    /// Latest collective that all ranks with a dump may have issued.
+    issued_by_all: u64,
     /// Its collectives are numbered from 0.
     from_zero: bool,
 }
@@ -145,6 +147,7 @@ impl Groups {
                 info: Arc::new(info),
                 peers: BTreeMap::new(),
                 progress: BTreeMap::new(),
+                issued_by_all: u64::MAX,
                 from_zero: false,
             });
             let at = self.all.len() - 1;
@@ -221,6 +224,10 @@ impl Groups {
                 progress.completed = status.completed.map_or(0, |seq| seq + shift);
             }
         }
+        for group in &mut self.all {
+            let issued = group.progress.values().map(|it| it.issued).min();
+            group.issued_by_all = issued.unwrap_or(u64::MAX);
+        }
     }
 }
 
@@ -288,6 +295,11 @@ impl DumpedGroup {
     /// Number of the collective that has this one in entries, beginning with 1.
     pub(in super::super) fn number(&self, seq: u64) -> u64 {
         seq + u64::from(self.from_zero)
+    }
+
+    /// Whether no rank with a dump lacks a collective.
+    pub(in super::super) const fn is_made_by_all(&self, seq: u64) -> bool {
+        self.issued_by_all >= seq
     }
 
     /// Global rank of the peer of a message; `None`: any, or unknown.

@@ -146,8 +146,7 @@ impl<'a> Calls<'a> {
         for unit in &mut self.units {
             let kind = kinds[self.entries[unit.entries.start].index as usize];
             if kind.is_some_and(|kind| kind.is_silent) {
-                let mut progress = groups.all[unit.group].progress.values();
-                unit.is_complete = !progress.any(|it| it.lacks(unit.seq));
+                unit.is_complete = groups.all[unit.group].is_made_by_all(unit.seq);
             }
         }
     }

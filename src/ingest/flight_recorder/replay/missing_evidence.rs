@@ -82,8 +82,7 @@ impl Replay<'_> {
                 continue;
             };
             let is_incomplete = group.progress.len() < group.info.key.members.len();
-            let all = !group.progress.values().any(|it| it.lacks(unit.seq));
-            if is_incomplete && all {
+            if is_incomplete && group.is_made_by_all(unit.seq) {
                 found.push((self.call(*rank, unit, CallId(0)), at));
             }
         }

@@ -1,6 +1,6 @@
 //! What the dumps of a job show beside calls, for the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::event::{CallId, GroupInfo};
@@ -192,11 +192,11 @@ impl Replay<'_> {
     /// A message that both ranks have made, and whose devices have completed everything before it.
     fn stuck_message(&self) -> Option<StuckMessage> {
         let transfers = self.waits.transfers.iter();
+        let ranks: BTreeSet<u32> = transfers.clone().map(|(rank, _)| *rank).collect();
         let sides = transfers.copied().find_map(|(rank, at)| {
             let placed = self.messages.placed(rank, at)?;
             let (peer, partner) = (placed.peer?, placed.partner?);
-            let is_under_way = self.waits.transfers.iter().any(|(rank, _)| *rank == peer);
-            is_under_way.then_some([(rank, at), (peer, partner)])
+            ranks.contains(&peer).then_some([(rank, at), (peer, partner)])
         })?;
         let calls = sides.map(|(rank, at)| (rank, &self.calls[&rank].units[at]));
         Some(StuckMessage {

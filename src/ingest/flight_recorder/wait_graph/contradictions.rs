@@ -29,23 +29,34 @@ impl WaitGraph<'_> {
                     vague.entry(cycle).or_default().insert(rank);
                 }
                 for edge in self.graph.get(&Vertex::Call(*call)).into_iter().flatten() {
-                    match (edge.need, edge.to) {
-                        (Need::Missing | Need::Unreceived, Vertex::Rank(other)) => {
+                    match edge.need {
+                        Need::Missing | Need::Unreceived => {
                             found.waiting.insert(rank);
-                            found.missing.insert(other);
                         }
-                        (Need::Unclear, _) => {
+                        Need::Unclear => {
                             unclear.insert(cycle);
                         }
-                        _ => {}
+                        Need::Behind => {}
                     }
                 }
             }
         }
+        for (from, edges) in &self.graph {
+            let Some(found) = self.component.get(from).and_then(|own| by_cycle.get_mut(own)) else {
+                continue;
+            };
+            for edge in edges {
+                if let (Need::Missing | Need::Unreceived, Vertex::Rank(rank)) = (edge.need, edge.to)
+                {
+                    found.missing.insert(rank);
+                }
+            }
+        }
         let found = by_cycle.into_iter().filter(|(cycle, it)| {
-            let mut vague = vague.get(cycle).into_iter().flatten();
             // The engine does not follow the waits of these ranks. They may be accused alone.
-            let are_odd = vague.all(|rank| it.sides().is_some_and(|(odd, _)| odd.contains(rank)));
+            let are_odd = vague.get(cycle).is_none_or(|vague| {
+                it.sides().is_some_and(|(odd, _)| vague.is_subset(&odd.into_iter().collect()))
+            });
             are_odd && !unclear.contains(cycle) && !it.waiting.is_empty()
         });
         found.map(|(_, it)| it).collect()

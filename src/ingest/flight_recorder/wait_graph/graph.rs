@@ -17,6 +17,29 @@ pub(super) enum AwaitedCall {
 pub(super) enum Vertex {
     Rank(u32),
     Call(AwaitedCall),
+    /// Members of a group that a collective with this number needs for one reason. Members that another such collective
+    /// needs too are behind the vertex of that one: the number of edges is not the product of calls and members.
+    Members(Members, GroupAt, u64),
+}
+
+/// Why a collective needs members of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Members {
+    /// They have not made it.
+    Missing,
+    /// They are not known to have come that far.
+    Unknown,
+    /// They may have come that far.
+    Possible,
+}
+
+impl Members {
+    pub(super) const fn need(self) -> Need {
+        match self {
+            Self::Missing => Need::Missing,
+            Self::Unknown | Self::Possible => Need::Unclear,
+        }
+    }
 }
 
 /// Why a call needs a rank.
@@ -39,7 +62,8 @@ pub(super) struct Edge {
     pub(super) need: Need,
 }
 
-/// Edges by vertex: from a rank to its first incomplete calls, from a call to the ranks it needs.
+/// Edges by vertex: from a rank to its first incomplete calls, from a call to the ranks it needs, also through
+/// [`Vertex::Members`].
 pub(super) type Graph = BTreeMap<Vertex, Vec<Edge>>;
 
 /// Components of the graph with cycles that no wait leaves.

@@ -6,7 +6,7 @@ use ddp_doctor_diagnosis::event;
 use ddp_doctor_diagnosis::input::align;
 use ddp_doctor_proto::Op;
 
-use super::graph::{AwaitedCall, Edge, Graph, Need, Vertex};
+use super::graph::{AwaitedCall, Edge, Graph, Members, Need, Vertex};
 use crate::flight_recorder::calls::{Calls, GroupAt, Groups, Messages, Progress, Unit};
 use crate::flight_recorder::dump::State;
 use crate::flight_recorder::dumped_jobs::DumpedJob;
@@ -188,48 +188,75 @@ impl<'a> IncompleteCalls<'a> {
 
     pub(super) fn graph(&self) -> Graph {
         let mut graph = Graph::new();
+        let mut awaited: BTreeMap<GroupAt, BTreeSet<u64>> = BTreeMap::new();
         for (&rank, first) in &self.first {
             let edges =
                 first.iter().map(|(_, call)| Edge { to: Vertex::Call(*call), need: Need::Behind });
             graph.insert(Vertex::Rank(rank), edges.collect());
             for &(at, call) in first {
-                let edges = || match call {
-                    AwaitedCall::Collective(group, seq) => self.needs_of_collective(group, seq),
-                    AwaitedCall::Message(..) => {
-                        self.need_of_message(rank, at).into_iter().collect()
+                match call {
+                    AwaitedCall::Collective(group, seq) => {
+                        awaited.entry(group).or_default().insert(seq);
                     }
-                };
-                graph.entry(Vertex::Call(call)).or_insert_with(edges);
+                    AwaitedCall::Message(..) => {
+                        let need = self.need_of_message(rank, at);
+                        graph.insert(Vertex::Call(call), need.into_iter().collect());
+                    }
+                }
             }
+        }
+        for (group, numbers) in awaited {
+            self.add_needs_of_collectives(&mut graph, group, &numbers);
         }
         graph
     }
 
-    /// The members that have not made a collective, and those that are busy with another call.
-    fn needs_of_collective(&self, group: GroupAt, seq: u64) -> Vec<Edge> {
+    /// Adds what collectives of a group need: the members that have not made them, and those that are busy with another
+    /// call.
+    fn add_needs_of_collectives(&self, graph: &mut Graph, group: GroupAt, numbers: &BTreeSet<u64>) {
+        for &seq in numbers {
+            let call = AwaitedCall::Collective(group, seq);
+            let open = self.collectives.get(&(group, seq)).into_iter().flatten();
+            let edges = open.filter_map(|&rank| {
+                Some(Edge { to: Vertex::Rank(rank), need: self.need_of(rank, call)? })
+            });
+            graph.insert(Vertex::Call(call), edges.collect());
+        }
         let of = &self.groups.all[group];
-        let open = self.collectives.get(&(group, seq));
-        let need_of = |rank: u32| {
-            let progress = of.progress.get(&rank);
-            if progress.is_some_and(|it| self.is_missing(rank, *it, seq)) {
-                return Some(Need::Missing);
+        // Ranks with the last collective that does not need them.
+        let mut missing: Vec<(Option<u64>, u32)> = Vec::new();
+        let mut unknown: Vec<(Option<u64>, u32)> = Vec::new();
+        // Ranks with the last collective that needs them.
+        let mut possible: Vec<(u64, u32)> = Vec::new();
+        for &rank in &of.info.key.members {
+            let Some(progress) = of.progress.get(&rank) else {
+                unknown.push((None, rank));
+                continue;
+            };
+            if self.is_unseen(rank) {
+                unknown.push(((!progress.is_limit).then_some(progress.issued), rank));
+                continue;
             }
-            if progress.is_none_or(|it| it.known() < seq) {
-                return Some(Need::Unclear);
-            }
-            let is_open = open.is_some_and(|ranks| ranks.contains(&rank));
-            self.need_of(rank, AwaitedCall::Collective(group, seq)).filter(|_| is_open)
-        };
-        let members = of.info.key.members.iter();
-        let edges =
-            members.filter_map(|&rank| Some(Edge { to: Vertex::Rank(rank), need: need_of(rank)? }));
-        edges.collect()
+            let last = self.last_made(rank, *progress);
+            missing.push((last, rank));
+            possible.extend(last.filter(|_| progress.is_limit).map(|last| (last, rank)));
+        }
+        missing.sort_unstable();
+        unknown.sort_unstable();
+        possible.sort_unstable_by(|a, b| b.cmp(a));
+        let ascending = || numbers.iter().copied();
+        let is_after = |last: Option<u64>, seq: u64| last < Some(seq);
+        add_members(graph, (Members::Missing, group), ascending(), &missing, is_after);
+        add_members(graph, (Members::Unknown, group), ascending(), &unknown, is_after);
+        let descending = numbers.iter().rev().copied();
+        let is_before = |last: u64, seq: u64| seq <= last;
+        add_members(graph, (Members::Possible, group), descending, &possible, is_before);
     }
 
-    /// Whether a member has not made a collective. That of an idle rank would be in its ring.
-    fn is_missing(&self, rank: u32, progress: Progress, seq: u64) -> bool {
-        let is_elsewhere = || progress.is_limit && self.are_rings && self.is_idle(rank);
-        (progress.lacks(seq) || is_elsewhere()) && !self.is_unseen(rank)
+    /// The last collective of a group that a rank may have made. Those of an idle rank would be in its ring.
+    fn last_made(&self, rank: u32, progress: Progress) -> Option<u64> {
+        let has_none = progress.is_limit && self.are_rings && self.is_idle(rank);
+        (!has_none).then_some(progress.issued)
     }
 
     /// Whether a rank has completed all of its calls.
@@ -239,16 +266,17 @@ impl<'a> IncompleteCalls<'a> {
 
     /// For each rank, its first incomplete call that lacks an idle rank.
     pub(super) fn late(&self) -> BTreeMap<u32, usize> {
-        let mut known: BTreeMap<(GroupAt, u64), bool> = BTreeMap::new();
-        let lacks_idle = |group: GroupAt, seq: u64| {
+        // The least that an idle rank has made in each group.
+        let mut least: BTreeMap<GroupAt, Option<Option<u64>>> = BTreeMap::new();
+        let least_made = |group: GroupAt| {
             let progress = self.groups.all[group].progress.iter();
-            let mut missing = progress.filter(|(rank, it)| self.is_missing(**rank, **it, seq));
-            missing.any(|(rank, _)| self.is_idle(*rank))
+            let idle = progress.filter(|(rank, _)| self.is_idle(**rank));
+            idle.map(|(&rank, it)| self.last_made(rank, *it)).min()
         };
         let mut lacks = |rank: u32, at: usize, unit: &Unit| {
             if !unit.is_message {
-                let known = known.entry((unit.group, unit.seq));
-                return *known.or_insert_with(|| lacks_idle(unit.group, unit.seq));
+                let least = least.entry(unit.group).or_insert_with(|| least_made(unit.group));
+                return least.is_some_and(|last| last < Some(unit.seq));
             }
             let placed = self.messages.placed(rank, at);
             let peer = placed.filter(|it| it.partner.is_none()).and_then(|it| it.peer);
@@ -284,6 +312,34 @@ impl<'a> IncompleteCalls<'a> {
             None => Some(Need::Behind),
             Some((at, _)) => self.queued.contains(&(rank, *at)).then_some(Need::Unclear),
         }
+    }
+}
+
+/// Adds the members that collectives of a group need for one reason. Each collective needs those of the one before, and
+/// those that follow up to the first that it does not need.
+fn add_members<T: Copy>(
+    graph: &mut Graph,
+    (members, group): (Members, GroupAt),
+    numbers: impl Iterator<Item = u64>,
+    ranks: &[(T, u32)],
+    needs: impl Fn(T, u64) -> bool,
+) {
+    let need = members.need();
+    let mut left = ranks.iter().peekable();
+    let mut before = None;
+    for seq in numbers {
+        let mut edges = Vec::new();
+        while let Some((_, rank)) = left.next_if(|(progress, _)| needs(*progress, seq)) {
+            edges.push(Edge { to: Vertex::Rank(*rank), need });
+        }
+        if !edges.is_empty() {
+            edges.extend(before.map(|to| Edge { to, need }));
+            let own = Vertex::Members(members, group, seq);
+            graph.insert(own, edges);
+            before = Some(own);
+        }
+        let call = Vertex::Call(AwaitedCall::Collective(group, seq));
+        graph.entry(call).or_default().extend(before.map(|to| Edge { to, need }));
     }
 }
 

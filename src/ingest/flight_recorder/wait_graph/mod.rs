@@ -23,7 +23,7 @@ use ddp_doctor_diagnosis::input::provenance::Disagreement;
 
 use super::calls::{Calls, GroupAt, Groups, Messages, Unit};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
-use graph::{AwaitedCall, Graph, Need, Vertex, closed, components};
+use graph::{AwaitedCall, Edge, Graph, Need, Vertex, closed, components};
 use incomplete_calls::IncompleteCalls;
 
 mod contradictions;
@@ -104,6 +104,8 @@ struct WaitGraph<'a> {
     graph: Graph,
     component: BTreeMap<Vertex, usize>,
     closed: BTreeSet<usize>,
+    /// Components with messages.
+    with_messages: BTreeSet<usize>,
     /// For each rank, its first incomplete call that lacks an idle rank.
     late: BTreeMap<u32, usize>,
 }
@@ -112,7 +114,10 @@ impl<'a> WaitGraph<'a> {
     fn new(incomplete: IncompleteCalls<'a>) -> Self {
         let graph = incomplete.graph();
         let component = components(&graph);
+        let is_message = |vertex: &Vertex| matches!(vertex, Vertex::Call(AwaitedCall::Message(..)));
+        let with_messages = component.iter().filter(|(vertex, _)| is_message(vertex));
         Self {
+            with_messages: with_messages.map(|(_, own)| *own).collect(),
             closed: closed(&graph, &component),
             late: incomplete.late(),
             incomplete,
@@ -125,7 +130,12 @@ impl<'a> WaitGraph<'a> {
         let contradictions = self.contradictions();
         let contradicting: BTreeSet<u32> =
             contradictions.iter().flat_map(|it| &it.ranks).copied().collect();
-        let unknown = self.unknown(&contradicting);
+        let unclear = self.unclear(&contradicting);
+        let ranks = unclear.iter().filter_map(|it| match it {
+            Vertex::Rank(rank) => Some(*rank),
+            Vertex::Call(_) | Vertex::Members(..) => None,
+        });
+        let unknown: BTreeSet<u32> = ranks.collect();
         let mut waits = Waits {
             are_rings: self.incomplete.are_rings,
             disagreeing: self.incomplete.first_disagreeing(),
@@ -134,7 +144,7 @@ impl<'a> WaitGraph<'a> {
             ..Waits::default()
         };
         for (&rank, first) in &self.incomplete.first {
-            let lacking = first.iter().filter(|(_, call)| self.lacks(*call, &unknown));
+            let lacking = first.iter().filter(|(_, call)| !unclear.contains(&Vertex::Call(*call)));
             let receives = |it: &&(usize, AwaitedCall)| !self.incomplete.is_send(rank, it.0);
             let first_lacking = lacking.clone().find(receives).or(lacking.clone().next());
             if let Some(at) = self.incomplete.disagreeing_of(rank) {
@@ -193,53 +203,26 @@ impl<'a> WaitGraph<'a> {
     /// those after a first one that disagrees with that of another rank, which show the order of
     /// calls. All, if streams wait for each other in collectives, which the engine follows.
     fn given(&self, rank: u32, first: &[(usize, AwaitedCall)]) -> Vec<usize> {
-        let is_message = |vertex: &Vertex| matches!(vertex, Vertex::Call(AwaitedCall::Message(..)));
-        let mut messages = self.graph.keys().filter(|it| is_message(it));
-        let is_followed = |cycle| !messages.any(|it| self.component.get(it) == Some(&cycle));
+        let is_followed = |cycle: usize| !self.with_messages.contains(&cycle);
+        let open = self.incomplete.of_rank(rank);
         if self.cycle_of(rank).is_some_and(is_followed) {
-            self.incomplete.of_rank(rank).map(|(at, _)| at).collect()
-        } else {
-            let is_given = |&(at, unit): &(usize, &Unit)| {
-                first.iter().any(|it| it.0 == at) || self.follows(first, unit)
-            };
-            let open = self.incomplete.of_rank(rank).filter(is_given);
-            open.map(|(at, _)| at).collect()
+            return open.map(|(at, _)| at).collect();
         }
-    }
-
-    /// Whether a collective is later in its group than one of these calls, and that one disagrees
-    /// with the call of another rank.
-    fn follows(&self, first: &[(usize, AwaitedCall)], unit: &Unit) -> bool {
-        let earlier = (unit.group, 0)..(unit.group, unit.seq);
-        let mut disagreeing = self.incomplete.disagreeing.range(earlier);
-        let is_first = |call: AwaitedCall| first.iter().any(|it| it.1 == call);
-        !unit.is_message
-            && disagreeing.any(|&(group, seq)| is_first(AwaitedCall::Collective(group, seq)))
-    }
-
-    /// Whether a call lacks a rank of which something is known.
-    fn lacks(&self, call: AwaitedCall, unknown: &BTreeSet<u32>) -> bool {
-        let own = Vertex::Call(call);
-        let mut edges = self.graph.get(&own).into_iter().flatten();
-        edges.any(|edge| {
-            let Vertex::Rank(rank) = edge.to else {
-                return false;
-            };
-            let is_behind = match edge.need {
-                Need::Missing => true,
-                Need::Unreceived => self.component.get(&edge.to) != self.component.get(&own),
-                Need::Behind | Need::Unclear => false,
-            };
-            is_behind && !unknown.contains(&rank)
-        })
-    }
-
-    /// Whether a rank waits for a rank of which something is known.
-    fn is_led_on(&self, rank: u32, unknown: &BTreeSet<u32>) -> bool {
-        let mut first = self.incomplete.first.get(&rank).into_iter().flatten();
-        self.late.contains_key(&rank)
-            || self.incomplete.disagreeing_of(rank).is_some()
-            || first.any(|(_, call)| self.lacks(*call, unknown))
+        // The first call in each group that disagrees with that of another rank.
+        let mut disagreeing: BTreeMap<GroupAt, u64> = BTreeMap::new();
+        for (_, call) in first {
+            if let AwaitedCall::Collective(group, seq) = *call
+                && self.incomplete.disagreeing.contains(&(group, seq))
+            {
+                let least = disagreeing.entry(group).or_insert(seq);
+                *least = seq.min(*least);
+            }
+        }
+        let is_given = |&(at, unit): &(usize, &Unit)| {
+            let is_later = || disagreeing.get(&unit.group).is_some_and(|seq| *seq < unit.seq);
+            first.binary_search_by_key(&at, |it| it.0).is_ok() || !unit.is_message && is_later()
+        };
+        open.filter(is_given).map(|(at, _)| at).collect()
     }
 
     /// The closed cycle of waits that a rank is in.
@@ -248,21 +231,53 @@ impl<'a> WaitGraph<'a> {
         own.filter(|own| self.closed.contains(own))
     }
 
-    /// Ranks whose progress is unknown, apart from those that contradict each other.
-    fn unknown(&self, contradicting: &BTreeSet<u32>) -> BTreeSet<u32> {
-        let mut unknown: BTreeSet<u32> = self.incomplete.unseen().collect();
-        loop {
-            let ranks = self.incomplete.first.keys().copied();
-            let new: Vec<u32> = ranks
-                .filter(|rank| {
-                    let is_known = unknown.contains(rank) || contradicting.contains(rank);
-                    !is_known && !self.is_led_on(*rank, &unknown)
-                })
-                .collect();
-            if new.is_empty() {
-                return unknown;
+    /// Ranks whose progress is unknown, apart from those that contradict each other, and calls that lack only such ranks.
+    fn unclear(&self, contradicting: &BTreeSet<u32>) -> BTreeSet<Vertex> {
+        // Number of edges of each vertex that lead on to others than these.
+        let mut leading: BTreeMap<Vertex, usize> = BTreeMap::new();
+        let mut backwards: BTreeMap<Vertex, Vec<Vertex>> = BTreeMap::new();
+        for (&from, edges) in &self.graph {
+            let edges = edges.iter().filter(|edge| self.leads_on(from, edge));
+            leading.insert(from, edges.clone().count());
+            for edge in edges {
+                backwards.entry(edge.to).or_default().push(from);
             }
-            unknown.extend(new);
+        }
+        let is_known = |vertex: Vertex| {
+            let Vertex::Rank(rank) = vertex else {
+                return false;
+            };
+            contradicting.contains(&rank)
+                || self.late.contains_key(&rank)
+                || self.incomplete.disagreeing_of(rank).is_some()
+        };
+        let ends = leading.iter().filter(|(vertex, count)| **count == 0 && !is_known(**vertex));
+        let mut open: Vec<Vertex> = ends.map(|(vertex, _)| *vertex).collect();
+        open.extend(self.incomplete.unseen().map(Vertex::Rank));
+        let mut unclear: BTreeSet<Vertex> = BTreeSet::new();
+        while let Some(vertex) = open.pop() {
+            if !unclear.insert(vertex) {
+                continue;
+            }
+            for from in backwards.get(&vertex).into_iter().flatten() {
+                if let Some(count) = leading.get_mut(from) {
+                    *count -= 1;
+                    if *count == 0 && !is_known(*from) {
+                        open.push(*from);
+                    }
+                }
+            }
+        }
+        unclear
+    }
+
+    /// Whether an edge leads to a call, or from one to ranks that it lacks.
+    fn leads_on(&self, from: Vertex, edge: &Edge) -> bool {
+        match edge.need {
+            Need::Missing => true,
+            Need::Unreceived => self.component.get(&edge.to) != self.component.get(&from),
+            Need::Behind => matches!(edge.to, Vertex::Call(_)),
+            Need::Unclear => false,
         }
     }
 }
