@@ -1,5 +1,6 @@
 //! Opening of files whose paths come from outside, and decompression of their contents.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Take};
 use std::os::fd::AsRawFd;
@@ -13,6 +14,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use crate::files::Dir;
 use crate::sys;
 
 /// First bytes of a file compressed with gzip.
@@ -116,7 +118,11 @@ impl<R: BufRead> Read for Zstd<R> {
 ///
 /// Fails if the file cannot be opened, or is rejected.
 pub fn open(path: &Path) -> io::Result<Take<File>> {
-    let (opened, metadata) = regular(&reach(path)?, path)?;
+    opened(&reach(path)?, path)
+}
+
+fn opened(reached: &File, path: &Path) -> io::Result<Take<File>> {
+    let (opened, metadata) = regular(reached, path)?;
     if ONLY_OWN.load(Ordering::Relaxed) && metadata.uid() != sys::user_id() {
         let why = format!("it belongs to user {}", metadata.uid());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -174,7 +180,19 @@ pub fn is_dir(path: &Path) -> bool {
 ///
 /// Fails like [`open`], or if the file is longer or not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    let file = open(path)?;
+    text_of(open(path)?, limit)
+}
+
+/// Like [`read_text`], in an open directory.
+///
+/// # Errors
+///
+/// Fails like [`read_text`].
+pub fn read_text_in(dir: &Dir, name: &OsStr, limit: u64) -> io::Result<String> {
+    text_of(opened(&dir.reach(name)?, &dir.path().join(name))?, limit)
+}
+
+fn text_of(file: Take<File>, limit: u64) -> io::Result<String> {
     if file.limit() > limit {
         return Err(io::ErrorKind::FileTooLarge.into());
     }

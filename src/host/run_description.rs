@@ -51,6 +51,16 @@ impl Description {
         Self::parse(input_files::read_text(&dir.join(names::DESCRIPTION), MAX_DESCRIPTION))
     }
 
+    /// Like [`Self::read`], in an open directory.
+    ///
+    /// # Errors
+    ///
+    /// If the file exists and cannot be read.
+    pub fn of_any(dir: &Dir) -> io::Result<Option<Self>> {
+        let name = names::DESCRIPTION.as_ref();
+        Self::parse(input_files::read_text_in(dir, name, MAX_DESCRIPTION))
+    }
+
     /// Reads the description that a process of this user wrote; `None` if it is missing or invalid.
     ///
     /// # Errors

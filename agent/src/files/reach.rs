@@ -1,6 +1,6 @@
 //! Opens what a path leads to, without following a link of another user.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,19 @@ use crate::sys;
 /// user who mounted the FUSE file system that it is on. The same if it is a file that another user can have put where it is
 /// without being able to read it: a hard link, or a file that was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
-    let mut way = Way::begin(path)?;
+    reached(Way::begin(path)?)
+}
+
+/// Like [`reach`], for an entry of an open directory. `shown`: the path of the directory, for messages.
+///
+/// # Errors
+///
+/// Like [`reach`].
+pub fn reach_in(directory: OwnedFd, shown: &Path, name: &OsStr) -> io::Result<OwnedFd> {
+    reached(Way::within(directory, shown, name))
+}
+
+fn reached(mut way: Way) -> io::Result<OwnedFd> {
     while let Some(name) = way.left.pop_front() {
         let component = CString::new(name.as_bytes())?;
         let next = step(way.fd.as_fd(), &component, Missing::Fail)?;

@@ -119,6 +119,13 @@ impl Way {
         Ok(Self { fd, shown: shown.into(), left, mount, links: 0 })
     }
 
+    /// Begins in an open directory, with this path, at an entry of it.
+    pub(super) fn within(directory: OwnedFd, path: &Path, name: &OsStr) -> Self {
+        let mount = Mount::containing(&directory);
+        let left = VecDeque::from([name.to_owned()]);
+        Self { fd: directory, shown: path.to_owned(), left, mount, links: 0 }
+    }
+
     /// The path of what was opened last.
     fn here(&self) -> PathBuf {
         if self.shown.as_os_str().is_empty() { ".".into() } else { self.shown.clone() }

@@ -217,11 +217,21 @@ impl Live {
 }
 
 fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
-    let shown = word(path);
-    let original = Dir::open_own(path).ok().and_then(|it| Description::of_original(&it));
+    let dir = Dir::open(path).with_context(|| format!("cannot read {}", word(path)))?;
+    of_open_run_dir(&dir, credentials)
+}
+
+/// The job of a run directory. Another user may exchange what the path leads to: description, owner and identity are those
+/// of the open directory.
+fn of_open_run_dir(dir: &Dir, credentials: &Credentials) -> anyhow::Result<Live> {
+    let shown = word(dir.path());
+    let cannot_read = || format!("cannot read {shown}");
+    let owner = dir.status().with_context(cannot_read)?.owner();
+    let is_ours = owner == files::user_id();
+    let original = if is_ours { Description::of_original(dir) } else { None };
     let is_original = original.is_some();
     let found = match original {
-        None => Description::read(path).with_context(|| format!("cannot read {shown}"))?,
+        None => Description::of_any(dir).with_context(cannot_read)?,
         original => original,
     };
     let Some(run) = found else {
@@ -230,14 +240,10 @@ fn of_run_dir(path: &Path, credentials: &Credentials) -> anyhow::Result<Live> {
     if run.is_over() {
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
-    let owner = Dir::open(path)
-        .and_then(|it| Ok(it.status()?.owner()))
-        .with_context(|| format!("cannot read {shown}"))?;
     // Whoever wrote a copy chooses neither a host, nor a service of this user that gets a request, nor which of this
     // user's coordinators is shown as that of the copy. Of a directory of another user, which root reads, only that
     // user's sockets count.
-    let is_ours = owner == files::user_id();
-    let describes = Dir::open_own(path).is_ok_and(|it| run.describes(&it));
+    let describes = is_ours && run.describes(dir);
     let is_safe = |address: &str| {
         let is_named = Address::is_loopback(address);
         is_named && describes || !is_ours && (is_named || Address::is_path(address))
@@ -397,6 +403,18 @@ mod tests {
             let error = found.err().unwrap().to_string();
             assert!(error.contains("but it is a copy"), "{address}: {error}");
         }
+    }
+
+    #[test]
+    fn description_is_that_of_the_directory_whose_owner_counts() {
+        let place = tempfile::tempdir().unwrap();
+        let opened = run(place.path(), "opened", std::process::id(), 1);
+        let other = run(place.path(), "other", std::process::id(), 2);
+        let dir = Dir::open(&opened).unwrap();
+        std::fs::rename(&opened, place.path().join("away")).unwrap();
+        std::fs::rename(other, &opened).unwrap();
+        let live = of_open_run_dir(&dir, &Credentials::default()).unwrap();
+        assert_eq!((&*live.job, &*live.address.to_string()), ("opened", "127.0.0.1:1"));
     }
 
     #[test]

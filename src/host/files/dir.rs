@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::files::{
     Identity, KnownDirectories, Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write,
-    is_served_by_other, reach, refused, walk,
+    is_served_by_other, reach, reach_in, refused, walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -405,6 +405,15 @@ impl Dir {
         let file = openat(&*self.fd, &*component(name)?, flags, Mode::empty())?;
         check(Status(fstat(&file)?))?;
         Ok(File::from(file))
+    }
+
+    /// Opens an entry of any user as it is (`O_PATH`), or what a link of this user or of root leads to.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or another user chose where it leads, or can have put it there without being able to read it.
+    pub fn reach(&self, name: &OsStr) -> io::Result<File> {
+        Ok(reach_in(self.fd.try_clone()?, &self.path, name)?.into())
     }
 
     /// Reads a regular file of this user with at most `limit` bytes as text.
