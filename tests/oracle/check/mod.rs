@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
-use ddp_doctor_proto::report::{CertificateKind, Confidence, Finding, Report, Timestamp};
+use ddp_doctor_proto::report::{CertificateKind, Confidence, Fact, Finding, Report, Timestamp};
 
 use super::execution::{self, Execution};
 use super::generate::Planted;
@@ -337,8 +337,7 @@ impl<'a> Truth<'a> {
         let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
         // A thread is unknown until its first event.
         if is_of_waits(finding)
-            && (self.hidden_thread()
-                || finding.ranks.root.iter().any(|&rank| self.threads(rank) > 1))
+            && (self.hidden_thread() || ranks_of_wait(finding).any(|rank| self.threads(rank) > 1))
         {
             return Ok(());
         }
@@ -449,6 +448,16 @@ impl<'a> Truth<'a> {
 /// Whether the finding is about waits that a thread without any call so far could still resolve.
 fn is_of_waits(finding: &Finding) -> bool {
     matches!(finding.code.as_str(), "DD111" | "DD112" | "DD113")
+}
+
+/// The root causes of a finding, and the ranks of a cycle of waits that it proves, of which it may blame one alone.
+fn ranks_of_wait(finding: &Finding) -> impl Iterator<Item = u32> {
+    let proof = finding.certificate.iter().filter(|it| it.kind == CertificateKind::Cycle);
+    let waits = proof.flat_map(|it| &it.facts).filter_map(|fact| match fact {
+        Fact::Waits { rank, .. } => Some(*rank),
+        _ => None,
+    });
+    finding.ranks.root.iter().copied().chain(waits)
 }
 
 /// Whether calls have met that cannot form one collective, or yield a wrong result.
