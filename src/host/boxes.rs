@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_stay_if_another_user_can_have_moved_their_run_directory() {
+    fn boxes_of_a_moved_run_directory_stay() {
         for (mode, is_kept) in [(0o777, true), (0o1777, false), (0o755, false)] {
             let (dir, shm, _) = dirs();
             let shared = dir.path().join("shared");
