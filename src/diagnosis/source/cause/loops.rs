@@ -13,6 +13,7 @@ use crate::model::{Ending, Join, Process};
 use crate::source::guards;
 use crate::words::{self, Ranks};
 
+use super::passed_over::WentOn;
 use super::{
     CauseHypothesis, Detail, Mistake, Sides, choice, decided_by, input_ended_before, is_read,
     last_line, line_is_guarded, numbers, ranks, supported, suspected, with_line,
@@ -26,13 +27,10 @@ impl Sides<'_> {
     /// The source shows no test in the loop that decides on that line, so the collection is shorter there.
     pub(super) fn shorter_loop(&self) -> Option<CauseHypothesis> {
         let left = |short: &[&Process], long: &[&Process]| {
-            let (first, other) = (*short.first()?, *long.first()?);
-            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
-            let times = |it: &Process| self.calls_at(it, within);
-            let visits = |it: &Process| self.calls_at(it, after);
-            let (fewer, more) = (times(first), times(other));
-            let has_gone_on = visits(first) == visits(other) + 1;
-            if after.is_same_line(within) || !(1..more).contains(&fewer) || !has_gone_on {
+            let WentOn { first, other, after, within, calls } =
+                self.went_on_to_another_line(short, long)?;
+            let ([fewer, more], after, within) = (calls, &after, &within);
+            if fewer == 0 {
                 return None;
             }
             if self.caught(first, other, after, within).is_some()
@@ -155,18 +153,12 @@ impl Sides<'_> {
     pub(super) fn drew_all(&self) -> Option<CauseHypothesis> {
         let has_drawn_all = |it: &&Process| input_ended_before(it, self.at);
         let left = |short: &[&Process], long: &[&Process]| {
-            let (first, other) = (*short.first()?, *long.first()?);
-            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
-            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
-            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
-            let drawn = first.turns.batches()?;
+            let went_on = self.went_on(short, long).filter(|it| it.calls[0] > 0)?;
+            let drawn = went_on.first.turns.batches()?;
             let drew_as_many = |it: &&Process| it.turns.batches() == Some(drawn);
             if !short.iter().all(has_drawn_all)
                 || long.iter().any(has_drawn_all)
                 || !short.iter().chain(long).all(drew_as_many)
-                || after == within
-                || !(1..more).contains(&fewer)
-                || !has_gone_on
             {
                 return None;
             }

@@ -45,14 +45,10 @@ impl Mistake {
                 let of = Ranks(short);
                 format!("{of} ran out of batches after {drawn}, {have} drawn {more}")
             }
-            (Some(drawn), None) => {
-                format!(
-                    "{} ran out of batches after {drawn}, {} did not",
-                    Ranks(short),
-                    Ranks(long)
-                )
+            _ => {
+                let after = drawn.map_or_else(String::new, |drawn| format!(" after {drawn}"));
+                format!("{} ran out of batches{after}, {} did not", Ranks(short), Ranks(long))
             }
-            _ => format!("{} ran out of batches, {} did not", Ranks(short), Ranks(long)),
         };
         Self::new(short, clause)
     }

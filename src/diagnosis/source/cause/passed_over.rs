@@ -17,24 +17,55 @@ use super::{
     CauseHypothesis, Mistake, Sides, line_is_guarded, meaning, numbers, supported, suspected,
 };
 
+/// One side has made its next call, and the other side one more at its line before.
+pub(super) struct WentOn<'p> {
+    /// The first process of the side that has gone on, and the one of the other side.
+    pub(super) first: &'p Process,
+    pub(super) other: &'p Process,
+    /// The line to which the first one has gone on, and that of the other one.
+    pub(super) after: Arc<Where>,
+    pub(super) within: Arc<Where>,
+    /// How often each of them has made the call at `within`.
+    pub(super) calls: [u64; 2],
+}
+
 impl Sides<'_> {
+    /// Whether `past` has gone on after fewer calls at the line that `in_it` is at. Both had been as often at the line to which
+    /// it has gone on.
+    pub(super) fn went_on<'p>(
+        &self,
+        past: &[&'p Process],
+        in_it: &[&'p Process],
+    ) -> Option<WentOn<'p>> {
+        let (first, other) = (*past.first()?, *in_it.first()?);
+        let (after, within) = (self.line_at(first)?, self.line_at(other)?);
+        let calls = [first, other].map(|it| self.calls_at(it, &within));
+        let has_gone_on = self.calls_at(first, &after) == self.calls_at(other, &after) + 1;
+        let is_past = after != within && calls[0] < calls[1] && has_gone_on;
+        is_past.then_some(WentOn { first, other, after, within, calls })
+    }
+
+    /// The same if the two lines differ, and not only the ways through a library from one of them.
+    pub(super) fn went_on_to_another_line<'p>(
+        &self,
+        past: &[&'p Process],
+        in_it: &[&'p Process],
+    ) -> Option<WentOn<'p>> {
+        self.went_on(past, in_it).filter(|it| !it.after.is_same_line(&it.within))
+    }
+
     /// One side has passed over a call that the other side is in, and made the next one instead.
     pub(super) fn passed_over(&self) -> Option<CauseHypothesis> {
         if self.all_left() {
             return None;
         }
         let over = |past: &[&Process], in_it: &[&Process]| {
-            let (first, other) = (*past.first()?, *in_it.first()?);
-            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
-            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
-            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
-            if after.is_same_line(within) || fewer >= more || !has_gone_on {
+            let WentOn { first, other, after, within, calls } =
+                self.went_on_to_another_line(past, in_it)?;
+            if !are_in_one_loop(first, &after, other, &within) {
                 return None;
             }
-            if !are_in_one_loop(first, after, other, within) {
-                return None;
-            }
-            let (line, guard) = self.only_test(other, within)?;
+            let (line, guard) = self.only_test(other, &within)?;
             let (here, elsewhere) = (numbers(in_it), numbers(past));
             // A rank that skipped an earlier iteration has the same numbers of calls.
             if guard.subject == GuardSubject::Rank
@@ -45,7 +76,7 @@ impl Sides<'_> {
             let kind = meaning(guard, false)?;
             let because = format!(
                 "{}. {}",
-                counted(&numbers(past), &numbers(in_it), within, [fewer, more]),
+                counted(&numbers(past), &numbers(in_it), &within, calls),
                 line_is_guarded(&(Arc::clone(&line), guard)),
             );
             let mistake = Mistake::passed_over(&numbers(past), &numbers(in_it), &line, guard);
@@ -59,21 +90,16 @@ impl Sides<'_> {
     /// is outside of it: nothing else in the source leads around the call.
     pub(super) fn left_try(&self) -> Option<CauseHypothesis> {
         let over = |past: &[&Process], in_it: &[&Process]| {
-            let (first, other) = (*past.first()?, *in_it.first()?);
-            let (after, within) = (&self.line_at(first)?, &self.line_at(other)?);
-            let (fewer, more) = (self.calls_at(first, within), self.calls_at(other, within));
-            let has_gone_on = self.calls_at(first, after) == self.calls_at(other, after) + 1;
-            if after.is_same_line(within) || fewer >= more || !has_gone_on {
-                return None;
-            }
-            let mut around = guards::around(other, within);
+            let WentOn { first, other, after, within, calls } =
+                self.went_on_to_another_line(past, in_it)?;
+            let mut around = guards::around(other, &within);
             let (line, guard) = around.find(|(_, it)| it.form == GuardForm::Catches)?;
-            if guards::around(first, after).any(|(_, it)| it == guard) {
+            if guards::around(first, &after).any(|(_, it)| it == guard) {
                 return None;
             }
             let because = format!(
                 "{}. {}",
-                counted(&numbers(past), &numbers(in_it), within, [fewer, more]),
+                counted(&numbers(past), &numbers(in_it), &within, calls),
                 line_is_guarded(&(line, guard)),
             );
             Some(suspected(CauseKind::SwallowedException, Some(because)))
