@@ -89,14 +89,23 @@ pub(crate) fn is_tested(case: &Case) -> bool {
     case.backend == Backend::Own || case.has_second_truth || path(case).exists()
 }
 
-/// CRC-32 of the program, without the line that selects its live runs and without second truths, and of the modules
-/// of `tests/jobs/support` that it names.
+/// Keys of a truth that do not affect a run: what selects live runs, and the words that are expected.
+const NOT_OF_A_RUN: [&str; 4] = ["quick", "says", "why", "headline"];
+
+/// CRC-32 of the program, without second truths and lines of the truth that do not affect a run, and of the modules of
+/// `tests/jobs/support` that it names.
 fn fingerprint(case: &Case) -> u32 {
     let text = &case.program.text;
+    let head = case.program.head_lines();
     let mut hasher = crc32fast::Hasher::new();
-    let selects = |line: &str| line.trim_start_matches(['#', '*', ' ']).starts_with("quick = ");
-    let lines = text.split_inclusive('\n').zip(case.program.second_truths());
-    for (line, _) in lines.filter(|(line, is_second)| !selects(line) && !is_second) {
+    let affects_a_run = |index: &usize, line: &str| {
+        let key = line.trim_start_matches(['#', '*', ' ']).split(" = ").next();
+        !head.contains(index) || key.is_none_or(|key| !NOT_OF_A_RUN.contains(&key))
+    };
+    let lines = text.split_inclusive('\n').zip(case.program.second_truths()).enumerate();
+    for (_, (line, _)) in
+        lines.filter(|(index, (line, is_second))| affects_a_run(index, line) && !is_second)
+    {
         hasher.update(line.as_bytes());
     }
     for entry in fs::read_dir(jobs().join("support")).unwrap() {
