@@ -398,7 +398,7 @@ impl Merged {
             return into;
         }
         // It names the first rank alone.
-        into.mistake = None;
+        (into.mistake, into.suspect) = (None, None);
         let mut known: HashSet<u32> = into.per_rank.iter().map(|call| call.rank).collect();
         let mut victims = BTreeSet::new();
         let mut first = into.summary.clone();

@@ -1,4 +1,5 @@
-//! A table of the causes in the heads of programs and those that the recordings lead to, with headlines:
+//! A table of the causes in the heads of programs and those that the recordings lead to, with headlines and
+//! advice:
 //! `DDP_DOCTOR_CAUSES=1 cargo test --workspace --all-features --test truth`.
 
 use ddp_doctor_proto::report::{Confidence, Role};
@@ -42,6 +43,9 @@ pub(crate) fn print(cases: &[Case]) {
         println!("    > {}", finding.title());
         for reason in &finding.why {
             println!("      {reason}");
+        }
+        for advice in &finding.next {
+            println!("      + {advice}");
         }
     }
     println!("{right} of {stated} causes are right; {wrong_supported} wrong ones are supported");

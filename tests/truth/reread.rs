@@ -62,6 +62,7 @@ fn guards(source: &Source, line: u32, added: u32) -> Vec<v1::Guard> {
         other_first: guard.other.map(|it| it.first.saturating_sub(added)),
         other_last: guard.other.map(|it| it.last.saturating_sub(added)),
         is_called_there: guard.other.is_some_and(|it| it.makes_call),
+        is_while: guard.is_while,
     });
     guards.collect()
 }

@@ -1204,6 +1204,9 @@ pub struct Guard {
     /// One of these branches calls the function that the line calls.
     #[prost(bool, tag = "7")]
     pub is_called_there: bool,
+    /// The test is that of a `while` loop around the line.
+    #[prost(bool, tag = "8")]
+    pub is_while: bool,
 }
 /// Defines the number of a process group in this process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

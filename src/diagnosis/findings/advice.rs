@@ -72,7 +72,13 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::LocalDecision,
         Detail::Any,
-        "Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on it.",
+        "Agree on the decision before any rank acts on it: all_reduce it, or broadcast the decision of one rank.",
+    ),
+    row(
+        CauseKind::LocalDecision,
+        Detail::Return,
+        "Make the call on every rank, with an empty tensor where a rank has no data, or agree on the decision before any \
+         rank acts on it: all_reduce it.",
     ),
     row(
         CauseKind::LocalDecision,

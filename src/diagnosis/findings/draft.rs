@@ -15,7 +15,7 @@ use crate::input::align::OddOnes;
 use crate::input::event::ProcessId;
 use crate::model::{Attempt, GroupId};
 use crate::proof;
-use crate::source::cause::{CauseHypothesis, Mistake};
+use crate::source::cause::{CauseHypothesis, Mistake, Suspect};
 use crate::words::{Ranks, number};
 
 /// Which of several findings leads: the lowest value.
@@ -123,6 +123,8 @@ pub struct Draft {
     pub summary: String,
     /// What a rank did wrong, if that is supported: the start of the headline.
     pub mistake: Option<Mistake>,
+    /// The statement that may be the mistake, if that is only suspected.
+    pub suspect: Option<Suspect>,
     /// The reasoning, one paragraph each.
     pub why: Vec<String>,
     /// Advice, one paragraph each.
@@ -189,6 +191,7 @@ impl Draft {
             parameters: Vec::new(),
             summary: String::new(),
             mistake: None,
+            suspect: None,
             why: Vec::new(),
             next: Vec::new(),
             cause: None,
@@ -311,6 +314,7 @@ impl Draft {
     /// Sets the cause, and appends its reason to `why`.
     pub fn attribute(&mut self, reading: CauseHypothesis) {
         self.why.extend(reading.because);
+        self.suspect = reading.suspect.filter(|_| reading.mistake.is_none());
         self.mistake = reading.mistake.or(self.mistake.take());
         self.cause = Some(reading.cause);
     }

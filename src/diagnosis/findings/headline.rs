@@ -8,33 +8,54 @@ use crate::findings::draft::Draft;
 use crate::input::event::Call;
 use crate::model::Join;
 use crate::situation::Situation;
-use crate::source::cause::Mistake;
+use crate::source::cause::{Mistake, Suspect};
 use crate::words::{self, Ranks, number};
 
-/// The headline of a draft: its mistake with the consequence, as far as they fit, or else its summary.
+/// The headline of a draft: its mistake with the consequence, as far as they fit, or else its summary with the statement
+/// that may be the mistake.
 pub(super) fn write(situation: &Situation<'_>, draft: &Draft) -> String {
-    let Some(mistake) = &draft.mistake else { return shortened(&draft.summary) };
+    let fact = draft.mistake.as_ref().map_or(&draft.summary, |it| &it.clause);
+    let mistake = match (&draft.mistake, &draft.suspect) {
+        (_, Some(suspect)) => return with_suspect(fact, suspect),
+        (None, None) => return shortened(fact, MAX_HEADLINE_CHARS),
+        (Some(mistake), None) => mistake,
+    };
     let consequences = consequences(situation, draft, mistake).into_iter();
     let mut wholes = consequences.map(|it| format!("{}; {it}", mistake.clause));
-    wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(&mistake.clause))
+    wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(&mistake.clause, MAX_HEADLINE_CHARS))
+}
+
+/// The fact, followed by the statement that may be the mistake.
+fn with_suspect(fact: &str, suspect: &Suspect) -> String {
+    let after = |start: &str| {
+        format!("{start}; suspected: {}{}", suspect.text, beside(Some(&suspect.line), start))
+    };
+    let whole = after(fact);
+    if fits(&whole) {
+        return whole;
+    }
+    let room = MAX_HEADLINE_CHARS.saturating_sub(after("").chars().count());
+    after(&shortened(fact, room))
 }
 
 fn fits(text: &str) -> bool {
     text.chars().count() <= MAX_HEADLINE_CHARS
 }
 
-/// The text, or as many of its clauses as fit.
-fn shortened(text: &str) -> String {
-    if fits(text) {
+/// The text, or as many of its clauses as fit into this many characters.
+fn shortened(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
     // The ellipsis takes one character.
-    let end = text.char_indices().nth(MAX_HEADLINE_CHARS - 1).map_or(text.len(), |it| it.0);
+    let end = text.char_indices().nth(max - 1).map_or(text.len(), |it| it.0);
     let kept = &text[..end];
     let clause = kept.rfind([';', ':', ',']);
     // A clause that is much shorter states too little.
-    let clause = clause.filter(|&at| at > MAX_HEADLINE_CHARS / 2);
-    format!("{}…", &kept[..clause.unwrap_or(end)])
+    let clause = clause.filter(|&at| at > max / 2);
+    let words = || kept.rfind(' ').filter(|&at| at > max / 2);
+    let kept = &kept[..clause.or_else(words).unwrap_or(end)];
+    format!("{}…", kept.trim_end_matches(" at"))
 }
 
 /// What the ranks that did not make the mistake do, the longest wording first: "rank 1 waits for its
@@ -47,16 +68,22 @@ fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> 
     let join = draft.place.and_then(|(group, seq)| situation.join(group, seq));
     let call_of = |rank: u32| Some(&*join?.calls.get(&rank)?.call);
     let own = mistake.ranks.iter().find_map(|&rank| call_of(rank));
-    let mut others = draft.per_rank.iter().filter(|it| !mistake.ranks.contains(&it.rank));
+    let others = draft.per_rank.iter().filter(|it| !mistake.ranks.contains(&it.rank));
     if let Some(own) = own {
-        let theirs = others.find_map(|it| Some((it.rank, call_of(it.rank)?)));
+        let theirs = others.clone().find_map(|it| Some((it.rank, call_of(it.rank)?)));
         return match theirs {
             None => waits_for_others(situation, draft, mistake).into_iter().collect(),
             Some((rank, theirs)) if differs(join, own, theirs) => {
                 let its = number(&mistake.ranks, "its", "their");
                 let [at, there] =
                     [own, theirs].map(|it| beside(it.place.as_ref(), &mistake.clause));
-                let met = format!("meets {} of rank {rank}{there}", named(theirs));
+                let is_alike = |it: &RankCall| {
+                    it.rank == rank
+                        || call_of(it.rank)
+                            .is_some_and(|it| it.op == theirs.op && it.place == theirs.place)
+                };
+                let alike: Vec<u32> = others.filter(|it| is_alike(it)).map(|it| it.rank).collect();
+                let met = format!("meets {} of {}{there}", named(theirs), Ranks(&alike));
                 vec![format!("{its} {}{at} {met}", own.op), format!("{its} {} {met}", own.op)]
             }
             Some(_) => Vec::new(),
@@ -132,9 +159,12 @@ mod tests {
     fn long_summary_is_cut_between_clauses() {
         let start = "Ranks disagree on the root of call #1 of the default group: rank 0 calls broadcast at a.py:22";
         let long = format!("{start}, {}", "x".repeat(200));
-        assert_eq!(shortened(&long), format!("{start}…"));
-        assert_eq!(shortened("short: one"), "short: one");
-        assert_eq!(shortened(&"x".repeat(200)).chars().count(), MAX_HEADLINE_CHARS);
+        assert_eq!(shortened(&long, MAX_HEADLINE_CHARS), format!("{start}…"));
+        assert_eq!(shortened("short: one", MAX_HEADLINE_CHARS), "short: one");
+        assert_eq!(
+            shortened(&"x".repeat(200), MAX_HEADLINE_CHARS).chars().count(),
+            MAX_HEADLINE_CHARS
+        );
     }
 
     #[test]

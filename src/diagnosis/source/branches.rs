@@ -68,7 +68,7 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
 }
 
 impl Use<'_> {
-    /// For example "head.weight and head.bias are used at model.py:24, which is reached only where
+    /// For example "head.weight and head.bias are used at model.py:24, which is reached only if
     /// `with_head` holds (line 24)."
     pub fn sentence(&self) -> String {
         let more = self.total.saturating_sub(self.names.len() as u64);

@@ -176,5 +176,6 @@ fn guard(guard: &v1::Guard) -> Guard {
             last,
             makes_call: guard.is_called_there,
         }),
+        is_while: guard.is_while,
     }
 }

@@ -178,6 +178,7 @@ fn serve(
                 other_first: guard.other.map(|it| it.first),
                 other_last: guard.other.map(|it| it.last),
                 is_called_there: guard.other.is_some_and(|it| it.makes_call),
+                is_while: guard.is_while,
             })
             .collect();
         if answer.send(site).is_err() {

@@ -42,6 +42,8 @@ pub struct Guard {
     pub form: GuardForm,
     /// The branches that run instead of that of the line.
     pub other: Option<OtherBranch>,
+    /// It is the test of a `while` loop around the line.
+    pub is_while: bool,
 }
 
 /// A source file.
@@ -266,7 +268,8 @@ impl Source {
                         let is_of_rank = guard.subject == GuardSubject::Rank;
                         is_of_rank.then(|| self.counterpart(end_of_all, at)).flatten()
                     });
-                    found.push(Guard { other: other.filter(|_| head != Head::While), ..guard });
+                    let is_while = head == Head::While;
+                    found.push(Guard { other: other.filter(|_| !is_while), is_while, ..guard });
                 }
                 if head == Head::Elif {
                     self.branches_before(header, at, found);
@@ -515,6 +518,7 @@ impl Source {
             },
             form,
             other: None,
+            is_while: false,
         }
     }
 }

@@ -123,6 +123,7 @@ pub fn advice_table() -> String {
             Detail::Loop => "a loop over a collection of the program",
             Detail::Clock => "the clock of each rank",
             Detail::Cache => "a cached result",
+            Detail::Return => "a function that returns before the call",
             Detail::Membership => "a group that does not include the rank",
             Detail::Exit => "a line that ends the process of one rank",
             Detail::Completion => "results in the order in which they are ready",

@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # cause = "local-decision"
-# why = "is not reached where a result of its function is cached (`@functools.lru_cache(maxsize=None)`"
+# why = "is not reached if a result of its function is cached (`@functools.lru_cache(maxsize=None)`"
 # hang = true
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]

@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # cause = "swallowed-exception"
-# why = "stands in a `try` that goes on after an exception"
+# why = "is in a `try` block that continues after an exception"
 # hang = true
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]

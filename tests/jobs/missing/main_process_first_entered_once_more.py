@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "suspected"
 # cause = "local-decision"
-# why = "is reached only where `not os.path.exists(path)` holds"
+# why = "is reached only if `not os.path.exists(path)` holds"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

@@ -44,10 +44,10 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
         draft.confidence = Confidence::Supported;
         draft.root_confidence = Confidence::Supported;
         draft.summary = format!(
-            "The streams of {} wait for each other in {} communicators, which they use in different \
-             orders",
+            "{} use {} communicators in different orders: their streams wait for each other{}",
             Ranks(&draft.root),
             cycle::groups(cycle).len(),
+            cycle::calls(situation, cycle),
         );
         // Replaces the sentence on the cause.
         draft.why = vec![cycle::steps(situation, cycle)];
@@ -83,19 +83,18 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     });
     draft.per_rank = rows.collect();
     let left_out = not_made(situation, cycle);
-    draft.summary = format!(
-        "The devices of {} wait for each other in {} process groups, {}",
-        Ranks(&draft.root),
-        cycle::groups(cycle).len(),
-        match left_out {
-            Some((wait, rank)) => format!(
-                "and rank {rank} has not made {} of {}",
-                words::call(&wait.call),
-                words::group(&situation.model.group(wait.group).info),
-            ),
-            None => "which the ranks use in different orders".into(),
-        },
-    );
+    let (ranks, groups) = (Ranks(&draft.root), cycle::groups(cycle).len());
+    draft.summary = match left_out {
+        Some((wait, rank)) => format!(
+            "The devices of {ranks} wait for each other in {groups} process groups, and rank {rank} has not made {} of {}",
+            words::call(&wait.call),
+            words::group(&situation.model.group(wait.group).info),
+        ),
+        None => format!(
+            "{ranks} use {groups} process groups in different orders: their devices wait for each other{}",
+            cycle::calls(situation, cycle)
+        ),
+    };
     if let Some((wait, rank)) = left_out {
         draft.why.clear();
         let place = Some((wait.group, wait.seq));
@@ -157,15 +156,16 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let in_their_calls = cycle::are_in_their_calls(waits);
     let swapped = draft.cause.map(|it| it.kind) == Some(CauseKind::SwappedCalls);
     let because = std::mem::take(&mut draft.why);
-    draft.summary = format!(
-        "{} wait for each other in {groups} process groups{}",
-        Ranks(&draft.root),
-        if swapped && omission.is_none() {
-            ", which they use in different orders"
-        } else {
-            ": each is in a call that another one has not made"
-        },
-    );
+    let ranks = Ranks(&draft.root);
+    draft.summary = match cycle::common_line(waits) {
+        Some(line) if swapped && omission.is_none() => {
+            let line = words::at(Some(line));
+            format!(
+                "{ranks} use {groups} process groups in different orders and wait for each other{line}"
+            )
+        }
+        _ => format!("{ranks} wait for each other{}", cycle::calls(situation, waits)),
+    };
     draft.say(cycle::steps(situation, waits));
     draft.say(if in_their_calls {
         "None of these calls can complete before the other rank makes its own, and no rank can make \

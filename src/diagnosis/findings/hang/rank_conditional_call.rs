@@ -122,7 +122,7 @@ fn explain(draft: &mut Draft, situation: &Situation<'_>, parting: &RankGuard) {
     let through = if parting.line.is_same_line(&parting.place) {
         String::new()
     } else {
-        format!(", from where {} is called,", words::line(&parting.place))
+        format!(", which calls {},", words::line(&parting.place))
     };
     draft.say(format!(
         "The line {}{through} {}: {} it, {}.",

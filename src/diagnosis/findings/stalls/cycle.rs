@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
@@ -164,19 +164,33 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
     draft.root_confidence = draft.root_confidence.min(Confidence::Supported);
 }
 
-/// The end of a summary: the calls in which the ranks wait, with their lines.
+/// The end of a summary: the calls in which the ranks wait, with their lines, and with their groups if there are several.
 pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
-    let lines: Vec<String> =
-        cycle.iter().map(|wait| words::at(wait.call.place.as_deref())).collect();
-    let common = lines.first().filter(|first| lines.iter().all(|it| it == *first));
-    let calls = cycle.iter().zip(&lines).map(|(wait, line)| {
-        let line = if common.is_some() { "" } else { line };
+    let common = common_line(cycle);
+    let has_groups = groups(cycle).len() > 1;
+    let calls = cycle.iter().map(|wait| {
+        let line = wait.call.place.as_deref().filter(|_| common.is_none());
+        let line = words::at(line);
         let process = situation.model.member(wait.group, wait.rank);
         let caller = called_at(process, &wait.call);
-        format!("rank {} in {}{line}{caller}", wait.rank, words::call(&wait.call))
+        let of_group = if has_groups {
+            words::of_group(&situation.model.group(wait.group).info)
+        } else {
+            String::new()
+        };
+        format!("rank {} in {}{of_group}{line}{caller}", wait.rank, words::call(&wait.call))
     });
     let calls = words::joined(calls, ", ");
-    format!("{}: {calls}", common.map_or("", String::as_str))
+    format!("{}: {calls}", words::at(common))
+}
+
+/// The line in which all ranks of the cycle wait.
+pub(crate) fn common_line(cycle: &[Blocked]) -> Option<&Where> {
+    let (first, rest) = cycle.split_first()?;
+    let line = first.call.place.as_deref()?;
+    let is_there =
+        |wait: &Blocked| wait.call.place.as_deref().is_some_and(|it| it.is_same_line(line));
+    rest.iter().all(is_there).then_some(line)
 }
 
 /// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."

@@ -19,9 +19,16 @@ pub struct Guard {
     /// The branches of its statement that run instead of that of the line, or a later branch under another
     /// test on the rank that calls the same function.
     pub other: Option<OtherBranch>,
+    /// It is the test of a `while` loop around the line.
+    pub is_while: bool,
 }
 
 impl Guard {
+    /// "if" or "while".
+    pub(crate) const fn keyword(&self) -> &'static str {
+        if self.is_while { "while" } else { "if" }
+    }
+
     /// The variable that an assignment of [`GuardForm::Computes`] sets.
     #[must_use]
     pub fn assigned(&self) -> Option<&str> {

@@ -15,8 +15,8 @@ use crate::words::{self, Ranks};
 
 use super::passed_over::WentOn;
 use super::{
-    CauseHypothesis, Detail, Mistake, Sides, choice, decided_by, input_ended_before, is_read,
-    last_line, line_is_guarded, numbers, ranks, supported, suspected, with_line,
+    CauseHypothesis, Detail, Mistake, Sides, Suspect, choice, decided_by, input_ended_before,
+    is_read, last_line, line_is_guarded, numbers, ranks, supported, suspected, with_line,
 };
 
 /// A cause, with what the source shows for it: the line, and the test around it.
@@ -53,6 +53,14 @@ impl Sides<'_> {
             if !self.preceding_line(first).is_some_and(is_in_loop) {
                 return None;
             }
+            // A test may have led the other side past the line to which this one has gone on, and on to the next pass.
+            let may_have_skipped = self.calls_at(first, after) > 1
+                && guards::around(first, after).any(|(_, it)| {
+                    decides(it) && guards::around(other, within).all(|(_, of)| of != it)
+                });
+            if may_have_skipped && self.are_passes_alike(first, within) != Some(false) {
+                return None;
+            }
             // A loop around it may have been left instead, before a new pass of this one.
             let ends = |process, at| {
                 let all = guards::all_around(process, at);
@@ -65,12 +73,11 @@ impl Sides<'_> {
                 return None;
             }
             let because = format!(
-                "{} made the call at {} {} before going on, {} {}. {}",
+                "{} made {fewer} call{} at {} before going on, {} made {more}. {}",
                 words::begin(ranks(short)),
+                if fewer == 1 { "" } else { "s" },
                 words::line(within),
-                words::times(fewer),
                 ranks(long),
-                words::times(more),
                 line_is_guarded(&(Arc::clone(&line), over)),
             );
             let because = Some(with_assignment(because, other, &line, over));
@@ -78,7 +85,7 @@ impl Sides<'_> {
             let reading = if is_only {
                 supported(CauseKind::UnevenInputs, because).with_mistake(mistake)
             } else {
-                suspected(CauseKind::UnevenInputs, because)
+                suspected(CauseKind::UnevenInputs, because).with_suspect(&(line, over))
             };
             Some(reading.with_detail(Detail::Loop))
         };
@@ -121,8 +128,8 @@ impl Sides<'_> {
             (GuardForm::Catches, CauseKind::SwallowedException),
         ];
         let found = kinds.into_iter().find_map(|(form, kind)| {
-            let because = line_is_guarded(&left_out(form)?);
-            Some(suspected(kind, Some(because)))
+            let shown = left_out(form)?;
+            Some(suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown))
         });
         found.or(Some(suspected(CauseKind::UnevenInputs, None)))
     }
@@ -208,7 +215,9 @@ impl Sides<'_> {
                 words::line(within),
                 long.rank.unwrap_or_default(),
             );
+            let suspect = shown.as_ref().map(|(line, guard)| Suspect::new(line, guard));
             let reading = suspected(kind, Some(with_line(because, shown)));
+            let reading = CauseHypothesis { suspect, ..reading };
             let draws = kind != CauseKind::UnevenInputs || long.turns.batches().is_some();
             Some(if draws { reading } else { reading.with_detail(Detail::Loop) })
         };
@@ -297,6 +306,24 @@ impl Sides<'_> {
         self.latest_lines(process).take(2).all(|it| it == line)
     }
 
+    /// Whether a process made as many calls at a line in its latest pass of the loop around it as in the one before; `None`:
+    /// these are too long ago.
+    fn are_passes_alike(&self, process: &Process, within: &Arc<Where>) -> Option<bool> {
+        let mut lines = self.latest_lines(process).map(|it| it == within).skip(1).peekable();
+        let mut pass = || {
+            while !*lines.peek()? {
+                lines.next();
+            }
+            let mut calls = 0;
+            while *lines.peek()? {
+                lines.next();
+                calls += 1;
+            }
+            Some(calls)
+        };
+        Some(pass()? == pass()?)
+    }
+
     /// The line of the call of a process before the one at which the ranks diverged.
     fn preceding_line<'a>(&self, process: &'a Process) -> Option<&'a Arc<Where>> {
         self.latest_lines(process).nth(1)
@@ -311,6 +338,12 @@ impl Sides<'_> {
         });
         lines.skip(later)
     }
+}
+
+/// Whether a test decides on a line after it.
+const fn decides(guard: &Guard) -> bool {
+    use GuardForm::{Fails, Holds, Leaves, Returns, Skips};
+    matches!(guard.form, Fails | Holds | Leaves | Returns | Skips)
 }
 
 /// Whether what a loop runs over is the result of a call that may choose: `self.kept()`, not `enumerate(self.layers)`.
@@ -340,7 +373,7 @@ pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<Caus
         over.line,
     );
     let because = with_assignment(because, process, &at, over);
-    Some(suspected(CauseKind::SwappedCalls, Some(because)))
+    Some(suspected(CauseKind::SwappedCalls, Some(because)).with_suspect(&(at, over)))
 }
 
 /// The loop around the line `within` of one process that is not around the line `after` of another one: its header, and

@@ -26,6 +26,33 @@ pub struct Mistake {
     pub clause: String,
 }
 
+/// A statement of the program that may be the mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// "`if self.preempted`"
+    pub text: String,
+    /// Its line.
+    pub line: Where,
+}
+
+impl Suspect {
+    /// The statement on which `line` depends.
+    pub(super) fn new(line: &Where, guard: &Guard) -> Self {
+        use GuardForm::{Catches, Handles};
+        use GuardForm::{Completes, Iterates, Repeats};
+        use GuardForm::{Ends, Fails, Holds, Leaves, Returns, Skips};
+        let test = cut(&guard.test, MAX_TEST_CHARS);
+        let text = match guard.form {
+            Holds | Skips | Leaves | Returns | Ends => format!("`{} {test}`", guard.keyword()),
+            Fails => format!("`else` of `if {test}`"),
+            Iterates | Repeats | Completes => format!("the loop over `{test}`"),
+            Handles | Catches => "the handled exception".to_owned(),
+            _ => format!("`{test}`"),
+        };
+        Self { text, line: Where { line: guard.line, ..line.clone() } }
+    }
+}
+
 impl Mistake {
     /// A mistake of these ranks in a clause that begins with them.
     pub(crate) fn new(ranks: &[u32], clause: String) -> Self {
@@ -79,16 +106,35 @@ impl Mistake {
         Self::new(short, clause)
     }
 
-    /// A test decides on a line that `past` have passed over and `inside` have reached.
-    pub(super) fn passed_over(past: &[u32], inside: &[u32], line: &Where, guard: &Guard) -> Self {
+    /// A test decides on a line that `past` have passed over and `inside` have reached. `before`: all have been there
+    /// before.
+    pub(super) fn passed_over(
+        [past, inside]: [&[u32]; 2],
+        line: &Where,
+        guard: &Guard,
+        before: bool,
+    ) -> Self {
         let at = words::source_line(line);
         let test = cut(&guard.test, MAX_TEST_CHARS);
         let number = guard.line;
+        let is_inside = inside.len() <= past.len();
         match guard.form {
-            GuardForm::Holds | GuardForm::Fails if inside.len() <= past.len() => {
+            GuardForm::Holds if guard.is_while && before => {
+                let file = file(line, guard);
+                if is_inside {
+                    let repeat = Ranks(inside).with("repeats", "repeat");
+                    Self::new(inside, format!("only {repeat} `while {test}` at {file}"))
+                } else {
+                    let clause = format!("{} left `while {test}` at {file} early", Ranks(past));
+                    Self::new(past, clause)
+                }
+            }
+            GuardForm::Holds | GuardForm::Fails if is_inside => {
                 let reach = Ranks(inside).with("reaches", "reach");
+                let now = if before { " this time" } else { "" };
                 let branch = if guard.form == GuardForm::Holds { "" } else { "`else` of " };
-                Self::new(inside, format!("only {reach} {at} ({branch}`if {test}`, line {number})"))
+                let shown = format!("{branch}`{} {test}`", guard.keyword());
+                Self::new(inside, format!("only {reach} {at}{now} ({shown}, line {number})"))
             }
             _ => Self::new(
                 past,
@@ -219,7 +265,7 @@ fn text(guard: &Guard, others: &str) -> String {
     let test = cut(&guard.test, MAX_TEST_CHARS);
     let s = if others == "it" { "s" } else { "" };
     match guard.form {
-        GuardForm::Holds => format!("`if {test}`"),
+        GuardForm::Holds => format!("`{} {test}`", guard.keyword()),
         GuardForm::Fails => format!("`else` of `if {test}`"),
         GuardForm::Skips => format!("{others} skip{s} it where `{test}`"),
         GuardForm::Leaves | GuardForm::Ends | GuardForm::Returns => {

@@ -27,7 +27,7 @@ mod passed_over;
 mod values;
 
 pub(crate) use loops::order_of_loop;
-pub use mistake::Mistake;
+pub use mistake::{Mistake, Suspect};
 pub(crate) use passed_over::of_test_on_rank;
 pub(crate) use values::of_size;
 pub use values::of_values;
@@ -42,6 +42,8 @@ pub struct CauseHypothesis {
     pub because: Option<String>,
     /// What a rank did wrong, if the cause is supported.
     pub mistake: Option<Mistake>,
+    /// The statement that may be the mistake, if that is only suspected.
+    pub suspect: Option<Suspect>,
     /// All ranks took the same path: advice against different paths does not apply.
     pub same_path: bool,
     /// The part of what the cause covers, if the advice depends on it.
@@ -58,6 +60,8 @@ pub enum Detail {
     Loop,
     /// The decision follows the clock of each rank.
     Clock,
+    /// A function returns before the call.
+    Return,
     /// A rank has cached the result of a function that makes the call.
     Cache,
     /// A rank used a group that does not include it.
@@ -111,14 +115,21 @@ impl CauseHypothesis {
         Self { detail, ..self }
     }
 
-    /// The same about a test.
-    fn of_test(self, guard: &Guard) -> Self {
-        self.with_detail(match (guard.subject, guard.form) {
+    /// The same about a test around a line.
+    fn of_test(self, shown: &(Arc<Where>, &Guard)) -> Self {
+        let guard = shown.1;
+        self.with_suspect(shown).with_detail(match (guard.subject, guard.form) {
             (GuardSubject::Clock, _) => Detail::Clock,
             (GuardSubject::Input, _) => Detail::Loop,
             (_, GuardForm::Caches) => Detail::Cache,
+            (_, GuardForm::Returns) => Detail::Return,
             _ => Detail::Any,
         })
+    }
+
+    /// The same with a statement around a line that may be the mistake.
+    fn with_suspect(self, (line, guard): &(Arc<Where>, &Guard)) -> Self {
+        Self { suspect: Some(Suspect::new(line, guard)), ..self }
     }
 
     /// Nothing on record explains it.
@@ -328,7 +339,8 @@ impl<'a> Sides<'a> {
         let all_left = self.all_left();
         self.missed().into_iter().find_map(|(line, guard)| {
             let kind = meaning(guard, all_left)?;
-            Some(suspected(kind, Some(line_is_guarded(&(line, guard)))).of_test(guard))
+            let shown = (line, guard);
+            Some(suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown))
         })
     }
 
@@ -343,9 +355,9 @@ impl<'a> Sides<'a> {
             return None;
         }
         let mut missed = self.missed().into_iter();
-        let (line, guard) = missed.find(|(_, guard)| decides(guard))?;
-        let because = line_is_guarded(&(line, guard));
-        Some(suspected(CauseKind::LocalDecision, Some(because)).of_test(guard))
+        let shown = missed.find(|(_, guard)| decides(guard))?;
+        let because = line_is_guarded(&shown);
+        Some(suspected(CauseKind::LocalDecision, Some(because)).of_test(&shown))
     }
 
     /// Conditions around the last line of one side that are not around that of the other. Those
@@ -455,7 +467,7 @@ fn ranks(processes: &[&Process]) -> String {
     Ranks(&numbers(processes)).to_string()
 }
 
-/// "The line train.py:9 is reached only where …".
+/// "The line train.py:9 is reached only if …".
 fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     format!("{}.", guards::about(line, guard))
 }
@@ -518,6 +530,7 @@ const fn reading(
         cause: Cause { kind, confidence },
         because,
         mistake: None,
+        suspect: None,
         same_path: false,
         detail: Detail::Any,
     }

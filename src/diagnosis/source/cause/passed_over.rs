@@ -74,35 +74,37 @@ impl Sides<'_> {
                 return None;
             }
             let kind = meaning(guard, false)?;
+            let sides = [&numbers(past)[..], &numbers(in_it)];
+            let mistake = Mistake::passed_over(sides, &line, guard, calls[0] > 0);
+            let shown = (line, guard);
             let because = format!(
                 "{}. {}",
                 counted(&numbers(past), &numbers(in_it), &within, calls),
-                line_is_guarded(&(Arc::clone(&line), guard)),
+                line_is_guarded(&shown),
             );
-            let mistake = Mistake::passed_over(&numbers(past), &numbers(in_it), &line, guard);
             let reading = supported(kind, Some(because)).with_mistake(mistake);
-            Some(reading.of_test(guard))
+            Some(reading.of_test(&shown))
         };
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }
 
-    /// One side has not made the call that the other side is in, which stands in a `try` that goes on after an exception, and
+    /// One side has not made the call that the other side is in, which is in a `try` block that continues after an exception, and
     /// is outside of it: nothing else in the source leads around the call.
     pub(super) fn left_try(&self) -> Option<CauseHypothesis> {
         let over = |past: &[&Process], in_it: &[&Process]| {
             let WentOn { first, other, after, within, calls } =
                 self.went_on_to_another_line(past, in_it)?;
             let mut around = guards::around(other, &within);
-            let (line, guard) = around.find(|(_, it)| it.form == GuardForm::Catches)?;
-            if guards::around(first, &after).any(|(_, it)| it == guard) {
+            let shown = around.find(|(_, it)| it.form == GuardForm::Catches)?;
+            if guards::around(first, &after).any(|(_, it)| it == shown.1) {
                 return None;
             }
             let because = format!(
                 "{}. {}",
                 counted(&numbers(past), &numbers(in_it), &within, calls),
-                line_is_guarded(&(line, guard)),
+                line_is_guarded(&shown),
             );
-            Some(suspected(CauseKind::SwallowedException, Some(because)))
+            Some(suspected(CauseKind::SwallowedException, Some(because)).with_suspect(&shown))
         };
         if self.all_left() {
             return None;
@@ -146,7 +148,7 @@ pub(crate) fn of_test_on_rank(
         return None;
     }
     let because = line_is_guarded(&(Arc::clone(&line), guard));
-    let mistake = Mistake::passed_over(past, inside, &line, guard);
+    let mistake = Mistake::passed_over([past, inside], &line, guard, true);
     Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
 }
 
@@ -157,13 +159,11 @@ fn counted(past: &[u32], in_it: &[u32], line: &Where, [fewer, more]: [u64; 2]) -
         let has = words::begin(Ranks(past).with("has not made", "have not made"));
         return format!("{has} the call at {line}");
     }
+    let plural = if fewer == 1 { "" } else { "s" };
     format!(
-        "{} made the call at {line} {} before {} next call, {} {}",
+        "{} made {fewer} call{plural} at {line} before going on, {} made {more}",
         words::begin(Ranks(past)),
-        words::times(fewer),
-        words::number(past, "its", "their"),
         Ranks(in_it),
-        words::times(more),
     )
 }
 

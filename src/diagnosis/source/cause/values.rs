@@ -13,7 +13,7 @@ use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words;
 
-use super::{CauseHypothesis, Sides, line_is_guarded, suspected};
+use super::{CauseHypothesis, Sides, Suspect, line_is_guarded, suspected};
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
 /// may differ.
@@ -29,19 +29,21 @@ pub fn of_values<'a>(
     }
     let line = Arc::new(place.clone());
     let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
-    let because = line_is_guarded(&(line, guard));
-    Some(CauseHypothesis { same_path: true, ..suspected(kind, Some(because)) })
+    let shown = (line, guard);
+    let reading = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
+    Some(CauseHypothesis { same_path: true, ..reading })
 }
 
 /// The statement that computes from the rank the size of a tensor which a process uses at a line.
 pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypothesis> {
-    let (line, guard) = guards::size_of_rank(process, place)?;
+    let shown = guards::size_of_rank(process, place)?;
+    let (line, guard) = &shown;
     let because = format!(
         "The size follows from the rank: `{}` ({}).",
         guard.test,
-        words::source_line(&Where { line: guard.line, ..(*line).clone() })
+        words::source_line(&Where { line: guard.line, ..Where::clone(line) })
     );
-    let reading = suspected(CauseKind::RankConditional, Some(because));
+    let reading = suspected(CauseKind::RankConditional, Some(because)).with_suspect(&shown);
     Some(CauseHypothesis { same_path: true, ..reading })
 }
 
@@ -88,9 +90,7 @@ impl Sides<'_> {
             // That values differ does not show why.
             (None, None) => (CauseKind::Unknown, None, true),
         };
-        let shown = shown.map(|shown| line_is_guarded(&shown));
-        // Where a value comes from: one assignment back.
-        // That of a gradient follows from its parameter.
+        // Where a value comes from: one assignment back. That of a gradient follows from its parameter.
         let is_of_value = !odd.is_bucket()
             && matches!(
                 join.mismatch,
@@ -99,9 +99,11 @@ impl Sides<'_> {
         let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
         let computed =
             computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
-        let because = words::joined(calls.into_iter().chain(shown).chain(computed), " ");
-        let because = Some(because).filter(|it| !it.is_empty());
-        Some(CauseHypothesis { same_path, ..suspected(kind, because) })
+        let guarded = shown.as_ref().map(line_is_guarded);
+        let because = words::joined(calls.into_iter().chain(guarded).chain(computed), " ");
+        let reading = suspected(kind, Some(because).filter(|it| !it.is_empty()));
+        let suspect = shown.map(|(line, guard)| Suspect::new(&line, guard));
+        Some(CauseHypothesis { same_path, suspect, ..reading })
     }
 }
 

@@ -420,16 +420,16 @@ fn reaches(guard: &Guard, rank: u32, world: Option<u32>) -> Option<bool> {
     }
 }
 
-/// A sentence without its full stop: "The line train.py:9 is reached only where `x` holds (line 8)".
+/// A sentence without its full stop: "The line train.py:9 is reached only if `x` holds (line 8)".
 pub fn about(line: &Where, guard: &Guard) -> String {
     let (shown, test) = (words::source_line(line), &guard.test);
     let is_inside = guard.line == line.line;
     match guard.form {
         GuardForm::Holds if is_inside => {
-            format!("The call at {shown} is made only where `{test}` holds")
+            format!("The call at {shown} is made only if `{test}` holds")
         }
         GuardForm::Fails if is_inside => {
-            format!("The call at {shown} is made only where `{test}` does not hold")
+            format!("The call at {shown} is made only if `{test}` does not hold")
         }
         _ => format!("The line {shown} {}", sentence(guard)),
     }
@@ -439,26 +439,26 @@ pub fn about(line: &Where, guard: &Guard) -> String {
 pub fn sentence(guard: &Guard) -> String {
     let (test, line) = (&guard.test, guard.line);
     match guard.form {
-        GuardForm::Holds => format!("is reached only where `{test}` holds (line {line})"),
-        GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
-        GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),
-        GuardForm::Leaves => format!("is not reached where `{test}` holds (line {line})"),
+        GuardForm::Holds => format!("is reached only if `{test}` holds (line {line})"),
+        GuardForm::Fails => format!("is reached only if `{test}` does not hold (line {line})"),
+        GuardForm::Skips => format!("is skipped if `{test}` holds (line {line})"),
+        GuardForm::Leaves => format!("is not reached if `{test}` holds (line {line})"),
         GuardForm::Returns => {
-            format!("is not reached where `{test}` holds and the function returns (line {line})")
+            format!("is not reached if `{test}` holds (line {line}): the function returns")
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
         GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
         GuardForm::Keeps => format!("holds `{test}` (line {line})"),
         GuardForm::Completes => {
             format!(
-                "is reached in the order in which results of `{test}` (line {line}) are complete, on which the \
-                 timing of each rank decides"
+                "is reached in the order in which results of `{test}` (line {line}) complete, which depends on the \
+                 timing of each rank"
             )
         }
-        GuardForm::Ends => format!("is not reached any more once `{test}` held (line {line})"),
+        GuardForm::Ends => format!("is no longer reached once `{test}` has held (line {line})"),
         GuardForm::Handles => format!("handles an exception (line {line})"),
         GuardForm::Catches => {
-            format!("stands in a `try` that goes on after an exception (line {line})")
+            format!("is in a `try` block that continues after an exception (line {line})")
         }
         GuardForm::Chooses => format!("uses a value that `{test}` decides on (line {line})"),
         GuardForm::Iterates => {
@@ -468,9 +468,7 @@ pub fn sentence(guard: &Guard) -> String {
             )
         }
         GuardForm::Caches => {
-            format!(
-                "is not reached where a result of its function is cached (`{test}`, line {line})"
-            )
+            format!("is not reached if a result of its function is cached (`{test}`, line {line})")
         }
         GuardForm::Bounds => {
             format!("is in a loop on whose length `{test}` decides (line {line})")

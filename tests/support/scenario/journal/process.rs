@@ -83,6 +83,7 @@ impl Process {
                 other_first: guard.other.map(|it| it.first),
                 other_last: guard.other.map(|it| it.last),
                 is_called_there: guard.other.is_some_and(|it| it.makes_call),
+                is_while: guard.is_while,
             });
             kinds.push(Kind::SiteDefined(v1::SiteDefined {
                 guards: guards.collect(),

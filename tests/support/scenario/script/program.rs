@@ -118,6 +118,7 @@ impl Writer<'_> {
             subject: GuardSubject::from_name(line.arg(1)?).ok_or("unknown subject of a test")?,
             form: GuardForm::from_name(line.arg(0)?).ok_or("unknown form of a guard")?,
             other: other_branch(line.args)?,
+            is_while: line.args.iter().any(|it| it == "while"),
         };
         Ok(site(second, None, Arc::new([guard]), false))
     }
