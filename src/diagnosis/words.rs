@@ -15,8 +15,8 @@ use crate::model::Place;
 /// What to do if a process was killed by SIGKILL.
 pub const AFTER_SIGKILL: &str = "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.";
 /// What to do if a process crashed.
-pub const AFTER_A_CRASH: &str =
-    "Run the rank under a debugger or with core dumps on: a native library crashed.";
+pub const AFTER_A_CRASH: &str = "Set PYTHONFAULTHANDLER=1, which prints the line of Python, or run the rank under a debugger or with core dumps on: such a \
+     signal usually comes from native code.";
 
 /// Why evidence is missing if the calls were read from dumps.
 pub const WHY_FOR_DUMPS: &str =

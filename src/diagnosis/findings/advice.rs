@@ -45,6 +45,30 @@ pub const ROWS: &[Row] = &[
         "Make the call on every rank of the group, and keep only what one rank has to do (writing a file, printing) \
          under the condition.",
     ),
+    Row {
+        codes: &["DD402"],
+        kind: CauseKind::RankConditional,
+        detail: Detail::Any,
+        text: "Use these parameters on every rank: drop the condition on the rank, or add the output of the part that uses \
+               them to the loss, times zero.",
+    },
+    Row {
+        codes: &["DD404"],
+        kind: CauseKind::RankConditional,
+        detail: Detail::Any,
+        text: "Build the model without a condition on the rank: the same layers, in the same order, on every rank.",
+    },
+    row(
+        CauseKind::SwallowedException,
+        Detail::Handler,
+        "Do not issue a collective in an exception handler: only ranks that handle an exception reach it. Catch the \
+         exception, agree by an all_reduce of a flag, and make the call on every rank.",
+    ),
+    row(
+        CauseKind::RankConditional,
+        Detail::Branches,
+        "Issue the same calls in both branches of the test, in the same order.",
+    ),
     row(
         CauseKind::SkippedIteration,
         Detail::Any,
@@ -122,8 +146,10 @@ pub(crate) fn against(code: &Code, reading: &CauseHypothesis) -> Option<&'static
     let kind = reading.cause.kind;
     let mut rows: Vec<&Row> = ROWS.iter().filter(|it| it.kind == kind).collect();
     rows.retain(|it| it.codes.is_empty() || it.codes.contains(&code.code));
+    // All ranks take the same path: what applies to one path against another does not apply.
+    rows.retain(|it| !it.codes.is_empty() || !reading.same_path);
     // The most particular row.
     rows.sort_by_key(|it| (it.codes.is_empty(), it.detail != reading.detail));
     let applies = |it: &&Row| it.detail == Detail::Any || it.detail == reading.detail;
-    rows.into_iter().find(applies).map(|it| it.text).filter(|_| !reading.same_path)
+    rows.into_iter().find(applies).map(|it| it.text)
 }

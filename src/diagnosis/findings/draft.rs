@@ -304,16 +304,16 @@ impl Draft {
         self.blocked_at = from.blocked_at;
     }
 
-    /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
+    /// Sets the cause, puts its reason first in `why`, and its advice first in `next`.
     pub fn explain(&mut self, reading: CauseHypothesis) {
         let advice = advice::against(self.code, &reading).map(str::to_owned);
         self.next.splice(0..0, advice);
         self.attribute(reading);
     }
 
-    /// Sets the cause, and appends its reason to `why`.
+    /// Sets the cause, and puts its reason first in `why`: a terminal shows the first reasons.
     pub fn attribute(&mut self, reading: CauseHypothesis) {
-        self.why.extend(reading.because);
+        self.why.splice(0..0, reading.because);
         self.suspect = reading.suspect.filter(|_| reading.mistake.is_none());
         self.mistake = reading.mistake.or(self.mistake.take());
         self.cause = Some(reading.cause);

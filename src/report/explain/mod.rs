@@ -123,6 +123,8 @@ pub fn advice_table() -> String {
             Detail::Loop => "a loop over a collection of the program",
             Detail::Clock => "the clock of each rank",
             Detail::Cache => "a cached result",
+            Detail::Branches => "a call in each branch of a test",
+            Detail::Handler => "a call in an exception handler",
             Detail::Return => "a function that returns before the call",
             Detail::Membership => "a group that does not include the rank",
             Detail::Exit => "a line that ends the process of one rank",

@@ -6,6 +6,7 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::CauseKind;
 
 use crate::findings::draft::Draft;
+use crate::input::event::Guard;
 use crate::situation::contract::{Boundary, Kind};
 use crate::situation::{Breach, Situation};
 use crate::source::cause::{self, Mistake};
@@ -42,8 +43,8 @@ pub(crate) fn complete_draft(
         },
     ));
     draft.advise(
-        "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
-         number of batches.",
+        "Decide from the same values on every rank which backward averages: the index of the batch, and the same number of \
+         batches.",
     );
     draft.mistake = boundary_at(situation, boundary, &draft);
     let calls = draft.per_rank.iter();
@@ -59,8 +60,15 @@ fn boundary_at(situation: &Situation<'_>, boundary: &Boundary, draft: &Draft) ->
     let averages = draft.per_rank.iter().find(|it| some.contains(&it.rank))?;
     let line = Arc::new(averages.place.clone()?);
     let process = situation.model.process_of(averages.rank)?;
+    // What is also around the backward of the other ranks does not decide.
+    let accumulates = draft.per_rank.iter().find(|it| others.contains(&it.rank));
+    let there = accumulates.and_then(|it| it.place.clone()).map(Arc::new);
+    let is_shared = |test: &Guard| {
+        there.as_ref().is_none_or(|it| guards::around(process, it).any(|(_, other)| other == test))
+    };
     let mut tests = guards::around(process, &line);
-    let test = tests.find(|(_, it)| matches!(it.form, GuardForm::Holds | GuardForm::Fails));
+    let test = tests
+        .find(|(_, it)| matches!(it.form, GuardForm::Holds | GuardForm::Fails) && !is_shared(it));
     let test = test.map(|(_, it)| format!(" (`{}`, line {})", it.test, it.line));
     let clause = format!(
         "at training forward {}, {} gradients at {}, and {} only {} them{}",

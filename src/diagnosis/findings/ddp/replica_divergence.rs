@@ -134,9 +134,14 @@ fn next(it: &Diverged<'_>, odd: Option<&Vec<u32>>) -> Vec<String> {
     };
     let first = match odd {
         Some(ranks) => {
-            format!("Look for code that changes {what} {when} on {} alone.", Ranks(ranks))
+            format!(
+                "Look for code that changes {what} {when}, or skips optimizer.step(), on {} alone.",
+                Ranks(ranks)
+            )
         }
-        None => format!("Look for code that changes {what} {when} on some ranks only."),
+        None => format!(
+            "Look for code that changes {what} {when}, or skips optimizer.step(), on some ranks only."
+        ),
     };
     vec![
         first,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
 
@@ -41,13 +42,19 @@ pub(crate) fn draft(
     draft.victims = Stall::victims(stalls);
 
     // The launcher may have ended it since.
-    let how = if situation.model.ending_of(process) == Ending::InOrder {
+    let have_ended = situation.model.ending_of(process) == Ending::InOrder;
+    let how = if have_ended {
         Ranks(gone).with("has ended", "have ended")
     } else {
         Ranks(gone).with("has destroyed the group", "have destroyed the group")
     };
-    draft.summary = format!("{how}; {} in {}", draft.waits_for_root(), words::call(call));
-    draft.mistake = Some(Mistake::new(gone, how + &after(situation, gone)));
+    draft.summary = format!(
+        "{how}; {} for {} in {}",
+        Ranks(&stall.waiting).with("waits", "wait"),
+        number(gone, "it", "them"),
+        words::call(call)
+    );
+    draft.mistake = Some(Mistake::new(gone, how + &after(situation, gone, have_ended)));
     draft.say(format!(
         "{} {} started it{} can never join.",
         message::needs(situation, stall, call),
@@ -119,8 +126,8 @@ fn have_others_left(
 }
 
 /// " by os._exit() at train.py:9", if all these ranks ended so at one line; else " after its call at train.py:9", if all
-/// made their last call at one line.
-fn after(situation: &Situation<'_>, gone: &[u32]) -> String {
+/// made their last call at one line, and " at train.py:9" if that call destroyed the group.
+fn after(situation: &Situation<'_>, gone: &[u32], have_ended: bool) -> String {
     let exit = |&rank: &u32| {
         let announced = situation.model.process_of(rank)?.announced.as_ref()?;
         Some((&*announced.how, words::source_line(announced.place.as_deref()?)))
@@ -130,14 +137,17 @@ fn after(situation: &Situation<'_>, gone: &[u32]) -> String {
     if let (Some((how, line)), None) = (exits.next(), exits.next()) {
         return format!(" by {how}() at {line}");
     }
-    let line = |&rank: &u32| {
-        let process = situation.model.process_of(rank)?;
-        Some(words::source_line(process.last_call.as_ref()?.place.as_deref()?))
+    let last = |&rank: &u32| {
+        let call = situation.model.process_of(rank)?.last_call.as_ref()?;
+        Some((call.op == Op::DestroyProcessGroup, words::source_line(call.place.as_deref()?)))
     };
-    let lines: Option<BTreeSet<String>> = gone.iter().map(line).collect();
-    let mut lines = lines.unwrap_or_default().into_iter();
-    match (lines.next(), lines.next()) {
-        (Some(line), None) => format!(" after {} call at {line}", number(gone, "its", "their")),
+    let calls: Option<BTreeSet<(bool, String)>> = gone.iter().map(last).collect();
+    let mut calls = calls.unwrap_or_default().into_iter();
+    match (calls.next(), calls.next()) {
+        (Some((true, line)), None) if !have_ended => format!(" at {line}"),
+        (Some((_, line)), None) => {
+            format!(" after {} call at {line}", number(gone, "its", "their"))
+        }
         _ => String::new(),
     }
 }

@@ -105,7 +105,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     if left_out.is_none() && is_unknown {
         draft.explain(cause::suspected(CauseKind::SwappedCalls, None));
     }
-    let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, cycle)]);
+    draft.say(cycle::steps(situation, cycle));
     draft.say(if left_out.is_some() {
         "These calls return at once, and the ranks have run ahead. But a device begins a call only once those \
          before it on the same stream are complete."
@@ -120,7 +120,6 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
             words::clock(at)
         ));
     }
-    draft.why.extend(because);
     advise_order(&mut draft);
     Some(draft)
 }
@@ -155,7 +154,6 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let omission = omissions.find(|it| it.cycle == Some(index));
     let in_their_calls = cycle::are_in_their_calls(waits);
     let swapped = draft.cause.map(|it| it.kind) == Some(CauseKind::SwappedCalls);
-    let because = std::mem::take(&mut draft.why);
     let ranks = Ranks(&draft.root);
     draft.summary = match cycle::common_line(waits) {
         Some(line) if swapped && omission.is_none() => {
@@ -174,7 +172,6 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "None of these calls can complete before the other rank makes its own."
     });
     draft.why.extend(cycle::further_on(situation, waits));
-    draft.why.extend(because);
     if let Some(omission) = omission {
         follow(&mut draft, omission);
         return Some(draft);

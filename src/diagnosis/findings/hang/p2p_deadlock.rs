@@ -52,12 +52,11 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&draft.root),
         cycle::calls(situation, waits)
     );
-    let because = std::mem::replace(&mut draft.why, vec![cycle::steps(situation, waits)]);
+    draft.say(cycle::steps(situation, waits));
     draft.say(
         "Every rank has made its calls, which return at once. But a device begins a call only once those before it on \
          the same stream are complete, and a receive is complete only once its message is sent.",
     );
-    draft.why.extend(because);
     draft.advise(
         "Let one side send before it waits for a receive or a collective, or issue the sends and receives of a step \
          together (batch_isend_irecv).",
@@ -76,7 +75,6 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
     draft.summary =
         format!("{} wait for each other{}", Ranks(&draft.root), cycle::calls(situation, waits));
-    let because = std::mem::take(&mut draft.why);
     draft.say(cycle::steps(situation, waits));
     let others = partners_of_others(situation, waits);
     let are_crossed = are_crossed(waits, &others);
@@ -100,9 +98,10 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
-    draft.why.extend(waits.iter().filter_map(|wait| senders(situation, wait)));
+    let senders: Vec<String> = waits.iter().filter_map(|wait| senders(situation, wait)).collect();
+    let have_sent_differently = !senders.is_empty();
+    draft.why.extend(senders);
     draft.why.extend(numbers_of_messages(waits));
-    draft.why.extend(because);
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
         draft.say(format!(
@@ -158,6 +157,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         }
         None if met.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
              both sides."
+            .into(),
+        None if have_sent_differently => "Let every rank send as many messages as the receiver takes of it, or tell the \
+             receiver how many to expect: these ranks have sent different numbers."
             .into(),
         None => order(waits).into(),
     });

@@ -21,8 +21,10 @@ const LITTLE: u64 = 8;
 /// Maximum time from an allocation to the end of a process, or to a sample, that it explains.
 const LATELY: Duration = Duration::from_secs(10);
 /// What to do if a rank needs more memory than there is.
-const NEED_LESS: &str = "Use less memory: a smaller batch, a limit on the length of the longest one, activation \
-                         checkpointing.";
+const NEED_LESS: &str =
+    "Use less memory: a smaller batch, a limit on the sequence length, activation checkpointing.";
+/// Minimum size of a request that no smaller batch mends, in bytes: no device and no host has as much.
+const MIN_ABSURD: u64 = 1 << 50;
 
 /// DD501: failed allocations that ended a rank or made it leave the path of the others.
 pub(crate) fn ended(situation: &Situation<'_>) -> Vec<Draft> {
@@ -86,7 +88,7 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     draft.why.splice(0..0, held(process, failed, free.as_ref()));
     // Replaces the advice to fix the exception.
     let lay_out = free.filter(Free::would_do).map(|_| lay_out());
-    let next = lay_out.into_iter().chain([NEED_LESS.into()]);
+    let next = lay_out.into_iter().chain([need_less(exception, failed)]);
     draft.next.splice(0..1, next);
     draft
 }
@@ -101,12 +103,23 @@ pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
     let free = Free::new(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
     draft.advise(
-        "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
-         makes the next call. Or let the exception end the rank.",
+        "Have all ranks skip the step together: all_reduce a flag before any rank makes the next call, the backward included. \
+         Or let the exception end the rank.",
     );
-    draft.advise(NEED_LESS);
+    draft.advise(need_less(exception, failed));
     draft.next.extend(free.filter(Free::would_do).map(|_| lay_out()));
     Some(draft)
+}
+
+/// What to do about a request.
+fn need_less(exception: &Exception, failed: Failed) -> String {
+    if failed.asked.is_some_and(|asked| asked >= MIN_ABSURD) {
+        let at = words::at(exception.place.as_deref());
+        return format!(
+            "Check how the size of the request is computed{at}: no machine has so much memory."
+        );
+    }
+    NEED_LESS.into()
 }
 
 /// The last failed allocation of a process that was caught.

@@ -255,12 +255,12 @@ fn why(ended: &Ended<'_>) -> String {
     if ended.exception.kind != ExceptionKind::InFlight {
         // Also true of the ranks whose findings are merged with this one.
         return match ended.process.end {
-            Some(_) => "It was not caught, and ended the rank, which makes no further call.".into(),
+            Some(_) => "It was not caught, and ended the rank.".into(),
             // A text may also hold an exception that the program caught and logged.
             None if ended.process.is_from_text() => {
                 "The text shows no later call of the rank.".into()
             }
-            None => "It was not caught: the rank makes no further call.".into(),
+            None => "It was not caught.".into(),
         };
     }
     let call = ended.process.last_call.as_ref();

@@ -106,7 +106,16 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
             words::begin(Ranks(ranks))
         )
     });
-    advise(&mut draft);
+    if draft.follows.is_none() {
+        let victims = Ranks(&draft.victims);
+        draft.advise(format!(
+            "Find out why {} the training before {victims}, and agree on its end on all ranks first (all_reduce a flag, or \
+             the number of steps). Then issue the calls of the clean-up at the end of the training itself.",
+            Ranks(ranks).with("left", "left"),
+        ));
+    } else {
+        advise(&mut draft);
+    }
     let kind = divergence::kind_of_proof(divergence.mismatch);
     let proof = divergence::certificate(situation, group, join, kind)
         .filter(|it| it.kind == CertificateKind::UnsatisfiableJoin);

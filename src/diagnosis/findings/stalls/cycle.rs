@@ -80,11 +80,11 @@ pub(crate) fn draft(
     draft.per_rank = draft.root.iter().filter_map(wait_of).collect();
     let (ranks, victims) = (&draft.root, &draft.victims);
     draft.explain(match cycle {
+        _ if cycle.iter().any(|wait| wait.call.peer.is_some() || wait.message.is_some()) => {
+            message::cause(situation, ranks, victims, closed)
+        }
         [one, other] if meet_in_both_groups(situation, cycle) => {
             of_two(situation, one, other, closed)
-        }
-        _ if cycle.iter().any(|wait| wait.message.is_some()) => {
-            message::cause(situation, ranks, victims, closed)
         }
         _ => match in_one_loop(situation, &cycle.iter().collect::<Vec<_>>()) {
             Some(reading) => reading,

@@ -150,7 +150,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::FileLock => "waits for a file that is locked",
         What::Lock | What::Queue => "waits for a lock or for another thread",
         What::Child => "waits for a child process",
-        What::Circle => "waits for a process that waits for it",
+        What::Circle => "waits for a process that waits for this rank",
         What::DeadChild => "has lost a process below it and waits for a message",
         What::Poll => "waits for something that it checks again and again",
         What::Store => "waits in the store for a key that is not set",
@@ -205,15 +205,15 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
         What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
         What::Lock => vec![
-            "Find out which thread should release it. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise a thread holds it that has ended or is waiting itself.".into(),
+            "Find out which thread should release the lock. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise a thread holds it that has ended or is waiting itself.".into(),
             "If this process was forked, the lock may have been held at that moment: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
         ],
-        What::Queue => vec!["Find the thread that fills the queue: it has ended, or is waiting itself. Let it put a last item when it ends, and give `get` a timeout.".into()],
+        What::Queue => vec!["Find the thread that fills the queue: it has ended, or is waiting itself. Have it put a final item before it ends, and give `get` a timeout.".into()],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
         What::Circle => vec![
-            "Read what a child writes while writing to it or waiting for it (communicate(), or stdout=subprocess.DEVNULL): a full pipe stops the child.".into(),
+            "Check the protocol of the two processes: if both read, one of them must answer first; if one writes, the other must read meanwhile, or a full pipe stops it (communicate(), or stdout=subprocess.DEVNULL).".into(),
             "Close the ends of pipes that a process does not use, or its reader never sees the end of the input; receive with a timeout.".into(),
         ],
         What::DeadChild => vec![
@@ -221,8 +221,8 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Let a worker report its exceptions to the process that waits for its results, and give that wait a timeout after which it checks whether its workers live.".into(),
         ],
         What::Poll => vec!["Find out what the loop around this line waits for (a file, a flag, a service): it was made under another name or in another place, or the rank that makes it waits for this one. Give up before the timeout of the group.".into()],
-        What::Store => vec!["Find the rank that is to set the key of this line: it uses another name, has not come to that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
-        What::Message => vec!["Find out which process is to send the message, and whether it still runs. Give the wait a timeout.".into()],
+        What::Store => vec!["Find the rank that should set this key: it uses another name, has not reached that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
+        What::Message => vec!["Find out which process should send the message, and whether it still runs. Give the wait a timeout.".into()],
         What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
         What::File => vec![format!(
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."

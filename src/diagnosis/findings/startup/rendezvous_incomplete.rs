@@ -15,6 +15,7 @@ use crate::input::event::StartedRank;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
 use crate::situation::startup::{Forming, Joiner, by_launch, by_place};
+use crate::source::cause::Mistake;
 use crate::stacks::{self, Activity, Occupation};
 use crate::timing::Timing;
 use crate::words::{self, Ranks, number};
@@ -274,7 +275,24 @@ fn describe_missing(
     );
     draft.why = why(situation, forming, missing);
     draft.why.extend(states.where_not(situation));
-    states.advise(draft);
+    let Some(launched) = other_size(forming) else { return states.advise(draft) };
+    let first = &forming.joiners[0];
+    let clause = format!(
+        "{} {} a world of {} ranks, the launcher started {launched}",
+        who(&forming.joiners),
+        if forming.joiners.len() == 1 { "joins" } else { "join" },
+        first.init.world_size.unwrap_or(0),
+    );
+    draft.mistake = Some(Mistake::new(&[], clause));
+    draft.advise(
+        "Pass no world_size to init_process_group, which then takes that of the launcher, or start as many processes.",
+    );
+}
+
+/// The number of ranks that were launched, if the program uses another one.
+fn other_size(forming: &Forming<'_>) -> Option<u32> {
+    let launched = forming.joiners.iter().find_map(|it| it.init.launched_world_size)?;
+    (Some(launched) != forming.joiners[0].init.world_size).then_some(launched)
 }
 
 /// The size of the world, what is known of the missing ranks, and whether the sizes disagree.
@@ -289,8 +307,7 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
     )];
     let shown = missing.iter().take(SHOWN);
     why.extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
-    let launched = forming.joiners.iter().find_map(|it| it.init.launched_world_size);
-    if let Some(launched) = launched.filter(|&launched| launched != size) {
+    if let Some(launched) = other_size(forming) {
         why.push(format!(
             "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
         ));

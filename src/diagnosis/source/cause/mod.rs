@@ -60,6 +60,10 @@ pub enum Detail {
     Loop,
     /// The decision follows the clock of each rank.
     Clock,
+    /// Both sides make a call, each in a branch of its own.
+    Branches,
+    /// The call is made in an exception handler.
+    Handler,
     /// A function returns before the call.
     Return,
     /// A rank has cached the result of a function that makes the call.
@@ -123,6 +127,7 @@ impl CauseHypothesis {
             (GuardSubject::Input, _) => Detail::Loop,
             (_, GuardForm::Caches) => Detail::Cache,
             (_, GuardForm::Returns) => Detail::Return,
+            (_, GuardForm::Handles) => Detail::Handler,
             _ => Detail::Any,
         })
     }
@@ -293,6 +298,29 @@ impl<'a> Sides<'a> {
         Some(supported(CauseKind::SkippedIteration, because).with_mistake(mistake))
     }
 
+    /// The reading of a test with the detail that both sides make a call in branches of its statement, or that a process
+    /// ends in it.
+    fn in_branches(
+        &self,
+        reading: CauseHypothesis,
+        (line, guard): &(Arc<Where>, &Guard),
+    ) -> CauseHypothesis {
+        let is_branch = |it: &(Arc<Where>, &Guard)| {
+            it.0.file == line.file && it.1.line == guard.line && it.1.form != guard.form
+        };
+        let ends = |it: &Process| {
+            let exit = it.announced.as_ref().and_then(|it| it.place.as_ref());
+            exit.is_some_and(|it| it.is_same_line(line))
+        };
+        if self.everybody().any(ends) {
+            return reading.with_detail(Detail::Exit);
+        }
+        if self.everybody().any(|it| self.guards(it).any(|it| is_branch(&it))) {
+            return reading.with_detail(Detail::Branches);
+        }
+        reading
+    }
+
     /// A condition on the rank that explains which ranks made the call.
     fn rank_conditional(&self) -> Option<CauseHypothesis> {
         let (group, seq) = self.place?;
@@ -309,8 +337,10 @@ impl<'a> Sides<'a> {
             self.situation.parting(group, seq, join)
         })?;
         let mistake = Mistake::parted(self.situation, group, &parting);
-        let because = line_is_guarded(&(parting.line, &parting.guard));
-        Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
+        let shown = (parting.line, &parting.guard);
+        let because = line_is_guarded(&shown);
+        let reading = supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake);
+        Some(self.in_branches(reading, &shown))
     }
 
     /// A condition on the rank leads only the odd ranks to the line that ends their processes.
@@ -340,7 +370,8 @@ impl<'a> Sides<'a> {
         self.missed().into_iter().find_map(|(line, guard)| {
             let kind = meaning(guard, all_left)?;
             let shown = (line, guard);
-            Some(suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown))
+            let reading = suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown);
+            Some(self.in_branches(reading, &shown))
         })
     }
 
@@ -397,6 +428,11 @@ impl<'a> Sides<'a> {
                         guards::has_passed(it, line)
                             && !guards::fits(self.situation.model, guard, &here, &elsewhere)
                     };
+                    // The other branch makes the call as well.
+                    let is_made_there = guard.other.is_some_and(|it| it.makes_call);
+                    if guard.subject == GuardSubject::Rank && is_made_there {
+                        return false;
+                    }
                     !by.iter().any(|other| {
                         self.guards(other).any(|(_, it)| it == *guard)
                             || guard.subject == GuardSubject::Rank

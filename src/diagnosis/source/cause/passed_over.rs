@@ -83,7 +83,7 @@ impl Sides<'_> {
                 line_is_guarded(&shown),
             );
             let reading = supported(kind, Some(because)).with_mistake(mistake);
-            Some(reading.of_test(&shown))
+            Some(self.in_branches(reading.of_test(&shown), &shown))
         };
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }
