@@ -526,7 +526,7 @@ words! {
         Gil = 8, "gil";
         /// A device.
         Device = 9, "device";
-        /// The end of a sleep.
+        /// The a sleep to end.
         Sleep = 10, "sleep";
     }
 }

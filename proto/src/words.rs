@@ -411,9 +411,9 @@ pub fn cause(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {
         CauseKind::UnevenInputs => "uneven inputs: the ranks have different numbers of batches",
         CauseKind::RankConditional => "a condition on the rank",
-        CauseKind::SkippedIteration => "an iteration that some ranks left out",
+        CauseKind::SkippedIteration => "some ranks skipped an iteration",
         CauseKind::SwallowedException => {
-            "an exception was caught on some ranks, which went on out of step with the others"
+            "some ranks caught an exception and continued out of step with the others"
         }
         CauseKind::SwappedCalls => "the same calls in another order",
         CauseKind::LocalDecision => "a decision on state that differs between ranks",

@@ -62,6 +62,15 @@ pub(crate) fn joined(parts: impl IntoIterator<Item = String>, between: &str) -> 
     parts.into_iter().collect::<Vec<_>>().join(between)
 }
 
+/// "operation, size and dtype"
+pub(crate) fn listed(parts: &[&str]) -> String {
+    match parts {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
 /// The singular for exactly one rank, otherwise the plural: "is" or "are", "has" or "have", ….
 pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if ranks.len() == 1 { one } else { several }

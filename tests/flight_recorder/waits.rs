@@ -246,7 +246,10 @@ fn all_to_all_that_a_rank_leaves_out_leads_those_after_it() {
     assert_eq!(lead.ranks.root, [2]);
     assert_eq!(lead.ranks.victims, [0, 1, 3]);
     assert_eq!(lead.ranks.root_confidence, Confidence::Suspected);
-    assert!(lead.next[0].contains("Check the two lines"), "{lead:?}");
+    assert!(
+        lead.next[0].contains("Find out from the tests and loops around the two lines"),
+        "{lead:?}"
+    );
 }
 
 #[test]

@@ -768,7 +768,7 @@ pub enum BlockKind {
     Gil = 8,
     /// A device.
     Device = 9,
-    /// The end of a sleep.
+    /// The a sleep to end.
     Sleep = 10,
 }
 impl BlockKind {

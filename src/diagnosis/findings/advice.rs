@@ -72,13 +72,15 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::SkippedIteration,
         Detail::Any,
-        "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, or run backward on a \
+        "Either all ranks skip the step, or none does: all_reduce the flag (MAX) before it is acted on, or run \
+         backward on a \
          loss of zero.",
     ),
     row(
         CauseKind::SwallowedException,
         Detail::Any,
-        "Do not go on after an exception on one rank alone: let it end the job, or all_reduce a flag so that every \
+        "Do not let one rank continue alone after an exception: let it end the job, or all_reduce a flag so that \
+         every \
          rank leaves the step.",
     ),
     row(
@@ -124,7 +126,7 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::LocalDecision,
         Detail::Membership,
-        "Make a call of a group only on its members, each with the group that it belongs to.",
+        "Make the calls of a group only on its members, and let each rank pass its own group.",
     ),
     Row {
         codes: &["DD111"],
@@ -136,7 +138,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::DataDependentPath,
         Detail::Any,
-        "Take the same path on every rank whatever its batch holds (on a dummy input, times zero), or agree on the \
+        "Take the same path on every rank whatever its batch contains (if necessary on a dummy input, with the \
+         result multiplied by zero), or agree on the \
          path by an all_reduce first.",
     ),
 ];

@@ -125,7 +125,7 @@ fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<Wait> {
             Some(Wait { on, ended_by: Enders::Exit(child) })
         }
         Argument::Sleep(left) => {
-            Some(ending(left, blocked(BlockKind::Sleep, "end of a sleep".into(), 0)).into())
+            Some(ending(left, blocked(BlockKind::Sleep, "a sleep to end".into(), 0)).into())
         }
         Argument::Thread(left) => {
             let what = "another thread, or the end of a timeout".into();

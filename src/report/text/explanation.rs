@@ -48,7 +48,15 @@ pub(super) fn explanation(
         // A line remains for the number of those that are left out.
         if i > 0 && needed + usize::from(!is_last) > left {
             let omitted = reasons.len() - i;
-            labeled(out, "", &format!("… {omitted} more in the JSON report"), style)?;
+            labeled(
+                out,
+                "",
+                &format!(
+                    "… {omitted} more reason{} in the JSON report",
+                    if omitted == 1 { "" } else { "s" }
+                ),
+                style,
+            )?;
             break;
         }
         left = left.saturating_sub(needed);

@@ -7,7 +7,7 @@
 # root_confidence = "supported"
 # cause = "rank-conditional"
 # says = "rank 1 has no gradient for head.weight, head.bias"
-# why = "head.weight and head.bias are used at head_skipped_by_one_rank.py:{line}, which is reached only if `with_head` holds (line {line})."
+# why = "head.weight and head.bias are used at head_skipped_by_one_rank.py:{line}, which runs only if `with_head` is true (line {line})."
 #
 # [healthy]
 # ///

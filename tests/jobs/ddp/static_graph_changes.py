@@ -5,7 +5,7 @@
 # code = "DD403"
 # verdict = "crash"
 # says = "static_graph=True promised that it would not (head.weight, head.bias)"
-# why = "which is reached only if `with_head` holds (line "
+# why = "which runs only if `with_head` is true (line "
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///

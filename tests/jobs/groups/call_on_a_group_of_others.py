@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "proved"
 # cause = "local-decision"
-# why = "Rank 1 came to the line call_on_a_group_of_others.py:{line} with a group that it does not belong to"
+# why = "Rank 1 passed a group that it does not belong to, at call_on_a_group_of_others.py:{line}"
 # hang = true
 # ranks = { root = [0, 1], victims = [2, 3] }
 # [faulty.nccl]

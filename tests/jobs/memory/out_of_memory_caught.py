@@ -5,7 +5,7 @@
 # code = "DD501"
 # verdict = "hang"
 # root_confidence = "proved"
-# says = "caught that and went on"
+# says = "caught the error and continued"
 # hang = true
 # ranks = { root = [2], victims = [0, 1] }
 # [healthy]

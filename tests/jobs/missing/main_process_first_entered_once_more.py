@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "suspected"
 # cause = "local-decision"
-# why = "is reached only if `not os.path.exists(path)` holds"
+# why = "runs only if `not os.path.exists(path)` is true"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

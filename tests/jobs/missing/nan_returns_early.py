@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # cause = "skipped-iteration"
-# why = "is not reached if `torch.isnan(loss)` holds"
+# why = "is not reached if `torch.isnan(loss)` is true"
 # hang = true
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]

@@ -3,7 +3,7 @@
 # [faulty]
 # code = "DD103"
 # cause = "local-decision"
-# why = "is no longer reached once `patience.is_over(loss)` has held"
+# why = "is no longer reached once `patience.is_over(loss)` has been true"
 # hang = true
 # ranks = { root = [0], victims = [1, 2] }
 # [healthy]

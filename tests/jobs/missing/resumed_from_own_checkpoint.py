@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # cause = "local-decision"
-# why = "is in a loop on whose length `os.path.exists(path)` decides"
+# why = "is in a loop whose length depends on `os.path.exists(path)`"
 # hang = true
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]

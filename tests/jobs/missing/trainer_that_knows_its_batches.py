@@ -7,7 +7,7 @@
 # verdict = "hang"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
-# headline = "rank 0 ran out of batches after 6, rank 1 did not"
+# headline = "rank 0 ran out of batches after 6, while rank 1 did not"
 # [healthy]
 # ///
 """A trainer that asks a data loader for its number of batches, and never for a batch more. It broadcasts whether to stop

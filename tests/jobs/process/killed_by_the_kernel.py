@@ -5,7 +5,7 @@
 # code = "DD506"
 # verdict = "crash"
 # root_confidence = "proved"
-# says = "the kernel killed rank 1 for want of memory"
+# says = "the kernel killed rank 1 because memory ran out"
 # ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///

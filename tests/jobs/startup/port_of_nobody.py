@@ -7,7 +7,7 @@
 # code = "DD301"
 # ranks = { root = [0, 1] }
 # root_confidence = "suspected"
-# says = "all ranks of the world have come"
+# says = "all ranks of the world have reached"
 # hang = true
 #
 # [healthy]

@@ -5,7 +5,7 @@
 # code = "DD204"
 # verdict = "hang"
 # root_confidence = "supported"
-# says = "waits for a process that waits for it"
+# says = "waits for a process that waits for this rank"
 # hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]

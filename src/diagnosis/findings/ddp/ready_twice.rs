@@ -26,7 +26,7 @@ pub(crate) fn complete_draft(
              same way: static_graph=True, without find_unused_parameters.",
         );
         draft.advise(
-            "Without it: one forward through DDP for each backward, and no use of its parameters \
+            "Without checkpointing: one forward through DDP for each backward, and no use of its parameters \
              outside.",
         );
     } else {

@@ -41,7 +41,7 @@ pub(crate) fn complete_draft(
     );
     if !draft.victims.is_empty() {
         draft.say(format!(
-            "{} had them all. On {} the backward finished without these: their bucket was never \
+            "{} had them all. On {}, the backward finished without them: their bucket was never \
              sent.",
             words::begin(Ranks(&draft.victims)),
             Ranks(&breach.root)

@@ -88,14 +88,14 @@ pub(crate) fn draft(
     };
     draft.summary = format!("{} {does}; {}, which {strike}", Ranks(busy), absent.awaited(&draft));
     draft.say(format!(
-        "{} Its calls may take {timeout}, and {} waited since {}.",
+        "{} Its timeout is {timeout}, and {} waited since {}.",
         absent.needs_all(situation),
         Ranks(&draft.victims).with("has", "have"),
         words::clock(stall.since),
     ));
     if is_aborted {
         draft.say(format!(
-            "At the timeout, the watchdog of {} aborts the call: the job cannot go on when the work ends.",
+            "At the timeout, the watchdog of {} aborts the call: the job cannot continue even after the work ends.",
             words::group(&group.info)
         ));
     }
@@ -119,7 +119,7 @@ pub(crate) fn draft(
         return Some(draft);
     }
     draft.advise(format!(
-        "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
+        "Do not make other ranks wait for it: do it before the first collective, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",
         if stall.group == situation.model.groups().next()?.id {
             "init_process_group(timeout=…)"

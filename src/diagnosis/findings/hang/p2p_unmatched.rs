@@ -70,7 +70,7 @@ fn other_size(
         words::at(receive.place.as_deref()),
     );
     draft.say(format!(
-        "{} and {} in {} match: they are the same in their order between the two ranks{}.",
+        "{} and {} in {} are paired by their order between the two ranks{}.",
         words::call(send),
         words::call(receive),
         words::group(&group.info),
@@ -83,7 +83,7 @@ fn other_size(
     });
     draft.attribute(reading);
     draft.advise(
-        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first.",
+        "Receive into a tensor of the shape and dtype that is sent. If shape or dtype varies, send it first.",
     );
     let seen = situation.model.has_all_records(group.id, [from, to]);
     let proof = || {
@@ -117,7 +117,7 @@ pub(crate) fn other_tag(
     let reading = message::cause(situation, &[from], &[to], began);
     let (sent, awaited) = (tag(&send.joined.call), tag(&receive.joined.call));
     draft.summary = format!(
-        "rank {from} sends to rank {to} with tag {sent}{}, which waits for tag {awaited}{}",
+        "rank {from} sends to rank {to} with tag {sent}{}, but rank {to} waits for tag {awaited}{}",
         words::at(send.joined.call.place.as_deref()),
         words::at(receive.joined.call.place.as_deref()),
     );

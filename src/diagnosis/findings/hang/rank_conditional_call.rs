@@ -62,8 +62,8 @@ fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, parting: &RankGuard) 
     explain(&mut draft, situation, parting);
     if parting.seq < divergence.seq {
         draft.say(format!(
-            "It was call #{} of the group, and by chance matched one at another line; from there on the \
-             ranks are one call apart, and here are calls that cannot match.",
+            "It was call #{} of the group, and happened to match a call from another line; from there on, the ranks \
+             were one call apart, until they made two calls that cannot match.",
             parting.seq
         ));
     }

@@ -265,14 +265,14 @@ fn summary(inside: &Inside, call: &Call, of_group: &str, members: usize, back: &
             Ranks(waiting).with("has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
-            "{all} ranks have put {name}{of_group} on their streams, and on {} it does not complete",
+            "{all} ranks have enqueued {name}{of_group} on their streams, and it does not complete on {}",
             Ranks(waiting),
         ),
         (true, []) => format!(
-            "{all} ranks have put {name}{of_group} on their streams, and it completes on {none}"
+            "{all} ranks have enqueued {name}{of_group} on their streams, and it has completed on {none}"
         ),
         (true, back) => format!(
-            "{all} ranks have put {name}{of_group} on their streams; it is complete on {}, \
+            "{all} ranks have enqueued {name}{of_group} on their streams; it is complete on {}, \
              and not on {}",
             Ranks(back),
             Ranks(waiting),

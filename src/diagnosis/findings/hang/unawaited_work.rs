@@ -120,7 +120,7 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         words::line(y),
     );
     draft.say(format!(
-        "At #{} rank {a} made its call at {} and rank {b} at {}; at #{} it was the other way round. Calls \
+        "In call #{}, rank {a} was at {} and rank {b} at {}; in call #{}, it was the other way around. Calls \
          of one group match in the order in which they are made, and each line has a thread of its own \
          on these ranks: results go to the wrong thread.",
         one.seq,

@@ -109,7 +109,7 @@ fn largest(found: &Fragmented<'_>) -> String {
     let mut failed = failed.filter_map(|it| allocation::failed(&it.text));
     let asked = failed.find(|it| it.on_device).and_then(|it| it.asked);
     let asked = asked
-        .map(|asked| format!(", {} were asked for when an allocation failed", words::bytes(asked)));
+        .map(|asked| format!("; {} were requested when an allocation failed", words::bytes(asked)));
     format!(
         " The largest free block was {} when it last ran short{}.",
         words::bytes(largest),

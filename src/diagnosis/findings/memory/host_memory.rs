@@ -187,7 +187,7 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
         // A launcher may have killed it: Ray does.
         format!("rank {rank} was killed for lack of memory{waits}")
     } else {
-        format!("the kernel killed rank {rank} for want of memory{last}{waits}")
+        format!("the kernel killed rank {rank} because memory ran out{last}{waits}")
     };
     draft.why = why_killed(process, kill);
     let limit = if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
@@ -212,7 +212,7 @@ fn why_killed(process: &Process, kill: Kill) -> Vec<String> {
     }
     let place = if kill.in_cgroup { "in its control group" } else { "on its host" };
     let mut why = vec![format!(
-        "Around its end the kernel's count of processes killed for lack of memory {place} rose by {}.",
+        "When it died, the kernel's count of out-of-memory kills {place} rose by {}.",
         kill.kills
     )];
     if kill.ranks > kill.kills {

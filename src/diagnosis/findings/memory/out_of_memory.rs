@@ -236,7 +236,7 @@ fn adopt(caught: &mut Draft, follower: Draft) {
     let failed_at = own.first().and_then(|call| call.place.clone());
     caught.evidence_at = caught.evidence_at.max(follower.evidence_at);
     caught.why.push(format!(
-        "The program caught it and went on, out of step with its peers: {}.",
+        "The program caught it and continued, out of step with its peers: {}.",
         follower.summary
     ));
     caught.take_calls(follower);
@@ -245,9 +245,9 @@ fn adopt(caught: &mut Draft, follower: Draft) {
     if caught.per_rank.is_empty() {
         caught.per_rank = own;
     }
-    caught.summary.push_str(", caught that and went on");
+    caught.summary.push_str(", caught the error and continued");
     if !caught.victims.is_empty() {
-        caught.summary += &format!(", apart from {}", Ranks(&caught.victims));
+        caught.summary += &format!(", out of step with {}", Ranks(&caught.victims));
     }
 }
 
@@ -292,7 +292,7 @@ impl fmt::Display for Free {
         let largest = words::bytes(self.largest);
         write!(f, "The largest free block had {largest}")?;
         if let Some(asked) = self.asked {
-            write!(f, ", {} were asked for", words::bytes(asked))?;
+            write!(f, "; {} were requested", words::bytes(asked))?;
         }
         f.write_str(if self.would_do() {
             ": without fragmentation it would have been enough."

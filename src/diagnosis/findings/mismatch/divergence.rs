@@ -27,8 +27,8 @@ pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_g
      or let one thread make all calls.";
 
 /// What to look at if calls at different lines meet for an unknown reason.
-pub(crate) const OTHER_LINES: &str = "Check the two lines: find out why these ranks are at different ones, from the tests and loops \
-     around both.";
+pub(crate) const OTHER_LINES: &str = "Find out from the tests and loops around the two lines why these ranks are at \
+ different lines.";
 
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ pub(crate) fn parted(
     let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.say(format!(
-            "{} from {} others that agree.",
+            "{} from the other {}, which agree.",
             begin(Ranks(&odd_ones.ranks).with("differs", "differ")),
             everybody.len() - odd_ones.ranks.len(),
         ));

@@ -52,7 +52,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         )
     }));
     draft.advise(
-        "Continue from a checkpoint that was written before that step: what was averaged since then \
+        "Continue from a checkpoint that was written before that step: the gradients averaged since then \
          belongs to different steps.",
     );
     let reading = reading(situation, group, slip, &skipped);
@@ -65,21 +65,21 @@ fn summary(slip: &Slip, group: &Group, everybody: &[u32], victims: &[u32]) -> St
     let named = words::group(&group.info);
     match slip.skipped.iter().next() {
         Some((rank, turn)) if slip.skipped.len() == 1 => format!(
-            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
-             steps is matched with an earlier one of {}",
+            "rank {rank} made no calls in its step {turn}; from {call} of {named} on, each of its steps is \
+             paired with an earlier one of {}",
             Ranks(victims)
         ),
         Some(_) if slip.skipped.len() < slip.calls.len() => {
             let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
             format!(
-                "{} each left out the calls of a step ({}); since {call} of {named}, steps are \
-                 matched that do not belong together",
+                "{} each made no calls in a step ({}); from {call} of {named} on, steps that do not belong \
+                 together are paired",
                 Ranks(&skipped),
                 each_step(slip)
             )
         }
         _ => format!(
-            "since {call} of {named}, calls of {} are matched that do not belong together",
+            "from {call} of {named} on, calls of {} that do not belong together are paired",
             Ranks(everybody)
         ),
     }
@@ -103,7 +103,7 @@ fn first_calls(slip: &Slip) -> Option<String> {
     });
     (lines.len() <= 8).then(|| {
         let lines = words::joined(lines, ", ");
-        format!("{} is the first that is shifted: {lines}.", first_call(slip))
+        format!("{} is the first mismatched pair: {lines}.", first_call(slip))
     })
 }
 
@@ -153,7 +153,7 @@ fn reading(
     let Some((rank, process)) = skipped else { return CauseHypothesis::unknown() };
     if let Some(exception) = cause::swallowed(process, at) {
         let because = format!(
-            "Rank {rank} raised {}{} before it, and went on.",
+            "Rank {rank} raised {}{} before it, and continued.",
             words::short(&exception.text),
             words::at(exception.place.as_deref())
         );

@@ -54,7 +54,7 @@ pub(crate) fn draft(
     )];
     let differences = all_differences(join);
     if differences.len() > 1 {
-        why.push(format!("The calls differ in {}.", differences.join(", ")));
+        why.push(format!("The calls differ in {}.", words::listed(&differences)));
     }
     draft.why.splice(0..0, why);
     let is_one_line = are_at_one_line(join);

@@ -77,7 +77,7 @@ fn draft(
     let lines = Some(odd_ones(&known.by_line)).filter(|it| it.is_minority);
     if let Some(OddOnes { ranks, .. }) = odd_dtypes {
         draft.say(format!(
-            "{} from {} others that agree.",
+            "{} from the other {}, which agree.",
             words::begin(Ranks(&ranks).with("differs", "differ")),
             join.calls.len() - ranks.len(),
         ));

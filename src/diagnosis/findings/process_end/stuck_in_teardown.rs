@@ -363,8 +363,8 @@ fn advise(draft: &mut Draft) {
         "Do not issue collectives while an exception propagates. Let it end the process: the \
          launcher then ends the others."
     } else {
-        "Do not issue collectives on the way out (atexit, `finally`, `__del__`), unless every rank \
-         makes it at the same point: synchronize (barrier) and destroy the group at the end of the \
+        "Do not issue collectives on the way out (atexit, `finally`, `__del__`), unless every rank makes them at \
+         the same point: synchronize (barrier) and destroy the group at the end of the \
          training itself."
     });
 }

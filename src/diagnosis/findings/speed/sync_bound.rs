@@ -63,8 +63,8 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     }
     draft.say(promise(small, round, &share));
     draft.advise(
-        "Leave gradients to DistributedDataParallel, or put what is reduced together into one tensor \
-         (torch.cat of the flattened ones) and make one call of it.",
+        "Leave gradients to DistributedDataParallel, or concatenate these tensors (torch.cat of the flattened \
+         tensors) and reduce them in one call.",
     );
     draft
 }

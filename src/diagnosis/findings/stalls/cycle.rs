@@ -223,13 +223,13 @@ pub(crate) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option
         .map(|wait| {
             let process = situation.model.member(wait.group, wait.rank);
             let line = process.and_then(|process| line_since(process, wait.since));
-            format!("rank {}{}", wait.rank, words::at(line))
+            format!("by rank {}{}", wait.rank, words::at(line))
         })
         .collect();
     (!places.is_empty()).then(|| {
         format!(
-            "Calls on a device return before they are complete; their completion is awaited by {}.",
-            places.join(" and by "),
+            "Calls on a device return before they are complete; they are awaited {}.",
+            places.join(" and ")
         )
     })
 }

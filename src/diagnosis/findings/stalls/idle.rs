@@ -102,7 +102,7 @@ pub(crate) fn where_it_is(
     }
     if !outside.others.is_empty() {
         let others = words::joined(outside.others.iter().map(|it| words::line(it)), " and ");
-        text += &format!(" Further threads of it are at {others}.");
+        text += &format!(" Its other threads are at {others}.");
     }
     Some(text)
 }

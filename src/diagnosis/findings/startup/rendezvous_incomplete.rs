@@ -200,7 +200,7 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
     draft.blame(forming.waiting(), Confidence::Suspected);
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
-        "all ranks of the world have come to {}, and {} not returned from joining it",
+        "all ranks of the world have reached {}, and {} not returned from joining it",
         words::place(forming.joiners[0].place),
         Ranks(&draft.root).with("has", "have"),
     );

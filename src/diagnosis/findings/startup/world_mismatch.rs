@@ -79,7 +79,8 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     draft.summary = format!("ranks disagree on the {what}: {uses}");
     let size = first.init.world_size.unwrap_or(0);
     draft.say(format!(
-        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
+        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they look for each \
+         other at different addresses.",
         size.saturating_sub(1)
     ));
     draft.advise(if several_hosts {

@@ -113,7 +113,10 @@ impl Sides<'_> {
             // The end of an input is recorded, so a loop that left some of it decided to end.
             let has_input_left = |it: &&Process| it.input_ended.is_none();
             return Some(if self.odd.iter().all(has_input_left) {
-                let because = format!("The loop of {} ended before its input.", ranks(&self.odd));
+                let because = format!(
+                    "{} left the loop before the input was exhausted.",
+                    words::begin(ranks(&self.odd))
+                );
                 suspected(CauseKind::LocalDecision, Some(because))
             } else {
                 suspected(CauseKind::UnevenInputs, None)
@@ -170,7 +173,7 @@ impl Sides<'_> {
                 return None;
             }
             let because = format!(
-                "The batch {drawn} of {} was the last one; {} more.",
+                "Batch {drawn} was the last one of {}; {} more.",
                 ranks(short),
                 Ranks(&numbers(long)).with("has", "have")
             );
@@ -411,7 +414,9 @@ fn with_assignment(because: String, process: &Process, line: &Where, over: &Guar
     let is_of_loop =
         |it: &&Guard| it.line < over.line && it.assigned().is_some_and(|name| over.uses(name));
     match said.find(is_of_loop) {
-        Some(it) => format!("{because} It is computed at line {}: `{}`.", it.line, it.test),
+        Some(it) => {
+            format!("{because} The collection is computed at line {}: `{}`.", it.line, it.test)
+        }
         None => because,
     }
 }

@@ -70,11 +70,11 @@ impl Mistake {
             (Some(drawn), Some(more)) => {
                 let have = Ranks(long).with("has", "have");
                 let of = Ranks(short);
-                format!("{of} ran out of batches after {drawn}, {have} drawn {more}")
+                format!("{of} ran out of batches after {drawn}, while {have} drawn {more}")
             }
             _ => {
                 let after = drawn.map_or_else(String::new, |drawn| format!(" after {drawn}"));
-                format!("{} ran out of batches{after}, {} did not", Ranks(short), Ranks(long))
+                format!("{} ran out of batches{after}, while {} did not", Ranks(short), Ranks(long))
             }
         };
         Self::new(short, clause)
@@ -86,7 +86,7 @@ impl Mistake {
         lines.sort_unstable();
         lines.dedup();
         let clause = format!(
-            "calls at {} follow the order in which results of `{}` (line {}) are ready on each rank",
+            "calls at {} are made in the order in which the results of `{}` (line {}) become ready on each rank",
             lines.join(" and "),
             cut(&of.test, MAX_TEST_CHARS),
             of.line,
@@ -171,7 +171,7 @@ impl Mistake {
     /// A rank raised an exception, and continued.
     pub(crate) fn went_on(rank: u32, exception: &Exception) -> Self {
         let Self { ranks, clause } = Self::raised(rank, exception);
-        Self { ranks, clause: clause + " and went on" }
+        Self { ranks, clause: clause + " and continued" }
     }
 
     /// A rank passed a step without calls, because of this test if it is known.
@@ -186,7 +186,8 @@ impl Mistake {
     /// A rank made calls with a group that it does not belong to.
     pub(super) fn ignored(rank: u32, line: &Where) -> Self {
         let line = words::source_line(line);
-        let clause = format!("rank {rank} is not in the group of its call at {line}");
+        let clause =
+            format!("rank {rank} makes its call at {line} on a group that it does not belong to");
         Self::new(&[rank], clause)
     }
 

@@ -198,7 +198,7 @@ impl<'a> Sides<'a> {
             }
             let reading = |process: &Process| {
                 let because = format!(
-                    "Rank {} came to the line {} with a group that it does not belong to: PyTorch ignores \
+                    "Rank {} passed a group that it does not belong to, at {}: PyTorch ignores \
                      such a call.",
                     process.rank?,
                     words::line(&line)
@@ -267,7 +267,7 @@ impl<'a> Sides<'a> {
                 return None;
             }
             let because = format!(
-                "Rank {} raised {}{} and went on.",
+                "Rank {} raised {}{} and continued.",
                 process.rank?,
                 words::short(&exception.text),
                 words::at(exception.place.as_deref())

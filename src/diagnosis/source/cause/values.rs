@@ -98,7 +98,7 @@ impl Sides<'_> {
             );
         let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
         let computed =
-            computed.map(|it| format!("Its value is computed at line {}: `{}`.", it.line, it.test));
+            computed.map(|it| format!("The value is computed at line {}: `{}`.", it.line, it.test));
         let guarded = shown.as_ref().map(line_is_guarded);
         let because = words::joined(calls.into_iter().chain(guarded).chain(computed), " ");
         let reading = suspected(kind, Some(because).filter(|it| !it.is_empty()));

@@ -426,10 +426,10 @@ pub fn about(line: &Where, guard: &Guard) -> String {
     let is_inside = guard.line == line.line;
     match guard.form {
         GuardForm::Holds if is_inside => {
-            format!("The call at {shown} is made only if `{test}` holds")
+            format!("The call at {shown} is made only if `{test}` is true")
         }
         GuardForm::Fails if is_inside => {
-            format!("The call at {shown} is made only if `{test}` does not hold")
+            format!("The call at {shown} is made only if `{test}` is false")
         }
         _ => format!("The line {shown} {}", sentence(guard)),
     }
@@ -439,12 +439,12 @@ pub fn about(line: &Where, guard: &Guard) -> String {
 pub fn sentence(guard: &Guard) -> String {
     let (test, line) = (&guard.test, guard.line);
     match guard.form {
-        GuardForm::Holds => format!("is reached only if `{test}` holds (line {line})"),
-        GuardForm::Fails => format!("is reached only if `{test}` does not hold (line {line})"),
-        GuardForm::Skips => format!("is skipped if `{test}` holds (line {line})"),
-        GuardForm::Leaves => format!("is not reached if `{test}` holds (line {line})"),
+        GuardForm::Holds => format!("runs only if `{test}` is true (line {line})"),
+        GuardForm::Fails => format!("runs only if `{test}` is false (line {line})"),
+        GuardForm::Skips => format!("is skipped if `{test}` is true (line {line})"),
+        GuardForm::Leaves => format!("is not reached if `{test}` is true (line {line})"),
         GuardForm::Returns => {
-            format!("is not reached if `{test}` holds (line {line}): the function returns")
+            format!("is not reached if `{test}` is true (line {line}): the function returns")
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
         GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
@@ -455,12 +455,14 @@ pub fn sentence(guard: &Guard) -> String {
                  timing of each rank"
             )
         }
-        GuardForm::Ends => format!("is no longer reached once `{test}` has held (line {line})"),
-        GuardForm::Handles => format!("handles an exception (line {line})"),
-        GuardForm::Catches => {
-            format!("is in a `try` block that continues after an exception (line {line})")
+        GuardForm::Ends => {
+            format!("is no longer reached once `{test}` has been true (line {line})")
         }
-        GuardForm::Chooses => format!("uses a value that `{test}` decides on (line {line})"),
+        GuardForm::Handles => format!("is inside an exception handler (line {line})"),
+        GuardForm::Catches => {
+            format!("is inside a `try` whose handler continues after an exception (line {line})")
+        }
+        GuardForm::Chooses => format!("uses a value that depends on `{test}` (line {line})"),
         GuardForm::Iterates => {
             format!(
                 "is in a loop over `{test}` (line {line}), whose order and content may differ between \
@@ -471,7 +473,7 @@ pub fn sentence(guard: &Guard) -> String {
             format!("is not reached if a result of its function is cached (`{test}`, line {line})")
         }
         GuardForm::Bounds => {
-            format!("is in a loop on whose length `{test}` decides (line {line})")
+            format!("is in a loop whose length depends on `{test}` (line {line})")
         }
         GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
     }
