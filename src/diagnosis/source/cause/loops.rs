@@ -368,12 +368,15 @@ pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<Caus
     use GuardForm::{Iterates, Repeats};
     let mut around = guards::all_around(process, line);
     let (at, over) = around.find(|(_, it)| matches!(it.form, Iterates | Repeats))?;
+    // Its numbers have one order.
+    if over.test.contains("range(") {
+        return None;
+    }
     let because = format!(
-        "All these calls are made at {}, in a loop over `{}` (line {}): the ranks take its elements in different \
-         orders.",
+        "All these calls are made at {}, in a loop over `{}` ({}): the ranks take its elements in different orders.",
         words::line(line),
         over.test,
-        over.line,
+        words::source_line(&Where { line: over.line, ..(*at).clone() }),
     );
     let because = with_assignment(because, process, &at, over);
     Some(suspected(CauseKind::SwappedCalls, Some(because)).with_suspect(&(at, over)))
