@@ -19,7 +19,7 @@ const PROGRAM: &str = "ddp-doctor";
                         fish:  ddp-doctor completions fish > ~/.config/fish/completions/ddp-doctor.fish"
 )]
 pub(super) struct Completions {
-    /// Shell whose command line is to be completed
+    /// Shell to generate completions for
     shell: Shell,
 }
 

@@ -29,7 +29,7 @@ pub(in super::super) struct Export {
 enum Format {
     /// Trace of all ranks for ui.perfetto.dev
     Perfetto,
-    /// One JSON document per line, in order of time: calls, marks, memory, findings
+    /// One JSON document per line, in chronological order: calls, marks, memory, findings
     Jsonl,
 }
 

@@ -40,7 +40,7 @@ pub(in super::super) struct Check {
     /// Output format
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "DDP_DOCTOR_FORMAT")]
     format: Format,
-    /// Exit with status 1 if a line is at least as grave: INFO counts as note, WARNING as warning,
+    /// Exit with status 1 if a line is at least this severe; INFO counts as note, WARNING as warning,
     /// CRITICAL as critical
     #[arg(long, value_name = "SEVERITY", default_value = "error", env = "DDP_DOCTOR_FAIL_ON")]
     fail_on: FailOn,
@@ -53,7 +53,7 @@ pub(in super::super) struct Check {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// One line per result, the gravest first
+    /// One line per result, the most severe first
     Text,
     /// One JSON document
     Json,
@@ -80,7 +80,7 @@ impl Check {
     }
 }
 
-/// Exit status by the gravest line.
+/// Exit status by the most severe line.
 fn status(lines: &[Line], fail_on: FailOn) -> u8 {
     let fails = |level: Level| match fail_on {
         FailOn::Never => false,

@@ -50,7 +50,7 @@ pub(in super::super) struct Coordinator {
     /// Write the report of each job to DIR/<job>-<time>.json, updated at every change
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
     report_dir: Option<PathBuf>,
-    /// Diagnose the ranks that outlive the killed `run` with this run directory
+    /// Continue to diagnose the ranks that outlived a killed `run`, given its run directory
     #[arg(long, value_name = "RUN_DIR", env = "DDP_DOCTOR_ATTACH")]
     attach: Option<PathBuf>,
     #[command(flatten)]

@@ -37,9 +37,9 @@ pub(in super::super) struct Run {
     nproc_per_node: Option<String>,
     /// Report to this coordinator instead of diagnosing in this process
     ///
-    /// Without it, the nodes of a launch share the coordinator of the one where they meet, as the arguments
-    /// of torchrun or the variables of the launcher name it. On other machines the token of the coordinator
-    /// is needed.
+    /// Without it, the nodes of a launch share a coordinator on the node where they meet, which torchrun's
+    /// arguments or the launcher's variables name. Reaching a coordinator on another machine requires
+    /// its token.
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: Option<String>,
     /// Id of the job, the same on all its nodes [default: a generated id]
@@ -59,7 +59,7 @@ pub(in super::super) struct Run {
     /// What to do when the job hangs
     #[arg(long, value_name = "WHAT", default_value = "report", env = "DDP_DOCTOR_ON_HANG")]
     on_hang: OnHang,
-    /// Kill after the finding has stood for this many seconds [default: 5 if proved, 30 if supported]
+    /// Kill after the finding has held for this many seconds [default: 5 if proved, 30 if likely]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
     kill_after: Option<Duration>,
     /// Report an unproven stall after this many seconds [default: 60]
@@ -79,7 +79,8 @@ pub(in super::super) struct Run {
     stacks: Stacks,
     /// How to trace NCCL calls
     ///
-    /// Collectives that PyTorch issues are captured without this option. Run on one GPU only, which several ranks shared.
+    /// Collectives that PyTorch issues are captured without this option. Tested only on one GPU that several ranks
+    /// shared.
     #[arg(long, value_name = "WHEN", default_value = "never", env = "DDP_DOCTOR_NCCL")]
     nccl: Nccl,
     #[command(flatten)]

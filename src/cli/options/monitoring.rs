@@ -16,7 +16,7 @@ pub(in super::super) struct Monitoring {
     ///
     /// They contain the names of jobs, verdicts, codes of findings, and counts. Users of this machine can read
     /// them at a loopback address. Any other address needs a secret: DDP_DOCTOR_METRICS_TOKEN, which readers send
-    /// as bearer token.
+    /// as a bearer token.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -29,7 +29,8 @@ pub(in super::super) struct Monitoring {
     metrics_token_file: Option<PathBuf>,
     /// Post new findings, and the end of a hang, to URL as JSON
     ///
-    /// Other users of this machine can read the command line: use the variable if the URL is a secret.
+    /// Other users of this machine can read the command line: use the environment variable if the URL is
+    /// secret.
     #[arg(long, value_name = "URL", env = "DDP_DOCTOR_WEBHOOK", hide_env_values = true)]
     webhook: Option<Url>,
     /// Also post a heartbeat to the webhook at this interval, from 1 s

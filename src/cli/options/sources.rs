@@ -16,8 +16,8 @@ pub(in super::super) struct Sources {
     /// Also read source files below DIR, to show the lines that findings name
     ///
     /// Source files of a job of yours on this machine are read below the folder of its program and the working
-    /// directory. Those that other evidence names, such as that of a coordinator, a downloaded journal or a
-    /// log, are read below DIR alone, also if their paths on the machine of the job begin differently.
+    /// directory. Files that other evidence names (a coordinator, a downloaded journal, a log) are read only
+    /// below DIR, even if their paths on the job's machine begin differently.
     #[arg(long = "source", value_name = "DIR", value_delimiter = ':', env = "DDP_DOCTOR_SOURCE")]
     #[arg(value_parser = PathBufValueParser::new().try_map(folder))]
     pub(in super::super) folders: Vec<PathBuf>,

@@ -52,7 +52,7 @@ const MAX_ID: usize = 96;
                   error, 3 no rank found, 4 insufficient evidence for a verdict, as when ranks cannot be read."
 )]
 pub(in super::super) struct Attach {
-    /// Processes of the job: one is enough [default: the only job on this host]
+    /// Processes of the job; one is enough [default: the only job on this host]
     #[arg(value_name = "PID", value_parser = values::process_id)]
     pids: Vec<u32>,
     /// Read the job with this id; without it there must be one job on this host
@@ -69,7 +69,7 @@ pub(in super::super) struct Attach {
     report: Option<PathBuf>,
     /// Keep the evidence in DIR, for `analyze` and `watch`
     ///
-    /// By default it is kept only with --follow, and where ranks are on other hosts: in ddp-doctor-runs.
+    /// By default, it is kept (in ddp-doctor-runs) only with --follow or if ranks are on other hosts.
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
     /// Keep watching until the job ends or Ctrl-C: reports new stalls, ranks that move again, and ranks that end
@@ -77,10 +77,9 @@ pub(in super::super) struct Attach {
     /// `ddp-doctor watch` shows the job meanwhile. The exit status is that of the last report.
     #[arg(long, conflicts_with_all = ["all", "format"], env = "DDP_DOCTOR_FOLLOW")]
     follow: bool,
-    /// Diagnose the job by this coordinator, together with the ranks on other hosts
+    /// Diagnose the job through this coordinator, together with the ranks on other hosts
     ///
-    /// Without it, and with a token, the attaches on all hosts of a job share the coordinator of the one with its lowest
-    /// rank.
+    /// Without it, and with a token, all hosts of a job share the coordinator on the host with the lowest rank.
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: Option<String>,
     /// Exit with status 1 if a finding has at least this severity
@@ -256,7 +255,7 @@ impl Attach {
             [_] => {}
             _ if self.all => {}
             jobs => bail!(
-                "several jobs run on this host: {}. Choose one by --job ID, or read --all",
+                "several jobs run on this host: {}. Choose one with --job ID, or read all with --all",
                 list(jobs, sys::user_id())
             ),
         }
