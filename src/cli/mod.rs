@@ -50,7 +50,7 @@ enum Command {
     Run(jobs::Run),
     /// Check the nodes before a job starts
     Check(jobs::Check),
-    /// Diagnose jobs of one machine or several until interrupted
+    /// Diagnose jobs on one or several machines until interrupted
     Coordinator(jobs::Coordinator),
     /// Show a job in the terminal, live or replayed
     Watch(view::Watch),
@@ -68,7 +68,7 @@ enum Command {
     Explain(explain::Explain),
     /// Run a small job with a planted fault and diagnose it
     Demo(jobs::ShowDemo),
-    /// Print the completions of a shell
+    /// Print the completions for a shell
     Completions(shell::Completions),
     /// Print a page of the manual
     #[command(hide = true)]

@@ -11,7 +11,7 @@ use super::output::output;
 
 const PROGRAM: &str = "ddp-doctor";
 
-/// Print the completions of a shell.
+/// Print the completions for a shell.
 #[derive(Debug, Args)]
 #[command(
     after_help = "bash:  ddp-doctor completions bash > ~/.local/share/bash-completion/completions/ddp-doctor\n\

@@ -29,7 +29,7 @@ const NEW_JOBS: usize = 256;
 /// Time limit for nodes and viewers to disconnect at shutdown.
 const MAX_SHUTDOWN: Duration = Duration::from_millis(500);
 
-/// Diagnose jobs of one machine or several until interrupted.
+/// Diagnose jobs on one or several machines until interrupted.
 ///
 /// Prints its address on standard output as soon as it accepts connections. Findings go to standard
 /// error, prefixed with the id of the job.

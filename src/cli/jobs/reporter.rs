@@ -18,7 +18,7 @@ pub(in super::super) struct Reporter {
     black_box: PathBuf,
     /// Directories in which ranks of the launch may have black boxes
     boxes: Vec<PathBuf>,
-    /// Also follow ranks that have ended: the directories belong to this launch alone
+    /// Also follow ranks that have ended: the directories belong only to this launch
     #[arg(long, env = "DDP_DOCTOR_INCLUDE_DEAD")]
     include_dead: bool,
     /// Address of the coordinator

@@ -33,7 +33,7 @@ pub(in super::super) struct Monitoring {
     /// secret.
     #[arg(long, value_name = "URL", env = "DDP_DOCTOR_WEBHOOK", hide_env_values = true)]
     webhook: Option<Url>,
-    /// Also post a heartbeat to the webhook at this interval, from 1 s
+    /// Also post a heartbeat to the webhook at this interval (at least 1 s)
     #[arg(
         long,
         value_name = "SECONDS",

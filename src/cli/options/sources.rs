@@ -15,7 +15,7 @@ use crate::node::launch::rundir;
 pub(in super::super) struct Sources {
     /// Also read source files below DIR, to show the lines that findings name
     ///
-    /// Source files of a job of yours on this machine are read below the folder of its program and the working
+    /// For your own jobs on this machine, source files are read below the folder of the program and the working
     /// directory. Files that other evidence names (a coordinator, a downloaded journal, a log) are read only
     /// below DIR, even if their paths on the job's machine begin differently.
     #[arg(long = "source", value_name = "DIR", value_delimiter = ':', env = "DDP_DOCTOR_SOURCE")]

@@ -45,7 +45,7 @@ const MAX_ID: usize = 96;
 /// Diagnose a job that hangs now and was started without ddp-doctor.
 ///
 /// Finds the ranks on this host, reads their stacks from outside, and prints one report. No rank is stopped, gets a
-/// signal, or runs code of ddp-doctor. Stacks prove nothing: findings are supported at most.
+/// signal, or runs code of ddp-doctor. Stacks prove nothing: findings are at most likely.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
@@ -55,7 +55,7 @@ pub(in super::super) struct Attach {
     /// Processes of the job; one is enough [default: the only job on this host]
     #[arg(value_name = "PID", value_parser = values::process_id)]
     pids: Vec<u32>,
-    /// Read the job with this id; without it there must be one job on this host
+    /// Read the job with this id; required if several jobs run on this host
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
     /// Read every job on this host
