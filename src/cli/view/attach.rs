@@ -55,7 +55,7 @@ pub(in super::super) struct Attach {
     /// Processes of the job; one is enough [default: the only job on this host]
     #[arg(value_name = "PID", value_parser = values::process_id)]
     pids: Vec<u32>,
-    /// Read the job with this id; required if several jobs run on this host
+    /// Read the job with this id [default: the only job on this host]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
     /// Read every job on this host
