@@ -29,8 +29,7 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::UnevenInputs,
         Detail::Any,
-        "Agree on the number of batches before the loop (all_reduce of the length with MIN), or run the loop inside \
-         Join([model]) if DDP makes all its calls. Ranks that share one dataset get equal numbers from \
+        "Agree on the number of batches before the loop (all_reduce of the length with MIN), or run the loop inside Join([model]) if all its collectives are those of DDP. Ranks that share one dataset get equal numbers from \
          DistributedSampler(…, drop_last=True).",
     ),
     row(
@@ -72,9 +71,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::SkippedIteration,
         Detail::Any,
-        "Either all ranks skip the step, or none does: all_reduce the flag (MAX) before it is acted on, or run \
-         backward on a \
-         loss of zero.",
+        "Either all ranks skip the step, or none does: all_reduce the flag (MAX) before it is acted on, or run backward on a loss of zero that \
+         does not depend on the batch.",
     ),
     row(
         CauseKind::SwallowedException,

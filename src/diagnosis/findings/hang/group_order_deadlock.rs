@@ -128,8 +128,8 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
 fn advise_order(draft: &mut Draft) {
     if draft.next.is_empty() {
         draft.advise(
-            "Compare the order in which these ranks use the groups before and at these lines: it has to be the same on \
-             all members, and no rank may leave out a call that the others make.",
+            "Compare the order in which these ranks use the groups before and at these lines: it must be the same on all \
+             members, and each call of a group must be made by all of them.",
         );
     }
 }

@@ -293,8 +293,8 @@ fn order(waits: &[Blocked]) -> &'static str {
          before the message: a rank that waits in one cannot make the other."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
-         number comes from: a count that each rank computes, or one that it received. Either one of these \
-         ranks has left out a send, or all receive first: then let one of them send first."
+         number comes from: a count that each rank computes, or one that it received. If one of these ranks left out a \
+         send, add it; if all receive first, let one of them send first."
     } else if have_exchanged(waits) {
         "Compare how many messages each of these ranks sends with how many its peer receives (micro-batches, chunks), and \
          where that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \

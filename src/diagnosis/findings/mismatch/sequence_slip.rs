@@ -169,7 +169,7 @@ fn reading(
     });
     let mistake = slip.skipped.get(&rank).filter(|_| slip.skipped.len() == 1).map(|&turn| {
         let Mistake { ranks, clause } = Mistake::skipped(rank, turn, skips.as_ref());
-        let clause = clause + "; since then each of its steps is matched with an earlier one";
+        let clause = clause + "; since then each of its steps is paired with an earlier one";
         Mistake { ranks, clause }
     });
     let because =

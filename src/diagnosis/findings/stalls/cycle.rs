@@ -211,7 +211,7 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
             format!("rank {rank} waits in {call}{of_group}{at} for rank {}", next.rank)
         }
     });
-    words::joined(steps, "; ") + "."
+    words::begin(words::joined(steps, "; ")) + "."
 }
 
 /// A sentence on the ranks that wait later than in the call itself, with their lines.
