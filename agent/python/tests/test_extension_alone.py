@@ -6,7 +6,6 @@
 import ctypes
 import os
 import sys
-import threading
 import unittest
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import FunctionType
@@ -65,6 +64,10 @@ class Arguments:
         self.name, self.root, self.input_tensors, self.output_tensors = name, root, [tensor], []
 
 
+class Model:
+    __slots__ = ("compared", "finished", "forward", "is_plain", "outside", "reference", "synchronizes")
+
+
 class Work:
     raised = None
 
@@ -98,7 +101,6 @@ class Alone(unittest.TestCase):
             ctypes.CFUNCTYPE(u32, u32, ctypes.c_int64, u32)(lambda *forward: self.recorded.append(forward) or 0),
             ctypes.CFUNCTYPE(None, ctypes.c_int32, u64, u32)(lambda *spent: self.recorded.append(spent)),
         ]
-        self.backwards = {}
         passed = {
             "codes": _sites.codes,
             "ops": OPS,
@@ -109,7 +111,8 @@ class Alone(unittest.TestCase):
             "shape_of": Tensor.shape,
             "version_of": Tensor.dtype,
             "buckets": {"_hooked": False, "_waits": None, "_queue_callback": self.breakable("queue", lambda callback: None)},
-            "backwards": self.backwards,
+            "queue_callback": None,
+            "model": Model,
             **{name: {} for name in ("groups", "steps", "inputs", "by_module")},
             **{name: [] for name in ("models", "running")},
         }
@@ -121,7 +124,7 @@ class Alone(unittest.TestCase):
             "check": lambda work: True,
         }
         unused = "described below_autograd enter_guard exit_guard record_gpu in_flight sample_memory remember expect grad_enabled"
-        unused += " forward is_repeated update_flags path_of compare begins_outside check_model"
+        unused += " forward is_repeated update_flags path_of compare begins_outside check_model backward_raised"
         for name in unused.split():
             callbacks[name] = lambda *args: None
         for name, callback in callbacks.items():
@@ -216,8 +219,11 @@ class Alone(unittest.TestCase):
         exec(compile("def send(args): before(args)", "/torch/nn/parallel/distributed.py", "exec"), ddp)
 
         def bucket():
-            self.backwards[threading.get_ident()] = 0
-            ddp["send"](Arguments(ALL_REDUCE, -1, tensor))
+            self.extension.backward_begins()
+            try:
+                ddp["send"](Arguments(ALL_REDUCE, -1, tensor))
+            finally:
+                self.extension.backward_ended(None, False)
 
         def direct():
             before(Arguments(BROADCAST, 1, tensor))

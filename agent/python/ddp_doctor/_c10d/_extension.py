@@ -105,6 +105,7 @@ def _needed():
     return {
         **_hooks.needed(),
         **_methods.needed(),
+        **_backward.needed(),
         **_buckets.needed(),
         **_parameters.needed(),
         **_patch.needed(),

@@ -9,6 +9,11 @@ from .._tracebacks import conceal
 from . import _buckets, _parameters
 
 
+_FUNCTION = "_engine_run_backward"
+# torch.autograd, and its function as it was replaced here.
+_autograd = _wrapped = None
+
+
 class _Engine:
     """The engine of PyTorch before 2.3, which has no function for all backward passes."""
 
@@ -21,11 +26,13 @@ class _Engine:
 
 
 def patch(autograd, late):
+    global _autograd, _wrapped
     engine = getattr(getattr(autograd, "Variable", None), "_execution_engine", None)
     _buckets.patch(engine)
-    original = getattr(autograd, "_engine_run_backward", None)
+    original = getattr(autograd, _FUNCTION, None)
     if original is not None:
-        autograd._engine_run_backward = _wrap(original)
+        _autograd, _wrapped = autograd, _wrap(original)
+        setattr(autograd, _FUNCTION, _wrapped)
     elif engine is not None:
         autograd.Variable._execution_engine = _Engine(engine)
 
@@ -38,8 +45,7 @@ def _wrap(original):
             result = original(*args, **kwargs)
         except BaseException as error:
             ended(outer, False)
-            _exceptions.record(_words.LEFT_BACKWARD, error)
-            _guarded(_parameters.backward_raised, error, sys._getframe(1))
+            _raised(error, sys._getframe(1))
             conceal(error)
             raise
         ended(outer, True)
@@ -61,10 +67,23 @@ def ended(outer, well):
         _guarded(_parameters.backward_ended, sys._getframe(2))
 
 
+def _raised(error, frame):
+    """Called for an exception of a backward that the frame calls, after `ended`."""
+    _exceptions.record(_words.LEFT_BACKWARD, error)
+    _guarded(_parameters.backward_raised, error, frame)
+
+
+def needed():
+    """What the extension needs of this module, by name."""
+    return {"backward_raised": _raised}
+
+
 def use(extension):
-    """Replaces functions of this module by those of the extension."""
+    """Replaces functions by those of the extension, except for what the program has replaced since."""
     global begins, ended
     begins, ended = extension.backward_begins, extension.backward_ended
+    if _wrapped is not None and getattr(_autograd, _FUNCTION, None) is _wrapped:
+        setattr(_autograd, _FUNCTION, extension.wrap_backward(_wrapped.__wrapped__))
 
 
 def _guarded(call, *arguments):

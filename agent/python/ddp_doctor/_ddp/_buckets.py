@@ -64,7 +64,7 @@ def ended(outer, well):
 
 def needed():
     """What the extension needs of this module, by name."""
-    return {"buckets": globals(), "backwards": _backwards}
+    return {"buckets": globals(), "queue_callback": _queue_callback}
 
 
 def use(extension):

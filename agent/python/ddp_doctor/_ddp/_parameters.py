@@ -366,6 +366,7 @@ def _check(model, module, frame):
 def needed():
     """What the extension needs of this module, by name."""
     return {
+        "model": Model,
         "models": _models,
         "by_module": _by_module,
         "running": _running,

@@ -48,7 +48,7 @@ pub(crate) fn issue(
 /// The hook before a call of the group. `args` are PyTorch's `PreHookArgs`.
 pub(crate) fn before(state: &'static State, args: Ref<'_>, group: u32) -> Option<()> {
     let frame = Frame::current(&state.frames);
-    issue(state, &Source::Hook(args), frame.as_ref(), group)
+    issue(state, &Source::of_hook(state, args), frame.as_ref(), group)
         .or_else(|| leave_to_python(state, args, frame.as_ref(), group))
 }
 
@@ -209,7 +209,18 @@ fn of_source(state: &State, source: &Source<'_>, what: What, record: &mut Call) 
     if source.has_reduce_op() {
         return None;
     }
-    set_tensor_of_source(state, source, what, record)?;
+    let tensor = match what.tensor() {
+        tensor::INPUT => source.tensor(false),
+        tensor::OUTPUT => source.tensor(true).or_else(|| source.tensor(false)),
+        _ => None,
+    };
+    let known = tensor.and_then(|tensor| state.torch.describe(tensor, record));
+    if known.is_none() {
+        set_tensor_of_source(state, source, what, record)?;
+        if let Some(tensor) = tensor {
+            state.torch.learn(tensor, record.dtype);
+        }
+    }
     source.is_async(state)
 }
 

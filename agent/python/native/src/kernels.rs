@@ -46,7 +46,7 @@ pub(crate) fn call(
 fn begins(state: &'static State, kernel: &Kernel, arguments: &[Ref<'_>]) -> Option<bool> {
     let frame = Frame::current(&state.frames);
     let boxed = *arguments.get(kernel.group)?;
-    if let Some(group) = kernel.unbox.call(&[boxed])
+    if let Some(group) = state.boxes.find(boxed).or_else(|| convert(state, kernel, boxed))
         && let Some(group) = methods::find(state, group.as_ref())
         && !calls::is_inside(state, group.number)
         && is_plain(state, *arguments.first()?)
@@ -63,6 +63,13 @@ fn begins(state: &'static State, kernel: &Kernel, arguments: &[Ref<'_>]) -> Opti
     let frame = frame.as_ref().map_or(none.as_ref(), Frame::object);
     let all = Arguments::new(frame, arguments);
     kernel.begins.call(all.list())?.as_ref().is_true()
+}
+
+/// Lets PyTorch convert a ScriptObject to the group.
+fn convert(state: &State, kernel: &Kernel, boxed: Ref<'_>) -> Option<Owned> {
+    let group = kernel.unbox.call(&[boxed])?;
+    state.boxes.learn(boxed, group.as_ref());
+    Some(group)
 }
 
 /// Whether a tensor, or the first one of a list, is one of PyTorch's own type.

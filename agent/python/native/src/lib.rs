@@ -24,6 +24,7 @@ mod signatures;
 mod source;
 mod state;
 mod tables;
+mod torch;
 mod training;
 mod variables;
 
@@ -247,6 +248,41 @@ unsafe extern "C" fn backward_ended(
     })
 }
 
+/// `_engine_run_backward`, with the arguments of the original.
+unsafe extern "C" fn run_backward(
+    _this: Pointer,
+    arguments: *const Pointer,
+    count: isize,
+    keywords: Pointer,
+) -> Pointer {
+    // SAFETY: the interpreter passes live objects, of which `keywords` may be null and names the
+    // last values.
+    unsafe {
+        let state = STATE.get().map(|it| &it.0);
+        let found = state.and_then(|state| Some((state, *state.training.original_backward.get()?)));
+        let Some((state, original)) = found else {
+            return raise(c"this function was not replaced");
+        };
+        let keywords = Ref::new(keywords);
+        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
+        training::run_backward(state, original, list(arguments, count + named), keywords)
+    }
+}
+
+/// `(original)` → the function to call instead of it for a backward.
+unsafe extern "C" fn wrap_backward(_this: Pointer, original: Pointer) -> Pointer {
+    // SAFETY: the interpreter passes a live object.
+    let original = unsafe { Ref::new(original) };
+    let wrapped = STATE.get().zip(original).and_then(|(state, original)| {
+        state.0.training.original_backward.set(original.own().leak()).ok()
+    });
+    if wrapped.is_none() {
+        return raise(c"the extension is not prepared, or the function is wrapped already");
+    }
+    // SAFETY: the definition is constant.
+    unsafe { PyCFunction_NewEx(&raw const BACKWARD, ptr::null_mut(), ptr::null_mut()) }
+}
+
 /// `()`: DDP sends a bucket from this thread.
 unsafe extern "C" fn bucket_sent(
     _this: Pointer,
@@ -262,7 +298,8 @@ unsafe extern "C" fn graph_done(
     _arguments: *const Pointer,
     _count: isize,
 ) -> Pointer {
-    quietly(training::graph_done)
+    training::graph_done();
+    unless_escaping(Some(Owned::none()))
 }
 
 /// The kernel of an operator of c10d: `(keys, arguments…)`.
@@ -475,7 +512,13 @@ static KERNEL: MethodDef = MethodDef {
     flags: METH_FASTCALL | METH_KEYWORDS,
     doc: ptr::null(),
 };
-static FUNCTIONS: [MethodDef; 17] = [
+static BACKWARD: MethodDef = MethodDef {
+    name: c"_engine_run_backward".as_ptr(),
+    function: Implementation { with_keywords: run_backward },
+    flags: METH_FASTCALL | METH_KEYWORDS,
+    doc: ptr::null(),
+};
+static FUNCTIONS: [MethodDef; 18] = [
     fast(c"prepare", prepare),
     one(c"bind", bind),
     fast(c"hooks_of", hooks_of),
@@ -489,6 +532,7 @@ static FUNCTIONS: [MethodDef; 17] = [
     fast(c"forward", forward),
     fast(c"backward_begins", backward_begins),
     fast(c"backward_ended", backward_ended),
+    one(c"wrap_backward", wrap_backward),
     fast(c"bucket_sent", bucket_sent),
     fast(c"graph_done", graph_done),
     fast(c"make_kernel", make_kernel),

@@ -3,23 +3,38 @@
 use crate::object::{self, Owned, Ref};
 use crate::state::State;
 use crate::tables::{Kernel, Method};
+use crate::torch::{Attributes, HookArguments, Tensor};
 
 /// What passes a call to this library.
 pub(crate) enum Source<'a> {
-    /// PyTorch's `PreHookArgs`.
-    Hook(Ref<'a>),
+    /// PyTorch's `PreHookArgs`, and the arguments behind it if their layout is known.
+    Hook(Ref<'a>, Option<&'a HookArguments>),
     /// A method of `ProcessGroup`, with its index and the arguments after the group.
     Method(&'a Method, usize, &'a [Ref<'a>]),
     /// An operator of c10d, with its arguments.
     Kernel(&'a Kernel, &'a [Ref<'a>]),
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// The source of a hook.
+    pub(crate) fn of_hook(state: &State, args: Ref<'a>) -> Self {
+        state.trust.check(args, || attributes(state, args));
+        Self::Hook(args, state.trust.arguments(args))
+    }
+
+    /// The C++ object of [`Source::first`], if it is known.
+    pub(crate) fn tensor(&self, outputs: bool) -> Option<Tensor> {
+        match *self {
+            Self::Hook(_, Some(known)) => known.first(outputs),
+            _ => None,
+        }
+    }
+
     /// The first tensor of the inputs or outputs; `Some(None)`: there is none.
     pub(crate) fn first(&self, state: &State, outputs: bool) -> Option<Option<Owned>> {
         let tensors = match *self {
-            Self::Hook(args) if outputs => args.attribute(state.names.output_tensors)?,
-            Self::Hook(args) => args.attribute(state.names.input_tensors)?,
+            Self::Hook(args, _) if outputs => args.attribute(state.names.output_tensors)?,
+            Self::Hook(args, _) => args.attribute(state.names.input_tensors)?,
             Self::Method(Method { inputs, outputs: output, .. }, _, arguments)
             | Self::Kernel(Kernel { inputs, outputs: output, .. }, arguments) => {
                 let Some(at) = (if outputs { *output } else { *inputs }) else {
@@ -40,7 +55,8 @@ impl Source<'_> {
 
     pub(crate) fn root(&self, state: &State) -> Option<i64> {
         match *self {
-            Self::Hook(args) => args.attribute(state.names.root)?,
+            Self::Hook(_, Some(known)) => return Some(known.root()),
+            Self::Hook(args, None) => args.attribute(state.names.root)?,
             Self::Method(method, _, arguments) => {
                 let options = *arguments.get(method.options?)?;
                 options.attribute(state.names.root_rank)?
@@ -57,7 +73,8 @@ impl Source<'_> {
     /// PyTorch's number of the operation.
     pub(crate) fn number(&self, state: &State) -> Option<i64> {
         match *self {
-            Self::Hook(args) => args.attribute(state.names.name)?.as_ref().to_int(),
+            Self::Hook(_, Some(known)) => Some(known.number()),
+            Self::Hook(args, None) => args.attribute(state.names.name)?.as_ref().to_int(),
             Self::Method(method, ..) => Some(method.number),
             Self::Kernel(kernel, _) => Some(kernel.number),
         }
@@ -66,7 +83,8 @@ impl Source<'_> {
     /// Whether the call is asynchronous, if the source itself says it.
     pub(crate) fn is_async(&self, state: &State) -> Option<bool> {
         match *self {
-            Self::Hook(args) => args.attribute(state.names.async_op)?.as_ref().is_true(),
+            Self::Hook(_, Some(known)) => Some(known.is_async()),
+            Self::Hook(args, None) => args.attribute(state.names.async_op)?.as_ref().is_true(),
             Self::Method(..) => None,
             Self::Kernel(..) => Some(true),
         }
@@ -75,7 +93,7 @@ impl Source<'_> {
     /// The call as `_hooks.issue` expects it; `None`: its first call is left to Python.
     pub(crate) fn args(&self, state: &State) -> Option<Owned> {
         match *self {
-            Self::Hook(args) => Some(args.own()),
+            Self::Hook(args, _) => Some(args.own()),
             Self::Method(_, index, arguments) => describe(state, index, arguments, None),
             Self::Kernel(..) => None,
         }
@@ -97,4 +115,31 @@ pub(crate) fn describe(
     let index = Owned::int(index as i64)?;
     let all = object::Arguments::new(index.as_ref(), arguments);
     state.python.described.call_with(all.list(), keywords)
+}
+
+/// What the attributes of PyTorch's `PreHookArgs` return.
+fn attributes(state: &State, args: Ref<'_>) -> Option<Attributes> {
+    let source = Source::Hook(args, None);
+    let tensors = |name| {
+        let list = args.attribute(name)?;
+        let length = list.as_ref().length()?;
+        let first = match length {
+            0 => 0,
+            _ => list
+                .as_ref()
+                .item(0)?
+                .as_ref()
+                .attribute(state.names.address)?
+                .as_ref()
+                .as_number()?,
+        };
+        Some((length.unsigned_abs(), usize::try_from(first).ok()?))
+    };
+    Some(Attributes {
+        number: source.number(state)?,
+        is_async: source.is_async(state)?,
+        root: source.root(state)?,
+        inputs: tensors(state.names.input_tensors)?,
+        outputs: tensors(state.names.output_tensors)?,
+    })
 }

@@ -9,6 +9,7 @@ use crate::memo::{ARGUMENTS, Memo, WHOLE, Way};
 use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
 use crate::tables::{Arguments, Kernels, MAX_METHODS, Method, What};
+use crate::torch::{Boxes, Torch, Trust};
 use crate::variables::Training;
 
 /// An object of the Python package, which is kept alive for ever.
@@ -77,6 +78,7 @@ pub(crate) struct Names {
     pub(crate) reference: Static,
     pub(crate) number: Static,
     pub(crate) is_native: Static,
+    pub(crate) address: Static,
     op_list: Static,
     argument_count: Static,
     cells: Static,
@@ -90,6 +92,9 @@ pub(crate) struct State {
     pub(crate) names: Names,
     pub(crate) frames: frame::Names,
     pub(crate) training: Training,
+    pub(crate) torch: Torch,
+    pub(crate) trust: Trust,
+    pub(crate) boxes: Boxes,
     dtype_of: Attribute,
     shape_of: Attribute,
     /// Address of a dtype → its number.
@@ -176,6 +181,7 @@ impl State {
                 reference: name(c"reference")?,
                 number: name(c"number")?,
                 is_native: name(c"is_native")?,
+                address: name(c"_cdata")?,
                 op_list: name(c"op_list")?,
                 argument_count: name(c"co_argcount")?,
                 cells: name(c"co_cellvars")?,
@@ -183,6 +189,9 @@ impl State {
             },
             frames: frame::Names::new()?,
             training: Training::new(passed)?,
+            torch: Torch::new(),
+            trust: Trust::new(),
+            boxes: Boxes::new(),
             dtype_of: Attribute::new(c"dtype", kept(c"dtype_of")?)?,
             shape_of: Attribute::new(c"shape", kept(c"shape_of")?)?,
             dtypes: numbers(kept(c"dtypes")?, |dtype| Some(dtype.address())),

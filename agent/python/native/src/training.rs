@@ -2,23 +2,39 @@
 //! of the package's folder `_ddp`, whose variables it uses. What is rare is left to them and to
 //! `_parameters.py`.
 
-use crate::exceptions::is_escaping;
+use std::cell::Cell;
+
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::vocabulary::Spending;
+
+use crate::exceptions::{Pending, is_escaping, unless_escaping};
 use crate::frame::Frame;
 use crate::library;
-use crate::object::{self, Owned, Ref, bool, this_thread};
+use crate::object::{self, Attribute, Owned, Ref, bool};
+use crate::panics::guarded;
+use crate::python::Pointer;
 use crate::state::State;
 use crate::variables::Training;
 
-/// States of a thread's backward, as in `_buckets.py`.
+/// States of a thread's backward; any other value is the time at which the wait began, in nanoseconds.
 const NOTHING_SENT: u64 = 0;
 const UNDER_WAY: u64 = 1;
-/// `_words.BUCKETS`
-const BUCKETS: i32 = 3;
-/// Flags of a forward, as in `_words.py`.
-const REPEATED: u32 = 1024;
-const UNSYNCHRONIZED: u32 = 2048;
-const UPDATED: u32 = 8192;
-const SEES_UPDATES: u32 = 16384;
+
+thread_local! {
+    /// Generation of the black box, and state of this thread's innermost backward in it; `None`: there is no backward.
+    static BACKWARD: Cell<(u64, Option<u64>)> = const { Cell::new((0, None)) };
+}
+
+/// State of this thread's innermost backward.
+fn backward(state: &State) -> Option<u64> {
+    let (generation, backward) = BACKWARD.get();
+    backward.filter(|_| generation == state.generation.get())
+}
+
+fn set_backward(state: &State, backward: Option<u64>) {
+    BACKWARD.set((state.generation.get(), backward));
+}
+
 /// `_MOST_OUTSIDE` of `_parameters.py`.
 const MAX_OUTSIDE: i64 = 3;
 
@@ -42,27 +58,28 @@ pub(crate) fn forward(
 ) -> Option<()> {
     let this = &state.training;
     let names = &this.names;
-    if !this.grad_enabled.call(&[])?.as_ref().is_true()? {
+    let is_enabled = state.torch.is_grad_enabled();
+    if !is_enabled.or_else(|| this.grad_enabled.call(&[])?.as_ref().is_true())? {
         return this.forward.call(&[module, inputs, keywords]).map(drop);
     }
-    let synchronizes = module.attribute(names.sync);
+    let synchronizes = module.own_attribute(names.sync);
     let id = Owned::number(module.address() as u64)?;
     if let Some(model) = this.by_module.value(id.as_ref()) {
         forward_of(state, model.as_ref(), module, synchronizes.as_ref()?.as_ref())?;
     }
     if !this.steps.value(names.automatic)?.as_ref().is_true()?
-        || !module.attribute(names.training)?.as_ref().is_true()?
+        || !module.own_attribute(names.training)?.as_ref().is_true()?
         || !is_stepper(this, module)?
     {
         return Some(());
     }
-    let mut flags = if is_repeated(state, inputs, keywords) { REPEATED } else { 0 };
+    let mut flags = if is_repeated(state, inputs, keywords) { flags::REPEATED } else { 0 };
     if synchronizes.is_some_and(|it| it.as_ref().is_true() == Some(false)) {
-        flags |= UNSYNCHRONIZED;
+        flags |= flags::UNSYNCHRONISED;
     }
     let updates = update_flags(this).or_else(|| {
         let updates = this.update_flags.call(&[module])?;
-        u32::try_from(updates.as_ref().as_int()?).ok()
+        u16::try_from(updates.as_ref().as_int()?).ok()
     });
     flags |= updates.unwrap_or(0);
     let frame = Frame::current(&state.frames)?;
@@ -73,7 +90,7 @@ pub(crate) fn forward(
     if is_escaping() {
         return None; // the forward is not run
     }
-    state.library.forward(site, drawn(this).unwrap_or(-1), flags);
+    state.library.forward(site, drawn(this).unwrap_or(-1), flags.into());
     state.sample_memory();
     Some(())
 }
@@ -85,13 +102,13 @@ fn forward_of(
     module: Ref<'_>,
     synchronizes: Ref<'_>,
 ) -> Option<()> {
-    let names = &state.training.names;
-    model.set_attribute(names.forward, bool(true))?;
-    model.set_attribute(names.outside, Owned::int(0)?.as_ref())?;
-    model.set_attribute(names.synchronizes, synchronizes)?;
-    let compared = model.attribute(names.compared)?;
+    let members = &state.training.members;
+    members.forward.set(model, bool(true))?;
+    members.outside.set(model, Owned::int(0)?.as_ref())?;
+    members.synchronizes.set(model, synchronizes)?;
+    let compared = members.compared.get(model)?;
     if !compared.as_ref().is_none()
-        && compared.as_ref().as_int()? != model.attribute(names.finished)?.as_ref().as_int()?
+        && compared.as_ref().as_int()? != members.finished.get(model)?.as_ref().as_int()?
     {
         call_with_frame(state, state.training.compare, [model, module])?;
     }
@@ -132,7 +149,7 @@ fn same_input(this: &Training, tensor: Ref<'_>) -> Option<bool> {
 }
 
 /// As `_patch.update_flags`; `None`: it has to choose parameters first.
-fn update_flags(this: &Training) -> Option<u32> {
+fn update_flags(this: &Training) -> Option<u16> {
     let watched = this.steps.value(this.names.watched)?;
     let versions = this.steps.value(this.names.versions)?;
     let (watched, versions) = (watched.as_ref(), versions.as_ref());
@@ -146,12 +163,12 @@ fn update_flags(this: &Training) -> Option<u32> {
     let differs =
         |at, now: &Owned| Some(now.as_ref().as_int()? != versions.tuple_item(at)?.as_int()?);
     if !differs(0, &first)? && !differs(last, &second)? {
-        return Some(SEES_UPDATES);
+        return Some(flags::SEES_UPDATES);
     }
     let all = [first.as_ref(), second.as_ref()];
     let now = object::tuple(all.get(..last.unsigned_abs() + 1)?)?;
     this.steps.set_value(this.names.versions, Some(now.as_ref()))?;
-    Some(SEES_UPDATES | UPDATED)
+    Some(flags::SEES_UPDATES | flags::UPDATED)
 }
 
 /// Number of batches drawn, as `_data.drawn`.
@@ -168,14 +185,13 @@ pub(crate) fn backward_begins(state: &'static State) -> Option<Owned> {
     if state.generation.get() == 0 {
         return None;
     }
-    let thread = this_thread()?;
-    let outer = this.backwards.value(thread.as_ref());
-    this.backwards.set_value(thread.as_ref(), Some(Owned::number(NOTHING_SENT)?.as_ref()))?;
-    outer
+    let outer = backward(state);
+    set_backward(state, Some(NOTHING_SENT));
+    Owned::number(outer?)
 }
 
 fn begins_of_models(this: &Training) -> Option<()> {
-    let names = &this.names;
+    let members = &this.members;
     this.running.append(Owned::none().as_ref())?;
     if this.running.length()? > 1 {
         return Some(());
@@ -183,8 +199,8 @@ fn begins_of_models(this: &Training) -> Option<()> {
     for at in 0..this.models.length()? {
         let model = this.models.item(at)?;
         let model = model.as_ref();
-        if !model.attribute(names.forward)?.as_ref().is_true()?
-            && model.attribute(names.outside)?.as_ref().as_int()? < MAX_OUTSIDE
+        if !members.forward.get(model)?.as_ref().is_true()?
+            && members.outside.get(model)?.as_ref().as_int()? < MAX_OUTSIDE
         {
             this.begins_outside.call(&[model])?;
         }
@@ -196,44 +212,37 @@ fn begins_of_models(this: &Training) -> Option<()> {
 pub(crate) fn bucket_sent(state: &'static State) -> Option<()> {
     let this = &state.training;
     let names = &this.names;
-    let thread = this_thread()?;
-    let sent = this.backwards.value(thread.as_ref())?.as_ref().as_number()?;
-    let queue = this.buckets.value(names.queue_callback)?;
-    if sent != NOTHING_SENT
-        || queue.as_ref().is_none()
-        || this.buckets.value(names.hooked)?.as_ref().is_true()?
-    {
+    if backward(state)? != NOTHING_SENT || this.buckets.value(names.hooked)?.as_ref().is_true()? {
         return Some(());
     }
-    this.backwards.set_value(thread.as_ref(), Some(Owned::number(UNDER_WAY)?.as_ref()))?;
+    let queue = this.buckets.value(names.queue_callback)?;
+    if queue.as_ref().is_none() {
+        return Some(());
+    }
+    set_backward(state, Some(UNDER_WAY));
+    if queue.as_ref() == this.queue_callback && state.torch.queue(graph_done) {
+        return Some(());
+    }
     queue.as_ref().call(&[this.buckets.value(names.waits)?.as_ref()]).map(drop)
 }
 
-/// Called when the graph is done, as `_buckets._waits`.
-pub(crate) fn graph_done(state: &'static State) -> Option<()> {
-    let backwards = state.training.backwards;
-    let thread = this_thread()?;
-    if backwards.value(thread.as_ref())?.as_ref().as_number()? == UNDER_WAY {
-        let now = Owned::number(library::nanoseconds())?;
-        backwards.set_value(thread.as_ref(), Some(now.as_ref()))?;
+/// Called when the graph of this thread's backward is done, without the GIL.
+pub(crate) fn graph_done() {
+    if let (generation, Some(UNDER_WAY)) = BACKWARD.get() {
+        BACKWARD.set((generation, Some(library::nanoseconds())));
     }
-    Some(())
 }
 
 /// Called when a backward has returned (`well`) or raised, as `_backward.ended`.
 pub(crate) fn backward_ended(state: &'static State, outer: Ref<'_>, well: bool) -> Option<()> {
     let this = &state.training;
-    let thread = this_thread()?;
-    let since = this.backwards.value(thread.as_ref()).and_then(|it| it.as_ref().as_number());
-    let outer = (!outer.is_none()).then_some(outer);
-    if since.is_some() || outer.is_some() {
-        this.backwards.set_value(thread.as_ref(), outer);
-    }
+    let since = backward(state);
+    set_backward(state, if outer.is_none() { None } else { outer.as_number() });
     if !well {
         return Some(());
     }
     if let Some(since) = since.filter(|&since| since > UNDER_WAY) {
-        state.library.spent(BUCKETS, library::nanoseconds().saturating_sub(since));
+        state.library.spent(Spending::Buckets as i32, library::nanoseconds().saturating_sub(since));
     }
     if this.running.pop()? > 0 {
         return Some(());
@@ -241,7 +250,7 @@ pub(crate) fn backward_ended(state: &'static State, outer: Ref<'_>, well: bool) 
     for at in 0..this.models.length()? {
         let model = this.models.item(at)?;
         let model = model.as_ref();
-        let reference = model.attribute(this.names.reference)?;
+        let reference = this.members.reference.get(model)?;
         if let Some(module) = reference.as_ref().referent()
             && !check(this, model, module.as_ref())?
         {
@@ -254,23 +263,49 @@ pub(crate) fn backward_ended(state: &'static State, outer: Ref<'_>, well: bool) 
 /// As `_parameters.check`, if all gradients are there. Returns false, and has changed nothing, if anything else is
 /// to be checked.
 fn check(this: &Training, model: Ref<'_>, module: Ref<'_>) -> Option<bool> {
-    let names = &this.names;
-    let is = |name| model.attribute(name)?.as_ref().is_true();
-    if !is(names.forward)? || !is(names.is_plain)? {
+    let members = &this.members;
+    let is = |member: &Attribute| member.get(model)?.as_ref().is_true();
+    if !is(&members.forward)? || !is(&members.is_plain)? {
         return Some(false);
     }
     let all_there = module
-        .attribute(names.reducer)
-        .and_then(|reducer| reducer.as_ref().attribute(names.check_finalized))
+        .own_attribute(this.names.reducer)
+        .and_then(|reducer| reducer.as_ref().attribute(this.names.check_finalized))
         .and_then(|check| check.as_ref().call(&[]));
     if all_there.is_none() {
         return Some(false);
     }
-    model.set_attribute(names.forward, bool(false))?;
-    if is(names.synchronizes)? {
-        model.set_attribute(names.synchronizes, bool(false))?;
-        let finished = model.attribute(names.finished)?.as_ref().as_int()?;
-        model.set_attribute(names.finished, Owned::int(finished + 1)?.as_ref())?;
+    members.forward.set(model, bool(false))?;
+    if is(&members.synchronizes)? {
+        members.synchronizes.set(model, bool(false))?;
+        let finished = members.finished.get(model)?.as_ref().as_int()?;
+        members.finished.set(model, Owned::int(finished + 1)?.as_ref())?;
     }
     Some(true)
+}
+
+/// `_engine_run_backward`: calls the original function, as `_backward._wrap`.
+pub(crate) fn run_backward(
+    state: &'static State,
+    original: Ref<'_>,
+    arguments: &[Ref<'_>],
+    keywords: Option<Ref<'_>>,
+) -> Pointer {
+    let pending = Pending::take();
+    let outer = guarded(|| backward_begins(state)).unwrap_or_else(Owned::none);
+    drop(pending);
+    if is_escaping() {
+        return unless_escaping(None);
+    }
+    let result = original.call_raising(arguments, keywords);
+    let mut raised = Pending::take();
+    guarded(|| backward_ended(state, outer.as_ref(), result.is_some()));
+    if let Some(exception) = raised.as_mut().and_then(Pending::exception) {
+        guarded(|| {
+            let frame = Frame::current(&state.frames)?;
+            state.training.backward_raised.call(&[exception, frame.object()]).map(drop)
+        });
+    }
+    drop(raised);
+    unless_escaping(result)
 }

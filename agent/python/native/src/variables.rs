@@ -1,6 +1,8 @@
 //! What the package passes for forwards and backward passes: the variables of its folder `_ddp`, and functions for what
 //! is rare.
 
+use std::cell::OnceCell;
+
 use crate::object::{Attribute, Owned, Ref};
 use crate::paths::Paths;
 
@@ -23,37 +25,59 @@ macro_rules! names {
 names! {
     automatic: c"_automatic"
     check_finalized: c"_check_reducer_finalized"
-    compared: c"compared"
     drawn: c"_drawn"
-    finished: c"finished"
-    forward: c"forward"
     hooked: c"_hooked"
-    is_plain: c"is_plain"
     last: c"_last"
     last_input: c"_last_input"
-    outside: c"outside"
     queue_callback: c"_queue_callback"
     reducer: c"reducer"
-    reference: c"reference"
     stepper: c"_stepper"
     sync: c"require_backward_grad_sync"
-    synchronizes: c"synchronizes"
     training: c"training"
     versions: c"_versions"
     waits: c"_waits"
     watched: c"_watched"
 }
 
+/// Declares the attributes of models.
+macro_rules! members {
+    ($($name:ident: $text:literal)*) => {
+        /// Attributes of the package's models.
+        pub(crate) struct Members { $(pub(crate) $name: Attribute),* }
+
+        impl Members {
+            fn new(model: Ref<'_>) -> Option<Self> {
+                let member = |text| {
+                    let descriptor = model.attribute(Owned::name(text)?.as_ref())?;
+                    Attribute::new(text, descriptor.leak())
+                };
+                Some(Self { $($name: member($text)?),* })
+            }
+        }
+    };
+}
+
+members! {
+    compared: c"compared"
+    finished: c"finished"
+    forward: c"forward"
+    is_plain: c"is_plain"
+    outside: c"outside"
+    reference: c"reference"
+    synchronizes: c"synchronizes"
+}
+
 /// What the package passes for forwards and backward passes.
 pub(crate) struct Training {
     pub(crate) names: Names,
+    pub(crate) members: Members,
     pub(crate) paths: Paths,
     /// The variables of `_patch.py`, `_data.py` and `_buckets.py`.
     pub(crate) steps: Static,
     pub(crate) inputs: Static,
     pub(crate) buckets: Static,
-    /// Thread → state of its innermost backward.
-    pub(crate) backwards: Static,
+    /// The engine's method, unless a program has replaced the variable.
+    pub(crate) queue_callback: Static,
     /// The models, also by the id of their module.
     pub(crate) models: Static,
     pub(crate) by_module: Static,
@@ -77,6 +101,10 @@ pub(crate) struct Training {
     pub(crate) begins_outside: Static,
     /// `(model, module, frame)`: called after a backward.
     pub(crate) check_model: Static,
+    /// `(exception, frame)`: records an exception that leaves a backward.
+    pub(crate) backward_raised: Static,
+    /// The original of `_engine_run_backward`, once it is replaced.
+    pub(crate) original_backward: OnceCell<Static>,
 }
 
 impl Training {
@@ -84,11 +112,12 @@ impl Training {
         let kept = |name| passed.entry(name).map(Owned::leak);
         Some(Self {
             names: Names::new()?,
+            members: Members::new(passed.entry(c"model")?.as_ref())?,
             paths: Paths::new(),
             steps: kept(c"steps")?,
             inputs: kept(c"inputs")?,
             buckets: kept(c"buckets")?,
-            backwards: kept(c"backwards")?,
+            queue_callback: kept(c"queue_callback")?,
             models: kept(c"models")?,
             by_module: kept(c"by_module")?,
             running: kept(c"running")?,
@@ -101,6 +130,8 @@ impl Training {
             compare: kept(c"compare")?,
             begins_outside: kept(c"begins_outside")?,
             check_model: kept(c"check_model")?,
+            backward_raised: kept(c"backward_raised")?,
+            original_backward: OnceCell::new(),
         })
     }
 }

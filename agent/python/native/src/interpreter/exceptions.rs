@@ -123,12 +123,15 @@ impl Pending {
         is_set.then(|| Self(fetch()))
     }
 
-    /// The exception as an instance of its class.
+    /// The exception as an instance of its class, with its traceback.
     pub(crate) fn exception(&mut self) -> Option<Ref<'_>> {
         let [kind, value, trace] = &mut self.0;
         // SAFETY: these are the references that the interpreter stored.
         unsafe {
             PyErr_NormalizeException(kind, value, trace);
+            if !trace.is_null() && PyException_SetTraceback(*value, *trace) < 0 {
+                clear();
+            }
             Ref::new(*value)
         }
     }

@@ -133,6 +133,13 @@ impl<'a> Ref<'a> {
         unsafe { Owned::new(PyObject_GetAttr(self.pointer(), name.pointer())) }
     }
 
+    /// An attribute that is usually the instance's own, of an object whose class defines `__getattr__`.
+    pub(crate) fn own_attribute(self, name: Ref<'_>) -> Option<Owned> {
+        // SAFETY: both objects are alive; returns a new reference or null.
+        let found = unsafe { Owned::new(PyObject_GenericGetAttr(self.pointer(), name.pointer())) };
+        found.or_else(|| self.attribute(name))
+    }
+
     pub(crate) fn is_true(self) -> Option<bool> {
         if self.pointer() == &raw mut _Py_TrueStruct {
             return Some(true);
@@ -228,11 +235,6 @@ impl<'a> Ref<'a> {
                 None => PyDict_DelItem(self.pointer(), key.pointer()),
             }
         })
-    }
-
-    pub(crate) fn set_attribute(self, name: Ref<'_>, value: Ref<'_>) -> Option<()> {
-        // SAFETY: all objects are alive.
-        done(unsafe { PyObject_SetAttr(self.pointer(), name.pointer(), value.pointer()) })
     }
 
     /// Item of a list; `None`: it is not a list, or too short.
@@ -364,33 +366,54 @@ impl<'a> Ref<'a> {
     }
 }
 
-/// An attribute of a type that is implemented in C, read without a search for its name.
+/// An attribute of a type that is implemented in C, or in its `__slots__`, without a search for its name.
 pub(crate) struct Attribute {
     name: Ref<'static>,
-    /// The descriptor and its function; `None`: Python 3.9 does not tell the function.
-    found: Option<(Ref<'static>, Get)>,
+    /// The descriptor.
+    descriptor: Ref<'static>,
+    /// Its functions; `None`: Python 3.9 does not tell them.
+    get: Option<Get>,
+    set: Option<Set>,
 }
 
 impl Attribute {
     /// `descriptor` is the value of the attribute for the type itself.
     pub(crate) fn new(name: &CStr, descriptor: Ref<'static>) -> Option<Self> {
-        // SAFETY: the type is alive, and the function in this slot has this type.
-        let get = unsafe {
-            let get = PyType_GetSlot((*descriptor.pointer()).kind, SLOT_GET);
-            NonNull::new(get).map(|it| mem::transmute::<NonNull<c_void>, Get>(it))
+        // SAFETY: the type is alive, and the functions in these slots have these types.
+        let (get, set) = unsafe {
+            let slot = |number| {
+                let function = PyType_GetSlot((*descriptor.pointer()).kind, number);
+                clear();
+                NonNull::new(function)
+            };
+            (
+                slot(SLOT_GET).map(|it| mem::transmute::<NonNull<c_void>, Get>(it)),
+                slot(SLOT_SET).map(|it| mem::transmute::<NonNull<c_void>, Set>(it)),
+            )
         };
-        clear();
-        let found = get.map(|get| (descriptor, get));
-        Some(Self { name: Owned::name(name)?.leak(), found })
+        Some(Self { name: Owned::name(name)?.leak(), descriptor, get, set })
     }
 
     /// Its value for an instance of the type.
     pub(crate) fn get(&self, object: Ref<'_>) -> Option<Owned> {
-        let Some((descriptor, get)) = self.found else {
+        let Some(get) = self.get else {
             return object.attribute(self.name);
         };
+        let (descriptor, object) = (self.descriptor.pointer(), object.pointer());
         // SAFETY: all objects are alive; returns a new reference or null.
-        unsafe { Owned::new(get(descriptor.pointer(), object.pointer(), (*object.pointer()).kind)) }
+        unsafe { Owned::new(get(descriptor, object, (*object).kind)) }
+    }
+
+    /// Sets its value for an instance of the type.
+    pub(crate) fn set(&self, object: Ref<'_>, value: Ref<'_>) -> Option<()> {
+        let descriptor = self.descriptor.pointer();
+        // SAFETY: all objects are alive.
+        done(unsafe {
+            match self.set {
+                Some(set) => set(descriptor, object.pointer(), value.pointer()),
+                None => PyObject_SetAttr(object.pointer(), self.name.pointer(), value.pointer()),
+            }
+        })
     }
 }
 
@@ -470,12 +493,6 @@ impl<'a> Arguments<'a> {
             Self::Many(many) => many,
         }
     }
-}
-
-/// The identifier of this thread, as `_thread.get_ident()` returns it.
-pub(crate) fn this_thread() -> Option<Owned> {
-    // SAFETY: called with the GIL.
-    Owned::number(unsafe { PyThread_get_thread_ident() })
 }
 
 type Vectorcall = unsafe extern "C" fn(Pointer, *const Pointer, usize, Pointer) -> Pointer;

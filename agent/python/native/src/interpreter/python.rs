@@ -4,7 +4,7 @@
 //! [`crate::object::find`] looks up functions that only newer versions export.
 #![expect(unsafe_code, reason = "declares functions of CPython")]
 
-use std::ffi::{c_char, c_int, c_longlong, c_ulong, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_longlong, c_ulonglong, c_void};
 
 /// The head of every object; its layout is part of the stable ABI.
 #[repr(C)]
@@ -37,6 +37,10 @@ pub(crate) type FastWithKeywords =
 pub(crate) type Get = unsafe extern "C" fn(Pointer, Pointer, Pointer) -> Pointer;
 /// Slot of a type with its [`Get`].
 pub(crate) const SLOT_GET: c_int = 54;
+/// `descrsetfunc`: sets the value of a descriptor for an object of this type.
+pub(crate) type Set = unsafe extern "C" fn(Pointer, Pointer, Pointer) -> c_int;
+/// Slot of a type with its [`Set`].
+pub(crate) const SLOT_SET: c_int = 55;
 
 /// An implementation of a function, by its calling convention.
 #[repr(C)]
@@ -93,12 +97,14 @@ unsafe extern "C" {
         value: *mut Pointer,
         trace: *mut Pointer,
     );
+    pub(crate) fn PyException_SetTraceback(exception: Pointer, trace: Pointer) -> c_int;
     pub(crate) fn PyErr_GetExcInfo(kind: *mut Pointer, value: *mut Pointer, trace: *mut Pointer);
     pub(crate) fn PyErr_SetString(kind: Pointer, message: *const c_char);
     pub(crate) fn PyEval_GetFrame() -> Pointer;
     pub(crate) fn PyFrame_GetCode(frame: Pointer) -> Pointer;
     pub(crate) fn PyObject_SetAttr(object: Pointer, name: Pointer, value: Pointer) -> c_int;
     pub(crate) fn PyObject_GetAttr(object: Pointer, name: Pointer) -> Pointer;
+    pub(crate) fn PyObject_GenericGetAttr(object: Pointer, name: Pointer) -> Pointer;
     pub(crate) fn PyType_GetSlot(kind: Pointer, slot: c_int) -> *mut c_void;
     pub(crate) fn PyObject_IsTrue(object: Pointer) -> c_int;
     pub(crate) fn PyObject_Call(callable: Pointer, args: Pointer, keywords: Pointer) -> Pointer;
@@ -128,7 +134,6 @@ unsafe extern "C" {
         key: *mut Pointer,
         value: *mut Pointer,
     ) -> c_int;
-    pub(crate) fn PyThread_get_thread_ident() -> c_ulong;
     pub(crate) fn PyUnicode_AsUTF8AndSize(text: Pointer, length: *mut isize) -> *const c_char;
     pub(crate) fn PyUnicode_InternFromString(text: *const c_char) -> Pointer;
     pub(crate) fn PyCFunction_NewEx(
