@@ -465,18 +465,6 @@ enum {
 /* Records a limitation of the capture: part of this process is not recorded. */
 void ddp_doctor_note(int32_t kind, ddp_doctor_text text);
 
-/*
- * For the Python package: four of the functions above as built-in functions (METH_FASTCALL). Their
- * arguments and results are Python integers; pointers are passed as addresses. Call
- * ddp_doctor_py_use() first, with the addresses of PyLong_AsUnsignedLongLongMask() and
- * PyLong_FromUnsignedLongLong().
- */
-void ddp_doctor_py_use(void *to_number, void *from_number);
-void *ddp_doctor_py_issued_at(void *module, void *const *arguments, intptr_t count);
-void *ddp_doctor_py_returned(void *module, void *const *arguments, intptr_t count);
-void *ddp_doctor_py_wait_begin(void *module, void *const *arguments, intptr_t count);
-void *ddp_doctor_py_wait_end(void *module, void *const *arguments, intptr_t count);
-
 #ifdef __cplusplus
 }
 #endif

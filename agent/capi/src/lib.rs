@@ -10,7 +10,6 @@
 
 mod abi;
 mod ptr;
-pub mod python;
 mod shared;
 
 use std::ffi::{CStr, OsStr, c_char};

@@ -1,15 +1,12 @@
 """The C API of libddp_doctor.so.
 
-The functions neither block nor call back, so the GIL is not released (PyDLL). On CPython, the hot ones
-are built-in functions of the library (_builtins.py). Elsewhere ctypes calls them without `argtypes`,
-which is twice as fast for small integers and ctypes objects. Integers are then C ints; 64-bit call ids
-are passed as the `Call` objects that were returned.
+The functions neither block nor call back, so the GIL is not released (PyDLL).
 """
 
 import ctypes
 import os
 
-from . import _builtins, _words
+from . import _words
 
 
 class Text(ctypes.Structure):
@@ -18,13 +15,6 @@ class Text(ctypes.Structure):
 
 class Identity(ctypes.Structure):
     _fields_ = [("rank", ctypes.c_int32), ("world_size", ctypes.c_int32), ("local_rank", ctypes.c_int32)]
-
-
-class Call(ctypes.c_uint64):
-    """Id of a recorded call; false if nothing was recorded."""
-
-    def __index__(self):
-        return self.value
 
 
 class CallRecord(ctypes.Structure):
@@ -92,9 +82,17 @@ class ParameterList(ctypes.Structure):
     ]
 
 
-NO_CALL = Call(0)
 # An unknown value of a sample.
 UNKNOWN = 2**64 - 1
+
+
+class Address(int):
+    """Address of a structure, which it keeps alive."""
+
+    def __new__(cls, structure):
+        self = super().__new__(cls, ctypes.addressof(structure))
+        self._structure = structure
+        return self
 
 
 def text(value, limit=4096):
@@ -127,17 +125,12 @@ class Library:
         if found != _words.ABI_VERSION:
             raise OSError("%s: interface version %d, not %d" % (file, found, _words.ABI_VERSION))
 
-        u32, i32 = ctypes.c_uint32, ctypes.c_int32
+        u32, u64, i32 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32
 
         def function(name, result, *arguments):
             entry = getattr(lib, "ddp_doctor_" + name)
             entry.restype = result
             entry.argtypes = arguments
-            return entry
-
-        def hot(name, result):
-            entry = getattr(lib, "ddp_doctor_" + name)
-            entry.restype = result
             return entry
 
         self.library = lib
@@ -148,19 +141,19 @@ class Library:
         self.site = function("site_from", u32, Text, Text, u32, u32)
         self.library_site = function("library_site", u32, Text, Text, u32, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
-        self.creating = function("creating", Call, ctypes.POINTER(Creation))
-        self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)
+        self.creating = function("creating", u64, ctypes.POINTER(Creation))
+        self.group_timeout = function("group_timeout", None, u32, u64)
         self.group_destroyed = function("group_destroyed", None, u32)
-        self.splits = function("splits", None, ctypes.c_uint64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
-        self.unawaited = function("unawaited", None, ctypes.c_uint64, u32)
+        self.splits = function("splits", None, u64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
+        self.unawaited = function("unawaited", None, u64, u32)
         self.step = function("step", u32)
         self.forward = function("forward", u32, u32, ctypes.c_int64, u32)
         self.phase_begin = function("phase_begin", None, u32)
         self.phase_end = function("phase_end", None, u32)
         self.exception = function("exception", None, i32, Text, u32)
         self.input_ended = function("input_ended", None, u32)
-        self.last_input = function("last_input", None, ctypes.c_uint64, u32)
-        self.spent = function("spent", None, i32, ctypes.c_uint64, u32)
+        self.last_input = function("last_input", None, u64, u32)
+        self.spent = function("spent", None, i32, u64, u32)
         self.exit = function("exit_at", None, i32, Text, u32)
         self.note = function("note", None, i32, Text)
         self.setting = function("setting", None, Text, Text)
@@ -169,21 +162,11 @@ class Library:
         # For a packed record, which is several times faster than a structure.
         self.packed_parameters = lib["ddp_doctor_parameters"]
         self.packed_parameters.restype, self.packed_parameters.argtypes = None, [ctypes.c_char_p]
-        builtins = _builtins.of(lib)
-        if builtins is not None:
-            self.reference = _builtins.Address
-            self.issued_at, self.returned, self.wait_begin, self.wait_end = builtins
-            return
-        # Converts a record into an argument of `issued_at`.
-        self.reference = ctypes.byref
-        # (reference to a record, group, site) → Call
-        self.issued_at = hot("issued_at", Call)
-        # (Call)
-        self.returned = hot("returned", None)
-        # (Call, site)
-        self.wait_begin = hot("wait_begin", None)
-        # (Call)
-        self.wait_end = hot("wait_end", None)
+        # (`Address` of a record, group, site) → id of the call; 0: nothing was recorded.
+        self.issued_at = function("issued_at", u64, ctypes.c_void_p, u32, u32)
+        self.returned = function("returned", None, u64)
+        self.wait_begin = function("wait_begin", None, u64, u32)
+        self.wait_end = function("wait_end", None, u64)
 
 
 def load():

@@ -94,29 +94,6 @@ dist.destroy_process_group()
         dropped = [r.call for r in self.issued(o.box, ALL_REDUCE) if r.site[1] == o.line("dropped")]
         self.assertEqual(sorted(record.call for record in unawaited), dropped)
 
-    def test_ctypes_and_builtins_record_the_same(self):
-        program = """
-assert type(_box.lib.issued_at).__name__ == %r, _box.lib.issued_at
-t = torch.ones(4, 3)
-dist.all_reduce(t)
-dist.all_to_all_single(t, t.clone(), [4], [4])
-dist.all_reduce(t, async_op=True).wait()
-dist.new_group([0])
-dist.destroy_process_group()
-"""
-        head = "import ddp_doctor; ddp_doctor.enable()\nfrom ddp_doctor import _box, _builtins\n"
-        without = "_builtins.of = lambda library: None\n"
-        said = []
-        for switch, kind in ((without, "_FuncPtr"), ("", "builtin_function_or_method")):
-            outcome = job(head + switch + HEAD + program % kind, PYTHONPATH=PACKAGE)
-            self.addCleanup(os.unlink, outcome.file)
-            self.assertEqual(outcome.statuses, [0], outcome.outputs)
-            # A garbage collection may take long on a busy machine.
-            records = [r for r in outcome.box.records if r.kind != "spent"]
-            said.append([(r.kind, r.op, r.call, r.seq, r.shape, r.flags, r.sizes) for r in records])
-        self.assertEqual(said[0], said[1])
-        self.assertIn("wait-end", [record[0] for record in said[0]])
-
     def test_messages_record_peer_tag_and_shape(self):
         o = self.run_job(
             """

@@ -330,6 +330,47 @@ assert found == {"forward"}, found
         self.run_job(code)
         self.run_job(code, DDP_DOCTOR_CAPTURE="interception")
 
+    def run_steps_with_counted_conversions(self, last, first="", **changes):
+        """Runs steps in which `converted` counts how often PyTorch converts the group or a tensor of a call from C++."""
+        code = """
+import torch, torch.distributed as dist
+c10d, converted = torch._C._distributed_c10d, []
+def counted(original):
+    return lambda *args: converted.append(1) or original(*args)
+if os.environ.get("DDP_DOCTOR_CAPTURE") != "interception" and hasattr(c10d, "PreHookArgs"):
+    c10d.PreHookArgs.input_tensors = property(counted(c10d.PreHookArgs.input_tensors.__get__))
+elif hasattr(c10d.ProcessGroup, "unbox"):
+    c10d.ProcessGroup.unbox = staticmethod(counted(c10d.ProcessGroup.unbox))
+else:  # before 2.4
+    os._exit(0)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+def steps():
+    del converted[:]
+    for _ in range(10):
+        model(torch.ones(2, 4)).sum().backward()
+steps()
+assert converted
+"""
+        outcome = job("import os\n%s\n%s\n%s\nos._exit(0)\n" % (first, code, last), **changes)
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+
+    def test_known_objects_of_pytorch_are_not_converted(self):
+        code = "steps()\nassert not converted, len(converted)"
+        self.run_steps_with_counted_conversions(code)
+        self.run_steps_with_counted_conversions(code, DDP_DOCTOR_CAPTURE="interception")
+
+    def test_arguments_of_an_unknown_layout_are_converted(self):
+        first = """
+import torch
+arguments = getattr(torch._C._distributed_c10d, "PreHookArgs", None)
+if arguments is None:
+    os._exit(0)
+arguments.root = property(lambda self: 5)  # not what is in the place of the root
+"""
+        self.run_steps_with_counted_conversions("steps()\nassert len(converted) >= 10, len(converted)", first)
+
     def test_calls_through_packages_are_recorded_natively(self):
         code = """
 from ddp_doctor import _sites

@@ -23,7 +23,7 @@ SUM, FLOAT = object(), object()
 # `MAX_ENTRIES` in memo.rs.
 ENTRIES = 4096
 ALL_REDUCE, BROADCAST = 3, 2
-OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, "arguments"), BROADCAST: (_words.BROADCAST, 1, True, False)}
+OPS = {ALL_REDUCE: (_words.ALL_REDUCE, 1, False, True), BROADCAST: (_words.BROADCAST, 1, True, False)}
 FUNCTIONS = """
 def all_reduce(tensor, op, group=None, async_op=False):
     unbound = async_op
@@ -66,6 +66,10 @@ class Arguments:
 
 class Model:
     __slots__ = ("compared", "finished", "forward", "is_plain", "outside", "reference", "synchronizes")
+
+
+class Group:
+    __slots__ = ("generation", "is_native", "number", "reference")
 
 
 class Work:
@@ -113,6 +117,7 @@ class Alone(unittest.TestCase):
             "buckets": {"_hooked": False, "_waits": None, "_queue_callback": self.breakable("queue", lambda callback: None)},
             "queue_callback": None,
             "model": Model,
+            "group": Group,
             **{name: {} for name in ("groups", "steps", "inputs", "by_module")},
             **{name: [] for name in ("models", "running")},
         }

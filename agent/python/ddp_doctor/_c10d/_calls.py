@@ -12,7 +12,6 @@ import sys
 from _thread import get_ident
 
 from .. import _box, _sites, _words
-from .._native import NO_CALL
 from .._process import _exceptions, _exit
 from .._tracebacks import conceal
 
@@ -197,7 +196,7 @@ def flush_unawaited():
 
 def _take_awaited(work):
     """Removes a Work that is being waited for. Returns its call."""
-    call, site = _works.pop(_address(id(work) + _offset).value, (NO_CALL, 0))
+    call, site = _works.pop(_address(id(work) + _offset).value, (0, 0))
     if site:
         _awaited.add(site)
     return call
@@ -243,7 +242,7 @@ def _wrap_query(original):
 
 def _record_query(work):
     address = _address(id(work) + _offset).value
-    call, site = _works.get(address, (NO_CALL, 0))
+    call, site = _works.get(address, (0, 0))
     if site:
         _awaited.add(site)
         _works[address] = (call, 0)
@@ -284,7 +283,7 @@ def check(work):
 
 def waits(work, frame):
     """Records the start of a wait other than that of a synchronous call. Returns the call."""
-    call = NO_CALL
+    call = 0
     if _works_known:
         call = _take_awaited(work)
     wait_begin(call, _locate(frame)[0])

@@ -8,7 +8,7 @@ import ctypes
 import os
 import sys
 
-from .. import _box, _builtins, _native, _sites, _words
+from .. import _box, _native, _sites, _words
 from .._ddp import _backward, _buckets, _parameters, _patch
 from .._process import _exceptions, _memory
 from . import _calls, _groups, _hooks, _init, _kernels, _methods
@@ -92,8 +92,6 @@ def _check(file, library):
 
 def _addresses():
     """The functions of the library that record calls and waits."""
-    if _box.lib.reference is not _builtins.Address:
-        raise OSError("this interpreter lacks functions of the C API")
     library = _box.lib.library
     names = ("issued_at", "returned", "wait_begin", "wait_end", "forward", "spent")
     return [ctypes.cast(getattr(library, "ddp_doctor_" + name), ctypes.c_void_p).value for name in names]
@@ -111,6 +109,7 @@ def _needed():
         **_patch.needed(),
         "grad_enabled": torch.is_grad_enabled,
         "version_of": torch.Tensor._version,
+        "group": _groups.Group,
         "groups": _groups.by_id,
         "codes": _sites.codes,
         "locate": _sites.locate,

@@ -4,9 +4,8 @@ Calls come from PyTorch's hooks (2.14 and later) or from the interception of ear
 (`_methods`, `_kernels`). Both describe a call with the attributes of PyTorch's `PreHookArgs`; for an
 intercepted call this is `Arguments`.
 
-This code runs in every collective, so the common path through `issue` is short: a walk to the user's
-frame, shape and type of the first tensor, a look-up of a prepared record, and one call of the library.
-`libddp_doctor_python.so` does the same for calls without anything unusual (`_extension`).
+This is the reference: `libddp_doctor_python.so` does the same for calls without anything unusual
+(`_extension`), and passes all others to `issue`.
 No tensor and no Work is kept, and only the first tensor of a list is read, since reading a hook's list
 creates a Python object for each tensor.
 
@@ -19,7 +18,7 @@ import sys
 
 from .. import _box, _sites, _words
 from .._ddp import _buckets
-from .._native import CallRecord
+from .._native import Address, CallRecord
 from .._process import _exceptions, _memory
 from . import _calls, _init
 
@@ -51,8 +50,6 @@ _OPS = {
     # Recorded when the Python function is called.
     "SPLIT": None,
 }
-# Instead of True: the arguments `tensor`, `op` and `async_op` of the c10d function are sufficient.
-_ARGUMENTS = "arguments"
 # c10d's functions that pass several calls as one. PyTorch 2.14 names it to the hook like one of them.
 _COALESCING = ("_coalescing_manager", "all_reduce_coalesced", "all_gather_coalesced")
 _COALESCED = {
@@ -76,12 +73,8 @@ _MOST_RECORDS = 4096
 _getframe = sys._getframe
 # Returns the exception being handled; since Python 3.11 without building a tuple.
 _exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
-_codes = _sites.codes
-_learn = _sites.learn
 _locate = _sites.locate
-_through = _sites.through
 _HIDDEN = _words.HIDDEN
-_LIBRARY = _sites.LIBRARY
 _ASYNC = _words.ASYNC
 _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
@@ -196,7 +189,7 @@ def _record(key):
     record.flags = flags
     if len(_records) >= _MOST_RECORDS:
         _records.clear()
-    prepared = _records[key] = _box.lib.reference(record)  # keeps the record alive
+    prepared = _records[key] = Address(record)  # keeps the record alive
     return prepared
 
 
@@ -213,10 +206,6 @@ def _at_place(code, args):
     what = _ops.get(int(args.name), _UNKNOWN)
     if what is not None and code.co_name in _COALESCING:
         what = _COALESCED.get(what[0], what)
-    if what is not None and what[1] == _INPUT and what[3] and what[0] not in _P2P:
-        arguments = code.co_varnames[: code.co_argcount]
-        if all(name in arguments for name in ("tensor", "op", "async_op")):
-            return what[:3] + (_ARGUMENTS,)
     return what
 
 
@@ -345,57 +334,28 @@ def make(group):
 
 def issue(args, number, frame):
     """Records a call on the group `number`. Returns its id. `frame` is the caller; `None`: the thread runs no Python."""
-    if frame is None:
-        places = None
-    else:
-        code = frame.f_code
-        try:
-            places = _codes[id(code)][3]
-        except KeyError:
-            places = _learn(code)[3]
-
+    code = frame.f_code if frame is not None else None
+    places = _sites.entry_of(code)[3] if code is not None else None
     values = None
     if places is None:
         site, flags = _locate(frame)
         code = None
         what = _ops.get(int(args.name), _UNKNOWN)
     else:
-        # `_locate` inlined for known code: a function call costs as much as passing a frame.
-        flags = 0
-        user = frame.f_back
-        try:
-            entry = _codes[id(user.f_code)]
-            while entry[1]:
-                flags |= entry[1]
-                user = user.f_back
-                entry = _codes[id(user.f_code)]
-            site = _through(frame.f_back, user) if flags & _LIBRARY else entry[2][user.f_lasti]
-            flags &= _HIDDEN
-        except (KeyError, AttributeError):  # unknown code, or no user frame
-            site, flags = _locate(frame.f_back)
+        site, flags = _locate(frame.f_back)
         try:
             what = places[frame.f_lasti]
         except KeyError:
             what = places[frame.f_lasti] = _at_place(code, args)
     if what is None:
         return None
-    op, _, rooted, more = what
-    if more and places is not None:
+    op = what[0]
+    if what[3] and places is not None:
         values = frame.f_locals
-
-    if more is _ARGUMENTS:
-        tensor = values["tensor"]
-        value = values["op"]
-        if values["async_op"]:
-            flags |= _ASYNC
-        reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-        key = (op, *_dtype_and_shape(tensor), flags, reduce_op, args.root if rooted else None, None, 1)
-        tensor = None
-    else:
-        key = _signature(what, args, frame, values, flags)
-        flags = key[3]
-        if op in _P2P:  # c10d waits for these in another function
-            code = None
+    key = _signature(what, args, frame, values, flags)
+    flags = key[3]
+    if op in _P2P:  # c10d waits for these in another function
+        code = None
     try:
         prepared = _records[key]
     except KeyError:

@@ -7,7 +7,7 @@ from time import sleep
 
 # _exit, _garbage, _threads and _uncaught install their hooks when they are imported.
 from .. import _box, _sites, _words  # noqa: F401
-from .._native import CallRecord
+from .._native import Address, CallRecord
 from .._process import _exceptions, _exit, _threads, _uncaught  # noqa: F401
 from .._tracebacks import conceal
 from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _kernels, _methods, _recorder  # noqa: F401
@@ -38,7 +38,7 @@ def _issue(op, group, frame):
     record.op = op
     record.root = -1
     site, record.flags = _sites.locate(frame)
-    return _box.lib.issued_at(_box.lib.reference(record), group, site)
+    return _box.lib.issued_at(Address(record), group, site)
 
 
 def _return(call):

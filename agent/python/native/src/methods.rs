@@ -90,20 +90,19 @@ fn begin(
 
 /// The same as `_groups.find`.
 pub(crate) fn find(state: &State, group: Ref<'_>) -> Option<RecordedGroup> {
-    let names = &state.names;
+    let members = &state.group;
     let id = Owned::number(group.address() as u64)?;
     let found = state.python.groups.value(id.as_ref())?;
     let found = found.as_ref();
-    if found.attribute(names.generation)?.as_ref().as_number()? != state.generation.get() {
+    if members.generation.get(found)?.as_ref().as_number()? != state.generation.get() {
         return None;
     }
-    let referent = found.attribute(names.reference)?.as_ref().call(&[])?;
+    let referent = members.reference.get(found)?.as_ref().call(&[])?;
     if referent.as_ref() != group {
         return None;
     }
-    let number = found.attribute(names.number)?.as_ref().as_number()?;
     Some(RecordedGroup {
-        number: u32::try_from(number).ok()?,
-        is_native: found.attribute(names.is_native)?.as_ref().is_true()?,
+        number: u32::try_from(members.number.get(found)?.as_ref().as_number()?).ok()?,
+        is_native: members.is_native.get(found)?.as_ref().is_true()?,
     })
 }

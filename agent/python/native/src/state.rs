@@ -10,7 +10,7 @@ use crate::object::{Attribute, Owned, Ref};
 use crate::signatures::SignatureCache;
 use crate::tables::{Arguments, Kernels, MAX_METHODS, Method, What};
 use crate::torch::{Boxes, Torch, Trust};
-use crate::variables::Training;
+use crate::variables::{Group, Training};
 
 /// An object of the Python package, which is kept alive for ever.
 type Static = Ref<'static>;
@@ -74,10 +74,6 @@ pub(crate) struct Names {
     pub(crate) root_rank: Static,
     pub(crate) group_src: Static,
     pub(crate) group_dst: Static,
-    pub(crate) generation: Static,
-    pub(crate) reference: Static,
-    pub(crate) number: Static,
-    pub(crate) is_native: Static,
     pub(crate) address: Static,
     op_list: Static,
     argument_count: Static,
@@ -91,6 +87,7 @@ pub(crate) struct State {
     pub(crate) python: Python,
     pub(crate) names: Names,
     pub(crate) frames: frame::Names,
+    pub(crate) group: Group,
     pub(crate) training: Training,
     pub(crate) torch: Torch,
     pub(crate) trust: Trust,
@@ -177,10 +174,6 @@ impl State {
                 root_rank: name(c"rootRank")?,
                 group_src: name(c"group_src")?,
                 group_dst: name(c"group_dst")?,
-                generation: name(c"generation")?,
-                reference: name(c"reference")?,
-                number: name(c"number")?,
-                is_native: name(c"is_native")?,
                 address: name(c"_cdata")?,
                 op_list: name(c"op_list")?,
                 argument_count: name(c"co_argcount")?,
@@ -188,6 +181,7 @@ impl State {
                 variables: name(c"co_varnames")?,
             },
             frames: frame::Names::new()?,
+            group: Group::new(passed.entry(c"group")?.as_ref())?,
             training: Training::new(passed)?,
             torch: Torch::new(),
             trust: Trust::new(),

@@ -39,25 +39,21 @@ names! {
     watched: c"_watched"
 }
 
-/// Declares the attributes of models.
+/// Declares the attributes of a class of the package.
 macro_rules! members {
-    ($($name:ident: $text:literal)*) => {
-        /// Attributes of the package's models.
-        pub(crate) struct Members { $(pub(crate) $name: Attribute),* }
+    ($class:ident: $($name:ident: $text:literal)*) => {
+        /// Attributes of a class of the package.
+        pub(crate) struct $class { $(pub(crate) $name: Attribute),* }
 
-        impl Members {
-            fn new(model: Ref<'_>) -> Option<Self> {
-                let member = |text| {
-                    let descriptor = model.attribute(Owned::name(text)?.as_ref())?;
-                    Attribute::new(text, descriptor.leak())
-                };
-                Some(Self { $($name: member($text)?),* })
+        impl $class {
+            pub(crate) fn new(class: Ref<'_>) -> Option<Self> {
+                Some(Self { $($name: Attribute::of(class, $text)?),* })
             }
         }
     };
 }
 
-members! {
+members! { Model:
     compared: c"compared"
     finished: c"finished"
     forward: c"forward"
@@ -67,10 +63,17 @@ members! {
     synchronizes: c"synchronizes"
 }
 
+members! { Group:
+    generation: c"generation"
+    is_native: c"is_native"
+    number: c"number"
+    reference: c"reference"
+}
+
 /// What the package passes for forwards and backward passes.
 pub(crate) struct Training {
     pub(crate) names: Names,
-    pub(crate) members: Members,
+    pub(crate) members: Model,
     pub(crate) paths: Paths,
     /// The variables of `_patch.py`, `_data.py` and `_buckets.py`.
     pub(crate) steps: Static,
@@ -112,7 +115,7 @@ impl Training {
         let kept = |name| passed.entry(name).map(Owned::leak);
         Some(Self {
             names: Names::new()?,
-            members: Members::new(passed.entry(c"model")?.as_ref())?,
+            members: Model::new(passed.entry(c"model")?.as_ref())?,
             paths: Paths::new(),
             steps: kept(c"steps")?,
             inputs: kept(c"inputs")?,

@@ -394,6 +394,11 @@ impl Attribute {
         Some(Self { name: Owned::name(name)?.leak(), descriptor, get, set })
     }
 
+    /// The attribute of this name of a class.
+    pub(crate) fn of(class: Ref<'_>, name: &CStr) -> Option<Self> {
+        Self::new(name, class.attribute(Owned::name(name)?.as_ref())?.leak())
+    }
+
     /// Its value for an instance of the type.
     pub(crate) fn get(&self, object: Ref<'_>) -> Option<Owned> {
         let Some(get) = self.get else {
