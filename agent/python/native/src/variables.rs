@@ -47,7 +47,7 @@ macro_rules! members {
 
         impl $class {
             pub(crate) fn new(class: Ref<'_>) -> Option<Self> {
-                Some(Self { $($name: Attribute::of(class, $text)?),* })
+                Some(Self { $($name: Attribute::of_class(class, $text)?),* })
             }
         }
     };

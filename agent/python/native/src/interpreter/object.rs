@@ -395,7 +395,7 @@ impl Attribute {
     }
 
     /// The attribute of this name of a class.
-    pub(crate) fn of(class: Ref<'_>, name: &CStr) -> Option<Self> {
+    pub(crate) fn of_class(class: Ref<'_>, name: &CStr) -> Option<Self> {
         Self::new(name, class.attribute(Owned::name(name)?.as_ref())?.leak())
     }
 
