@@ -5,12 +5,13 @@
 //! on. The hash is stated at sequence numbers that are multiples of 64, so that ranks which are at
 //! different places can be compared. Of those since the previous digest the ones with the most trailing
 //! zeros are stated: they are the same on every member, wherever its digests begin. While a thread stays inside
-//! a call, the hash of all calls is stated as well, once: peers that wait in one call are compared at once.
+//! a call, the hash of all calls of its group is stated as well, once, and later those of the other groups: peers
+//! that wait in one call are compared at once.
 //!
 //! The records stay in the black box, from which the coordinator requests them when digests disagree
 //! or calls take long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -27,6 +28,8 @@ const MAX_CHECKS: usize = 2;
 /// At multiples of this sequence number the hash begins anew, so that a loss of records does not
 /// exclude a process for ever.
 const RESTART: u64 = 1 << 20;
+/// Time inside a call after which the hash of all calls of its group is stated.
+const STAYS_NS: u64 = 100_000_000;
 
 /// What the calls of a process amount to.
 #[derive(Debug, Default)]
@@ -64,6 +67,8 @@ struct GroupDigest {
 struct Thread {
     /// Since when it has been inside a call or a wait, monotonic clock.
     inside: Option<u64>,
+    /// Group of the call or wait that it entered last.
+    group: u32,
     /// Nanoseconds inside since the previous digest, up to the last return.
     waited: u64,
     /// Ticket of the record with which it entered.
@@ -112,11 +117,14 @@ impl Summary {
     pub fn digest(&mut self, process: u64, now: u64) -> Option<v1::Digest> {
         let span = now.saturating_sub(self.since).max(1);
         let (mut still, mut waited) = (now.saturating_sub(self.latest), 0);
-        let mut stays = false;
+        let (mut stays, mut stays_in) = (false, BTreeSet::new());
         for thread in self.threads.values_mut() {
             let lasts = thread.inside.map_or(0, |since| now.saturating_sub(since));
             still = still.max(lasts);
             stays |= lasts > span;
+            if lasts >= STAYS_NS {
+                stays_in.insert(thread.group);
+            }
             waited = waited.max(thread.waited + lasts.min(span));
             thread.waited = 0;
         }
@@ -125,7 +133,10 @@ impl Summary {
             .groups
             .iter_mut()
             .filter(|(_, group)| group.is_changed || stays && group.stated < group.issued)
-            .map(|(&(number, values), group)| group.digest(number, values))
+            .map(|(&(number, values), group)| {
+                let is_waited_in = !values && stays_in.contains(&number);
+                group.digest(number, values, is_waited_in)
+            })
             .collect();
         let through = self.through;
         (through > 0).then(|| v1::Digest {
@@ -170,10 +181,10 @@ impl Summary {
         match number(record.kind, RecordKind::from_number) {
             RecordKind::Issued => {
                 thread.leave(at, since);
-                thread.enter(at, record.ticket);
+                thread.enter(record);
                 self.call(record);
             }
-            RecordKind::WaitBegin if thread.inside.is_none() => thread.enter(at, record.ticket),
+            RecordKind::WaitBegin if thread.inside.is_none() => thread.enter(record),
             RecordKind::Returned | RecordKind::WaitEnd => thread.leave(at, since),
             // DDP's wait for its buckets is recorded when it is over.
             RecordKind::Spent
@@ -261,9 +272,10 @@ impl GroupDigest {
         }
     }
 
-    fn digest(&mut self, group: u32, values: bool) -> v1::GroupDigest {
+    /// `is_waited_in`: a thread stays inside a call of the group.
+    fn digest(&mut self, group: u32, values: bool, is_waited_in: bool) -> v1::GroupDigest {
         let mut checks = std::mem::take(&mut self.checks);
-        if !self.is_changed {
+        if is_waited_in || !self.is_changed {
             self.stated = self.issued;
             let (below, hash) = (self.issued + 1, self.hash);
             let hash = hash.filter(|_| !below.is_multiple_of(EVERY));
@@ -276,9 +288,10 @@ impl GroupDigest {
 }
 
 impl Thread {
-    const fn enter(&mut self, at: u64, ticket: u64) {
-        self.inside = Some(at);
-        self.entered = ticket;
+    const fn enter(&mut self, record: &v1::Record) {
+        self.inside = Some(record.mono_ns);
+        self.group = record.group;
+        self.entered = record.ticket;
     }
 
     /// `since`: time of the previous digest.
@@ -442,6 +455,25 @@ mod tests {
         assert_eq!((digest.still_ms, digest.waited_permille), (300, 142));
         let digest = summary.digest(1, 1_600 * MILLISECOND).unwrap();
         assert_eq!((digest.still_ms, digest.waited_permille), (700, 0));
+    }
+
+    #[test]
+    fn hash_of_a_long_call_is_in_its_first_digest() {
+        for (at, below) in [(350, &[][..]), (250, &[3])] {
+            let mut summary = summary();
+            issue(&mut summary, 1, 8);
+            summary.add(&Kind::Record(v1::Record {
+                group: 1,
+                seq: 2,
+                op: i32::from(Op::AllReduce.number()),
+                ..record(RecordKind::Issued, 4, at * MILLISECOND)
+            }));
+            let digest = summary.digest(1, 400 * MILLISECOND).unwrap();
+            let checks: Vec<u64> = digest.groups[0].checks.iter().map(|it| it.below).collect();
+            assert_eq!(checks, below);
+            let digest = summary.digest(1, 440 * MILLISECOND).unwrap();
+            assert_eq!(digest.groups.len(), usize::from(below.is_empty()));
+        }
     }
 
     #[test]
