@@ -6,11 +6,12 @@
 The ranks are forked by one process, which has imported PyTorch for all of them, and use Gloo. Each makes
 its calls in a group of its own, so that two processors suffice for 10 000 calls a second, and one call of
 the world in each step of 0.2 s. Processor time and memory are those of the process `ddp-doctor run`, without
-the ranks, over the given seconds in the middle of the job. Records lost are those of the report.
+the ranks, over the given seconds in the middle of the job, as is the growth of the journal. Records lost are those of the report.
 Needs PyTorch and the release build.
 """
 
 import argparse
+import glob
 import json
 import os
 import signal
@@ -82,12 +83,17 @@ def used(pid):
     return (int(fields[11]) + int(fields[12])) / TICKS, resident / 1024
 
 
+def written(run):
+    """Bytes of the journal in a run directory."""
+    return sum(os.path.getsize(path) for path in glob.glob(os.path.join(run, "**", "*.ddpj"), recursive=True))
+
+
 def row(ranks, calls, seconds):
     with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.json")
+        report, run = os.path.join(folder, "report.json"), os.path.join(folder, "run")
         # The job is five seconds longer at each end than what is measured.
         arguments = ["--ranks", ranks, "--calls", calls, "--seconds", seconds + 10, "--rank", folder]
-        command = [built("ddp-doctor"), "run", "--run-dir", os.path.join(folder, "run"), "--report", report, "-q", "--"]
+        command = [built("ddp-doctor"), "run", "--run-dir", run, "--report", report, "-q", "--"]
         command += [sys.executable, os.path.abspath(__file__)] + [str(argument) for argument in arguments]
         process = subprocess.Popen(command, cwd=folder, env=dict(os.environ, DDP_DOCTOR_PYTHON=PACKAGE))
         try:
@@ -96,9 +102,9 @@ def row(ranks, calls, seconds):
                     sys.exit("the job ended with status %d before its world was complete" % process.returncode)
                 time.sleep(0.1)
             time.sleep(5)
-            before, begin = used(process.pid), time.monotonic()
+            before, journal, begin = used(process.pid), written(run), time.monotonic()
             time.sleep(seconds)
-            after, wall = used(process.pid), time.monotonic() - begin
+            after, journal, wall = used(process.pid), written(run) - journal, time.monotonic() - begin
             status = process.wait()
         finally:
             if process.poll() is None:
@@ -113,13 +119,15 @@ def row(ranks, calls, seconds):
         sys.exit("nothing was captured")
     share = (after[0] - before[0]) / wall
     print(
-        "%d ranks, %.0f calls a second made: %.4f of a core (%.4f a rank), %.0f MiB, %d records, %d lost, verdict %s, status %d"
+        "%d ranks, %.0f calls a second made: %.4f of a core (%.4f a rank), %.0f MiB, journal %.0f kB/s, "
+        "%d records, %d lost, verdict %s, status %d"
         % (
             ranks,
             (calls + ranks / STEP) * (seconds + 10) / took,
             share,
             share / ranks,
             after[1],
+            journal / wall / 1000,
             evidence["records"],
             evidence["records_lost"],
             report["verdict"],
