@@ -25,7 +25,7 @@ dist.init_process_group("gloo")
 model = torch.nn.Linear(16, 4)
 if dist.get_rank() == 1:
     # if FAULTY
-    time.sleep(1000)  # HERE rank 1
+    time.sleep(7200)  # HERE rank 1
     # else
     time.sleep(4)
     # end
