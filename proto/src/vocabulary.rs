@@ -526,7 +526,7 @@ words! {
         Gil = 8, "gil";
         /// A device.
         Device = 9, "device";
-        /// The a sleep to end.
+        /// The end of a sleep.
         Sleep = 10, "sleep";
     }
 }

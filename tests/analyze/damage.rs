@@ -221,3 +221,24 @@ fn dump_with_countless_groups_takes_little_memory() {
     );
     assert!(said.contains("it has 1000000 process groups, of which 16384 are read"), "{said}");
 }
+
+#[test]
+fn sequence_number_that_cannot_exist_is_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job.out");
+    let call = |rank: u32, op: &str| {
+        format!(
+            "Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={}, OpType={op}, TensorShape=[1])",
+            u64::MAX
+        )
+    };
+    let text = format!(
+        "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. {}, but {}.\n",
+        call(1, "BROADCAST"),
+        call(0, "BARRIER"),
+    );
+    fs::write(&path, text).unwrap();
+    let analysis = postmortem::analyze(&[path]);
+    let [report] = &analysis.reports[..] else { panic!("{:?}", analysis.remarks) };
+    assert_eq!(report.findings[0].code, "DD103");
+}

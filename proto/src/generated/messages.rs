@@ -768,7 +768,7 @@ pub enum BlockKind {
     Gil = 8,
     /// A device.
     Device = 9,
-    /// The a sleep to end.
+    /// The end of a sleep.
     Sleep = 10,
 }
 impl BlockKind {

@@ -114,7 +114,7 @@ fn timed_out(work: &str) -> Option<Statement> {
             .then(|| u32::try_from(pieces / piece).ok().filter(|it| (2..=MAX_WORLD).contains(it)))?
     });
     Some(Statement::TimedOut {
-        seq: number_after(work, "SeqNum=")?,
+        seq: sequence_after(work, "SeqNum=")?,
         op,
         numel,
         size,
@@ -130,11 +130,16 @@ fn progress(text: &str) -> Option<Statement> {
         .or_else(|| after(status, "ast completed NCCL work: "))?;
     let failed = ["at work sequence id: ", "at work: ", "NCCL work: "]
         .iter()
-        .find_map(|key| number_after(before, key));
+        .find_map(|key| sequence_after(before, key));
     // The counters of PyTorch 2.3 may be what lay in memory. All before the failed call are complete.
     let completed = counter(completed).or(failed.map(|it| it.saturating_sub(1)))?;
     let enqueued = counter(status).or(failed)?;
     Some(Statement::Progress { enqueued, completed, failed })
+}
+
+/// The sequence number that follows `key`.
+fn sequence_after(text: &str, key: &str) -> Option<u64> {
+    number_after(text, key).filter(|&it| it < MAX_SEQ)
 }
 
 /// The sequence number at the beginning of `text`. PyTorch's counters are -1 before the first
@@ -222,7 +227,7 @@ fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
             continue;
         };
         // The second print is not always complete: both are of one call of the group.
-        let own = number_after(print, "SequenceNumber=").unwrap_or(0);
+        let own = sequence_after(print, "SequenceNumber=").unwrap_or(0);
         let seq = *seq.get_or_insert(own);
         let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
         let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
