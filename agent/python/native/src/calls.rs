@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use ddp_doctor_proto::blackbox::{Call, flags};
 
-use crate::exceptions::{Pending, is_escaping, unless_escaping};
+use crate::exceptions::{Pending, aside, is_escaping, unless_escaping};
 use crate::frame::Frame;
 use crate::object::{Owned, Ref};
 use crate::panics::guarded;
@@ -137,9 +137,7 @@ pub(crate) fn wait(
     arguments: &[Ref<'_>],
     keywords: Option<Ref<'_>>,
 ) -> Pointer {
-    let pending = Pending::take();
-    let call = guarded(|| wait_begins(state, arguments));
-    drop(pending);
+    let call = aside(|| guarded(|| wait_begins(state, arguments)));
     if is_escaping() {
         return unless_escaping(None);
     }

@@ -2,7 +2,7 @@
 //! anything unusual are left.
 
 use crate::calls;
-use crate::exceptions::{Pending, is_escaping, raise, unless_escaping};
+use crate::exceptions::{Pending, aside, is_escaping, raise, unless_escaping};
 use crate::frame::Frame;
 use crate::hooks;
 use crate::methods;
@@ -35,9 +35,7 @@ pub(crate) fn call(
     let result =
         kernel.redispatch.call_raising(Arguments::new(below.as_ref(), others).list(), keywords);
     if is_recorded {
-        let pending = Pending::take();
-        calls::finish(state, || None);
-        drop(pending);
+        aside(|| calls::finish(state, || None));
     }
     unless_escaping(result)
 }

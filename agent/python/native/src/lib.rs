@@ -35,7 +35,7 @@ use std::sync::OnceLock;
 
 use calls::Place;
 use ddp_doctor_proto::blackbox::Call;
-use exceptions::{Pending, raise, unless_escaping};
+use exceptions::{aside, raise, unless_escaping};
 use interpreter::{exceptions, frame, object, panics, python};
 use library::Library;
 use object::{Owned, Ref, none};
@@ -65,9 +65,7 @@ fn with_state<T: Default>(work: impl FnOnce(&'static State) -> Option<T>) -> T {
 
 /// Runs `work` as a function of Python that returns `None` and leaves the set exception as it is.
 fn quietly(work: impl FnOnce(&'static State) -> Option<()>) -> Pointer {
-    let pending = Pending::take();
-    with_state(work);
-    drop(pending);
+    aside(|| with_state(work));
     unless_escaping(Some(Owned::none()))
 }
 
@@ -82,6 +80,24 @@ unsafe fn list<'a>(arguments: *const Pointer, count: isize) -> &'a [Ref<'a>] {
     }
     // SAFETY: a `Ref` is a pointer to an object, and the caller vouches for the objects.
     unsafe { slice::from_raw_parts(arguments.cast(), count.unsigned_abs()) }
+}
+
+/// The positional and named values of a call, and the names of the latter.
+///
+/// # Safety
+///
+/// `arguments` has `count` live objects, and one for each name in `keywords`, a tuple or null.
+unsafe fn passed<'a>(
+    arguments: *const Pointer,
+    count: isize,
+    keywords: Pointer,
+) -> (&'a [Ref<'a>], Option<Ref<'a>>) {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let keywords = Ref::new(keywords);
+        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
+        (list(arguments, count + named), keywords)
+    }
 }
 
 /// Group and generation, as the `self` of a hook.
@@ -128,9 +144,8 @@ unsafe extern "C" fn wait(
         let (Some(work), Some((state, original))) = (Ref::new(this), wait) else {
             return raise(c"this Work has no function wait");
         };
-        let keywords = Ref::new(keywords);
-        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
-        let all = object::Arguments::new(work, list(arguments, count + named));
+        let (arguments, keywords) = passed(arguments, count, keywords);
+        let all = object::Arguments::new(work, arguments);
         calls::wait(state, original, all.list(), keywords)
     }
 }
@@ -263,9 +278,8 @@ unsafe extern "C" fn run_backward(
         let Some((state, original)) = found else {
             return raise(c"this function was not replaced");
         };
-        let keywords = Ref::new(keywords);
-        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
-        training::run_backward(state, original, list(arguments, count + named), keywords)
+        let (arguments, keywords) = passed(arguments, count, keywords);
+        training::run_backward(state, original, arguments, keywords)
     }
 }
 
@@ -319,9 +333,8 @@ unsafe extern "C" fn kernel(
         let Some((state, kernel)) = found else {
             return raise(c"this kernel was not made");
         };
-        let keywords = Ref::new(keywords);
-        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
-        kernels::call(state, kernel, list(arguments, count + named), keywords)
+        let (arguments, keywords) = passed(arguments, count, keywords);
+        kernels::call(state, kernel, arguments, keywords)
     }
 }
 
@@ -411,9 +424,8 @@ unsafe extern "C" fn method<const INDEX: usize>(
         let (Some(group), Some((state, method))) = (Ref::new(this), method) else {
             return raise(c"this method was not replaced");
         };
-        let keywords = Ref::new(keywords);
-        let named = keywords.and_then(Ref::tuple_length).unwrap_or(0);
-        let all = object::Arguments::new(group, list(arguments, count + named));
+        let (arguments, keywords) = passed(arguments, count, keywords);
+        let all = object::Arguments::new(group, arguments);
         methods::call(state, method, INDEX, all.list(), keywords)
     }
 }

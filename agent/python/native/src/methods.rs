@@ -1,7 +1,7 @@
 //! The replaced methods of `ProcessGroup`. The same as `_methods.py`.
 
 use crate::calls;
-use crate::exceptions::{Pending, is_escaping, unless_escaping};
+use crate::exceptions::{Pending, aside, is_escaping, unless_escaping};
 use crate::frame::Frame;
 use crate::hooks;
 use crate::object::{Owned, Ref};
@@ -55,15 +55,15 @@ pub(crate) fn call(
     if group.is_none() {
         return unless_escaping(result);
     }
-    let pending = Pending::take();
-    if let Some(guard) = guard {
-        exit_guard(state, &guard);
-    }
-    match result.as_ref().map(Owned::as_ref) {
-        Some(work) if !work.is_none() => calls::finish(state, || Some(work.own())),
-        _ => calls::interrupted(state),
-    }
-    drop(pending);
+    aside(|| {
+        if let Some(guard) = guard {
+            exit_guard(state, &guard);
+        }
+        match result.as_ref().map(Owned::as_ref) {
+            Some(work) if !work.is_none() => calls::finish(state, || Some(work.own())),
+            _ => calls::interrupted(state),
+        }
+    });
     unless_escaping(result)
 }
 

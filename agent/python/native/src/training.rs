@@ -7,7 +7,7 @@ use std::cell::Cell;
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::vocabulary::Spending;
 
-use crate::exceptions::{Pending, is_escaping, unless_escaping};
+use crate::exceptions::{Pending, aside, is_escaping, unless_escaping};
 use crate::frame::Frame;
 use crate::library;
 use crate::object::{self, Attribute, Owned, Ref, bool};
@@ -21,7 +21,7 @@ const NOTHING_SENT: u64 = 0;
 const UNDER_WAY: u64 = 1;
 
 thread_local! {
-    /// Generation of the black box, and state of this thread's innermost backward in it; `None`: there is no backward.
+    /// Generation of the black box, and state of this thread's innermost backward in it; `None`: no backward.
     static BACKWARD: Cell<(u64, Option<u64>)> = const { Cell::new((0, None)) };
 }
 
@@ -291,9 +291,7 @@ pub(crate) fn run_backward(
     arguments: &[Ref<'_>],
     keywords: Option<Ref<'_>>,
 ) -> Pointer {
-    let pending = Pending::take();
-    let outer = guarded(|| backward_begins(state)).unwrap_or_else(Owned::none);
-    drop(pending);
+    let outer = aside(|| guarded(|| backward_begins(state)).unwrap_or_else(Owned::none));
     if is_escaping() {
         return unless_escaping(None);
     }

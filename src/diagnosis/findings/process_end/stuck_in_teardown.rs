@@ -109,9 +109,9 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     if draft.follows.is_none() {
         let victims = Ranks(&draft.victims);
         draft.advise(format!(
-            "Find out why {} the training before {victims}, and agree on its end on all ranks first (all_reduce a flag, or \
+            "Find out why {} left the training before {victims}, and agree on its end on all ranks first (all_reduce a flag, or \
              the number of steps). Then issue the calls of the clean-up at the end of the training itself.",
-            Ranks(ranks).with("left", "left"),
+            Ranks(ranks),
         ));
     } else {
         advise(&mut draft);

@@ -49,6 +49,14 @@ fn fetch() -> [Pointer; 3] {
     [kind, value, trace]
 }
 
+/// Runs `work` while the exception that is set is put aside.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    let pending = Pending::take();
+    let result = work();
+    drop(pending);
+    result
+}
+
 /// Whether an exception is kept that escapes `except Exception`.
 pub(crate) fn is_escaping() -> bool {
     KEEPING.load(Ordering::Relaxed) != 0 && !ESCAPING.get()[0].is_null()
