@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::GuardForm;
-use ddp_doctor_proto::report::CauseKind;
+use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::findings::draft::Draft;
 use crate::input::event::Guard;
@@ -60,15 +60,13 @@ fn boundary_at(situation: &Situation<'_>, boundary: &Boundary, draft: &Draft) ->
     let averages = draft.per_rank.iter().find(|it| some.contains(&it.rank))?;
     let line = Arc::new(averages.place.clone()?);
     let process = situation.model.process_of(averages.rank)?;
-    // What is also around the backward of the other ranks does not decide.
-    let accumulates = draft.per_rank.iter().find(|it| others.contains(&it.rank));
-    let there = accumulates.and_then(|it| it.place.clone()).map(Arc::new);
-    let is_shared = |test: &Guard| {
-        there.as_ref().is_none_or(|it| guards::around(process, it).any(|(_, other)| other == test))
+    // A test chooses between two ways to run the backward only if it has another branch.
+    let chooses = |(at, test): &(Arc<Where>, &Guard)| {
+        at.is_same_line(&line)
+            && test.other.is_some()
+            && matches!(test.form, GuardForm::Holds | GuardForm::Fails)
     };
-    let mut tests = guards::around(process, &line);
-    let test = tests
-        .find(|(_, it)| matches!(it.form, GuardForm::Holds | GuardForm::Fails) && !is_shared(it));
+    let test = guards::around(process, &line).find(chooses);
     let test = test.map(|(_, it)| format!(" (`{}`, line {})", it.test, it.line));
     let clause = format!(
         "at training forward {}, {} gradients at {}, and {} only {} them{}",
