@@ -262,6 +262,14 @@ impl<'a> Machine<'a> {
             })
     }
 
+    /// Whether the device of a rank has completed all calls that were issued.
+    pub(crate) fn is_device_idle(&self, state: &State, rank: u8) -> bool {
+        self.program.transport == Transport::Gloo
+            || self.calls.iter().enumerate().all(|(c, made)| {
+                made.rank != rank || state.seq[c] == 0 || Self::is_complete(state, c as u8)
+            })
+    }
+
     /// All actions that are possible in a state.
     pub(crate) fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -285,16 +293,10 @@ impl<'a> Machine<'a> {
                 thread.rank != rank
                     || (state.waits & 1 << t == 0 && self.next(state, t as u8).is_none())
             };
-            // On NCCL a process waits for its device before it exits.
-            let device = |(c, made): (usize, &Made)| {
-                made.rank != rank
-                    || self.program.transport == Transport::Gloo
-                    || state.seq[c] == 0
-                    || Self::is_complete(state, c as u8)
-            };
             if self.life(state, rank) == Life::Runs
                 && self.program.threads.iter().enumerate().all(through)
-                && self.calls.iter().enumerate().all(device)
+                // On NCCL a process waits for its device before it exits.
+                && self.is_device_idle(state, rank)
             {
                 actions.push(Action::Finish(rank));
             }

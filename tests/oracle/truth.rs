@@ -18,7 +18,7 @@ pub(crate) struct Explored {
     pub(crate) states: usize,
     /// Bit set of the calls that complete in some execution.
     pub(crate) completable: u64,
-    /// Whether all ranks exit with status 0 in some execution.
+    /// Whether all ranks exit with status 0 in some execution, and leave no call behind on their devices.
     pub(crate) may_end_well: bool,
 }
 
@@ -40,8 +40,10 @@ pub(crate) fn explore(
     while let Some(state) = open.pop() {
         found.completable |= state.complete;
         let mut ranks = 0..machine.program.world;
-        found.may_end_well |=
-            state.waits == 0 && ranks.all(|rank| machine.life(&state, rank) == Life::Exited);
+        found.may_end_well |= state.waits == 0
+            && ranks.all(|rank| {
+                machine.life(&state, rank) == Life::Exited && machine.is_device_idle(&state, rank)
+            });
         let mut actions = machine.actions(&state);
         if let Some(&one) =
             actions.iter().find(|action| commutes(machine, **action)).filter(|_| reduced)

@@ -163,7 +163,7 @@ struct Expect {
     why_has: Option<String>,
     /// Text in one of its recommendations.
     next_has: Option<String>,
-    /// Texts that no reason or recommendation contains.
+    /// Texts that neither the headline nor a reason or recommendation contains.
     #[serde(default)]
     says_not: Vec<String>,
 }
@@ -436,7 +436,7 @@ impl Expect {
         {
             found.push(format!("it does not advise {text:?}: {:?}", finding.next));
         }
-        let said = || finding.why.iter().chain(&finding.next);
+        let said = || finding.why.iter().chain(&finding.next).chain(&finding.headline);
         let wrongly = |text: &&String| said().any(|it| it.contains(*text));
         for text in self.says_not.iter().filter(wrongly) {
             found.push(format!("a sentence contains {text:?}"));
