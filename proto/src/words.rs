@@ -36,7 +36,7 @@ pub fn context(finding: &Finding, past: bool) -> String {
     }
     parts.push(format!("fault: {}", certainty(finding.confidence)));
     if !finding.ranks.root.is_empty() {
-        parts.push(format!("which rank: {}", certainty(finding.ranks.root_confidence)));
+        parts.push(format!("rank at fault: {}", certainty(finding.ranks.root_confidence)));
     }
     if finding.confidence == Confidence::Proved && !past {
         parts.push(format!("detected after {}", duration(finding.latency_ms)));

@@ -136,7 +136,7 @@ mod tests {
 
 ## DD102 early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #\u{2060}23
 
-**error** · default group, 3 ranks · step 8 · fault: proved · which rank: proved
+**error** · default group, 3 ranks · step 8 · fault: proved · rank at fault: proved
 
 | rank | state | line | | call |
 |---|---|---|---|---|

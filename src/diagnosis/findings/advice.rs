@@ -44,6 +44,22 @@ pub const ROWS: &[Row] = &[
         "Make the call on every rank of the group, and keep only what one rank has to do (writing a file, printing) \
          under the condition.",
     ),
+    row(
+        CauseKind::RankConditional,
+        Detail::Loop,
+        "Run the loop as often on every rank: its length must not depend on the rank.",
+    ),
+    row(
+        CauseKind::DataDependentPath,
+        Detail::Loop,
+        "Run the loop as often on every rank: over the same list of names in the same order, with an empty value where a \
+         rank has none, or agree on the number of iterations first (all_reduce with MAX).",
+    ),
+    row(
+        CauseKind::LocalDecision,
+        Detail::Loop,
+        "Agree on the number of iterations before the loop: all_reduce it, or broadcast that of one rank.",
+    ),
     Row {
         codes: &["DD402"],
         kind: CauseKind::RankConditional,

@@ -64,6 +64,20 @@ fn local_rank_of_several_nodes_is_no_rank() {
 }
 
 #[test]
+fn later_message_shows_that_a_launched_process_went_on() {
+    let raises = RAISES.trim_end().replace('\n', "\n[default1]:");
+    let after = |level: &str| {
+        let text = format!(
+            "[default1]:{raises}\n[default1]:2026-11-27 08:00:18 {level} hub.fetch attempt 2 of 5\n"
+        );
+        texts(log("a.log", &text)).1
+    };
+    let went_on = "local rank 1 logged an exception and went on: KeyError: 'x' at a.py:7";
+    assert_eq!(after("INFO"), [went_on]);
+    assert_eq!(after("ERROR"), ["local rank 1 raised KeyError: 'x' at a.py:7"]);
+}
+
+#[test]
 fn interleaved_tracebacks_are_separated_by_their_labels() {
     let text = "[rank1]: Traceback (most recent call last):\n\
                 [rank0]: Traceback (most recent call last):\n\

@@ -28,7 +28,7 @@ function answer(job) {
     make("div", { class: "four" },
       make("div", { class: "who" }, make("h3", {}, finding.root.length === 1 ? "Rank" : "Ranks"),
         make("p", { class: finding.root_text.length > 5 ? "ranks small" : "ranks" }, root ? finding.root_text : "unknown"),
-        root && make("p", { class: "note" }, `which rank: ${certainty(finding.root_confidence)}`)),
+        root && make("p", { class: "note" }, `rank at fault: ${certainty(finding.root_confidence)}`)),
       make("div", { class: "line" }, make("h3", {}, "Line"), excerpts(finding)),
       explanation(finding, "h3")));
 }

@@ -33,7 +33,7 @@ fn attempt_is_stated_once_ranks_were_restarted() {
 fn finding_is_formatted_like_a_compiler_error() {
     let expected = "\
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
-    default group, 3 ranks · step 8 · fault: proved · which rank: proved · detected after 180 ms
+    default group, 3 ranks · step 8 · fault: proved · rank at fault: proved · detected after 180 ms
 
       rank 0, 2   waiting 1.2 s     train.py:9      all_reduce #23 float32[4680]
     ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #22, step 7
@@ -180,7 +180,7 @@ fn report_begins_with_its_verdict_and_shortens_notes() {
 hang: job j-1, 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
 
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
-    default group, 3 ranks · step 8 · fault: proved · which rank: proved
+    default group, 3 ranks · step 8 · fault: proved · rank at fault: proved
 
 ";
     assert!(text.starts_with(head), "{text}");

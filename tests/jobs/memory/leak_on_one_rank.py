@@ -6,7 +6,7 @@
 # code = "DD502"
 # verdict = "healthy"
 # root_confidence = "supported"
-# says = "rank 1 runs out of memory in about"
+# says = "out of memory in about"
 # ranks = { root = [1], victims = [] }
 # [healthy]
 # ///

@@ -4,7 +4,7 @@
 # quick = ["faulty"]
 # [faulty]
 # code = "DD102"
-# cause = "teardown"
+# # No cause: the record does not state where the rank ended.
 # verdict = "hang"
 # root_confidence = "proved"
 # ranks = { root = [1], victims = [0] }

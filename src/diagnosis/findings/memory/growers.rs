@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::last_call;
 use crate::model::{Memory, Room};
+use crate::situation::Situation;
 use crate::trends::growth::{Exhausted, Grower, GrowsIn};
 use crate::words::{self, Ranks};
 
@@ -27,6 +28,16 @@ pub(crate) fn about_growers(
     draft.blame(ranks, Confidence::Supported);
     draft.per_rank = growers.iter().map(|grower| last_call(grower.rank, grower.process)).collect();
     draft
+}
+
+/// "runs out of memory", or what would have followed if the job had not ended.
+pub(crate) fn runs_out(situation: &Situation<'_>, memory: &str, end: &Exhausted) -> String {
+    let (runs, more) = match situation.model.ended {
+        Some(_) => ("would have run", "more "),
+        None => ("runs", ""),
+    };
+    let (steps, between) = (about(end.steps), between(end.between));
+    format!("{runs} out of {memory} in about {steps} {more}steps {between}")
 }
 
 /// A sentence on the growth of a rank's memory.
@@ -108,11 +119,6 @@ pub(crate) const fn memory_name(grower: &Grower<'_>) -> &'static str {
         Some(_) => "GPU memory",
         None => "memory",
     }
-}
-
-/// "92 steps (between 80 and 110)".
-pub(crate) fn steps(end: &Exhausted) -> String {
-    format!("{} steps {}", about(end.steps), between(end.between))
 }
 
 /// A number of steps, rounded to the two digits that are known.

@@ -32,8 +32,8 @@ pub(crate) fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         RoomKind::Host | RoomKind::AddressSpace => format!("host {}", process.host),
     };
     draft.summary = format!(
-        "{what} runs out of memory in about {}: it fills by {} with every step",
-        growers::steps(&end),
+        "{what} {}: it fills by {} with every step",
+        growers::runs_out(situation, "memory", &end),
         words::bytes(growth.trend.slope as u64)
     );
     draft.say(format!(

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use crate::findings::draft::Draft;
 use crate::findings::memory::growers::{
-    about_growers, find_what_grows, held, memory_name, repeats, shared, steps, went,
+    about_growers, find_what_grows, held, memory_name, repeats, runs_out, shared, went,
 };
 use crate::findings::memory::too;
 use crate::model::RoomKind;
@@ -28,9 +28,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let memory = memory_name(first);
     let too = too(&draft.root, first.rank, "running out");
     draft.summary = format!(
-        "rank {} runs out of {memory} in about {}: its memory grows by {} with every step{too}",
+        "rank {} {}: its memory grows by {} with every step{too}",
         first.rank,
-        steps(end),
+        runs_out(situation, &memory, end),
         words::bytes(first.growth.trend.slope as u64),
     );
     let left = format!(

@@ -93,8 +93,17 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.root_confidence = Confidence::Supported;
     draft.set_victims(join.calls.keys().copied());
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
-    draft.summary =
-        format!("{} meets another call of {}", stuck_in(ranks, call), Ranks(&draft.victims));
+    let victims = Ranks(&draft.victims);
+    draft.summary = if draft.follows.is_some() {
+        format!("{} meets another call of {victims}", stuck_in(ranks, call))
+    } else {
+        format!(
+            "{} the program before {victims}: {}, in {} clean-up, meets another call",
+            Ranks(ranks).with("leaves", "leave"),
+            words::call_at(call),
+            number(ranks, "its", "their"),
+        )
+    };
     draft.say(if draft.follows.is_some() {
         "The exception does not affect the other ranks, which continue with another call. The two can \
          never match."

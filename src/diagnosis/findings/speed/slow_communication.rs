@@ -13,10 +13,10 @@ use crate::words;
 /// DD604: collectives that have become slow.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let slow = situation.losses.communication.slow.iter();
-    slow.map(draft).collect()
+    slow.map(|slow| draft(situation, slow)).collect()
 }
 
-fn draft(slow: &Slow) -> Draft {
+fn draft(situation: &Situation<'_>, slow: &Slow) -> Draft {
     let mut draft = Draft::new(&catalogue::DD604, KeyPlace::Join(slow.group, 0), slow.known_at);
     draft.victims.clone_from(&slow.ranks);
     draft.place = Some((slow.group, 0));
@@ -64,10 +64,13 @@ fn draft(slow: &Slow) -> Draft {
     if slow.others > 0 {
         draft.say("Other collectives have become slow as well.");
     }
-    draft.advise(
+    draft.advise(if situation.model.nodes() == 1 {
+        "Check what messages pass within the host: traffic control of its interfaces (tc -s qdisc), links between its \
+         GPUs (nvidia-smi topo -m, nvidia-smi nvlink -s), other jobs that load them or its memory."
+    } else {
         "Check the network between these hosts: speed of the links (ethtool), errors and drops (ip \
-         -s link, nstat), other traffic (sar -n DEV 1).",
-    );
+         -s link, nstat), other traffic (sar -n DEV 1)."
+    });
     draft
 }
 

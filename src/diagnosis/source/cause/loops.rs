@@ -103,8 +103,7 @@ impl Sides<'_> {
         let fewest_steps = fewest(&|it| Some(it.step));
         let fewer = |it: &&Process| it.step > 0 && it.step < fewest_steps;
         if !self.odd.iter().all(fewer) {
-            let teardown = || suspected(CauseKind::Teardown, None);
-            return Some(self.left_loop().unwrap_or_else(teardown));
+            return self.left_loop().or_else(|| self.shut_down(fewest_steps));
         }
         // Fewer steps: either fewer batches, or omitted steps.
         let fewest_batches = fewest(&|it| it.turns.batches());
@@ -119,7 +118,8 @@ impl Sides<'_> {
                 );
                 suspected(CauseKind::LocalDecision, Some(because))
             } else {
-                suspected(CauseKind::UnevenInputs, None)
+                let most = self.odd.iter().filter_map(|it| it.turns.batches()).max();
+                self.made_fewer("batches", most, fewest_batches)
             });
         }
         let left_out = |form| {
@@ -134,7 +134,31 @@ impl Sides<'_> {
             let shown = left_out(form)?;
             Some(suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown))
         });
-        found.or(Some(suspected(CauseKind::UnevenInputs, None)))
+        let most = self.odd.iter().map(|it| it.step).max();
+        found.or_else(|| Some(self.made_fewer("steps", most, fewest_steps)))
+    }
+
+    /// The odd ranks, which have left, had begun at least this many steps, those of the others.
+    fn shut_down(&self, steps: u64) -> Option<CauseHypothesis> {
+        let odd = numbers(&self.odd);
+        let because = format!(
+            "{} {steps} steps or more before the end, {} {steps}.",
+            words::begin(Ranks(&odd).with("has begun", "have begun")),
+            ranks(&self.others),
+        );
+        (steps > 0).then(|| suspected(CauseKind::Teardown, Some(because)))
+    }
+
+    /// The odd ranks, which have left, made fewer of these than the others, who made this many at least.
+    fn made_fewer(&self, what: &str, most: Option<u64>, others: u64) -> CauseHypothesis {
+        let because = most.map(|most| {
+            format!(
+                "{} made {most} {what} and left, {} made {others} or more.",
+                words::begin(ranks(&self.odd)),
+                ranks(&self.others),
+            )
+        });
+        suspected(CauseKind::UnevenInputs, because)
     }
 
     /// Whether the odd ranks had ended, or destroyed the group, before the ranks diverged. An end
@@ -219,10 +243,15 @@ impl Sides<'_> {
                 long.rank.unwrap_or_default(),
             );
             let suspect = shown.as_ref().map(|(line, guard)| Suspect::new(line, guard));
+            let is_length = match &shown {
+                Some((_, guard)) => {
+                    matches!(guard.form, GuardForm::Bounds | GuardForm::Iterates)
+                }
+                None => kind == CauseKind::UnevenInputs && long.turns.batches().is_none(),
+            };
             let reading = suspected(kind, Some(with_line(because, shown)));
             let reading = CauseHypothesis { suspect, ..reading };
-            let draws = kind != CauseKind::UnevenInputs || long.turns.batches().is_some();
-            Some(if draws { reading } else { reading.with_detail(Detail::Loop) })
+            Some(if is_length { reading.with_detail(Detail::Loop) } else { reading })
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }

@@ -56,7 +56,7 @@ pub enum Detail {
     /// No part in particular.
     #[default]
     Any,
-    /// The input is a collection of the program that a loop runs over.
+    /// The input is a collection of the program that a loop runs over, or the number of its iterations differs.
     Loop,
     /// The decision follows the clock of each rank.
     Clock,

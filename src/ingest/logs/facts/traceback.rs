@@ -496,8 +496,8 @@ fn is_log(line: &Line<'_>) -> bool {
     line.time.is_some() && !line.is_guessed && LEVELS.iter().any(|it| line.text.contains(it))
 }
 
-/// Whether a program wrote the line in the course of its work: it names a step, or the time behind the label of
-/// its rank.
+/// Whether a program wrote the line in the course of its work: it names a step, the time behind the label of
+/// its rank, or its logger wrote it behind the label of a launcher, and not as an error.
 fn is_progress(line: &Line<'_>) -> bool {
     const STEPS: [&str; 6] = ["step", "Step", "epoch", "Epoch", "iter", "Iter"];
     let text = line.text;
@@ -507,7 +507,9 @@ fn is_progress(line: &Line<'_>) -> bool {
         let number = rest.trim_start_matches(['=', ':', ' ']);
         number.starts_with(|it: char| it.is_ascii_digit())
     };
-    let is_dated = line.is_own_rank && report_time(text).is_some();
+    let states_error = ["ERROR", "CRITICAL"].iter().any(|it| text.contains(it));
+    let is_logged = line.label.local.is_some() && is_log(line) && !states_error;
+    let is_dated = is_logged || line.is_own_rank && report_time(text).is_some();
     // A bar is also drawn when its process ends.
     // Lines of Megatron begin with a space.
     let is_megatrons = text.starts_with(" iteration ") && text.contains('|');
