@@ -98,9 +98,13 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
-    let senders: Vec<String> = waits.iter().filter_map(|wait| senders(situation, wait)).collect();
+    let senders: Vec<(String, Mistake)> =
+        waits.iter().filter_map(|wait| senders(situation, wait)).collect();
     let have_sent_differently = !senders.is_empty();
-    draft.why.extend(senders);
+    for (counts, mistake) in senders {
+        draft.say(counts);
+        draft.mistake = Some(mistake);
+    }
     draft.why.extend(numbers_of_messages(waits));
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
@@ -342,19 +346,22 @@ fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
     Some(format!("{}: {wait}.", words::begin(words::joined(counts, ", "))))
 }
 
-/// A sentence on the ranks from which a receive takes a message, if they have sent different numbers.
-fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<String> {
+/// A sentence, and a headline, on the ranks from which a receive takes a message, if they have sent different numbers.
+fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<(String, Mistake)> {
     let traffic = &situation.model.group(wait.group).traffic;
     let candidates = wait.needs.iter().filter(|_| wait.needs_any());
     let sent = candidates.map(|&rank| (rank, traffic.sent(rank, wait.rank)));
-    let classes = by_key(sent, |count| *count);
+    let mut classes = by_key(sent, |count| *count);
+    // The fewest first: such a rank may have left out a message.
+    classes.sort_by_key(|(_, ranks)| ranks.len());
+    let (_, fewest) = classes.first().filter(|_| classes.len() > 1)?;
     let times = |(count, ranks): &(u64, Vec<u32>)| {
         format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
     };
-    (classes.len() > 1).then(|| {
-        let phrases = words::joined(classes.iter().take(MAX_SENDERS).map(times), ", ");
-        format!("Rank {} takes messages from any of them: {phrases}.", wait.rank)
-    })
+    let phrases = words::joined(classes.iter().take(MAX_SENDERS).map(times), ", ");
+    let clause = format!("rank {} takes messages from any rank: {phrases}", wait.rank);
+    let because = format!("Rank {} takes messages from any of them: {phrases}.", wait.rank);
+    Some((because, Mistake::new(fewest, clause)))
 }
 
 /// A message of a cycle that would have a partner if it had another peer.
