@@ -78,6 +78,19 @@ fn later_message_shows_that_a_launched_process_went_on() {
 }
 
 #[test]
+fn tasks_with_the_number_of_their_local_rank_are_ranks() {
+    let killed = |labels: &str| {
+        let text = format!("{labels}srun: error: gpu-b: task 5: Out Of Memory\n");
+        ranks(log("a.log", &text)).contains(&Some(5))
+    };
+    let label = |task: u32, rank: u32| {
+        format!("{task}: [rank{rank}]:{}", RAISES.replace('\n', &format!("\n{task}: [rank{rank}]:")))
+    };
+    assert!(killed(&format!("{}\n{}\n", label(1, 1), label(4, 4))));
+    assert!(!killed(&format!("{}\n{}\n", label(1, 1), label(4, 0))));
+}
+
+#[test]
 fn interleaved_tracebacks_are_separated_by_their_labels() {
     let text = "[rank1]: Traceback (most recent call last):\n\
                 [rank0]: Traceback (most recent call last):\n\

@@ -244,14 +244,20 @@ impl ProcessNames {
     }
 
     /// Where every task that is known is the rank of its number, others are as well. So are all if the text names as many
-    /// as there are ranks: both are numbered from the first node on.
+    /// as there are ranks: both are numbered from the first node on. The same if several have the number of their local
+    /// rank: those of a second node would not.
     fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
         let facts = all.iter().flat_map(|facts| &facts.facts);
+        let pairs = facts.clone().map(|fact| (fact.who.label.task, fact.who.label.local));
+        let pairs: BTreeSet<(u32, u32)> =
+            pairs.filter_map(|(task, local)| Some((task?, local?))).collect();
+        let are_locals = pairs.len() > 1 && pairs.iter().all(|(task, local)| task == local);
         let tasks = facts.filter_map(|fact| fact.who.label.task);
         let tasks: BTreeSet<u32> =
             tasks.chain(all.iter().flat_map(|it| &it.tasks).copied()).collect();
         let is_world = self.world.is_some_and(|size| tasks.iter().copied().eq(0..size));
-        if !(agree(&self.tasks) || is_world && self.tasks.is_empty()) {
+        let is_likely = is_world || are_locals;
+        if !(agree(&self.tasks) || is_likely && self.tasks.is_empty()) {
             return;
         }
         for task in tasks {
