@@ -14,6 +14,7 @@ use crate::findings::process_end::exception::{self, Ended};
 use crate::input::allocation::{self, Failed};
 use crate::model::{Device, Ending, Exception, Gauge, Process, libc_signal};
 use crate::situation::Situation;
+use crate::source::cause::Mistake;
 use crate::words::{self, Ranks};
 
 /// Divisor of a device's memory: with less of it free, the device counts as nearly full.
@@ -23,6 +24,19 @@ const LATELY: Duration = Duration::from_secs(10);
 /// What to do if a rank needs more memory than there is.
 const NEED_LESS: &str =
     "Use less memory: a smaller batch, a limit on the sequence length, activation checkpointing.";
+/// What to do if an inference engine does, by the folder of its package.
+const ENGINES_NEED_LESS: [(&str, &str); 2] = [
+    (
+        "/vllm/",
+        "Let the engine use less memory: lower --max-num-batched-tokens, --max-num-seqs, --max-model-len or \
+         --gpu-memory-utilization, or divide the model among more GPUs.",
+    ),
+    (
+        "/sglang/",
+        "Let the engine use less memory: lower --chunked-prefill-size, --max-running-requests, --context-length or \
+         --mem-fraction-static, or divide the model among more GPUs.",
+    ),
+];
 /// Minimum size of a request that no smaller batch mends, in bytes: no device and no host has as much.
 const MIN_ABSURD: u64 = 1 << 50;
 
@@ -82,7 +96,9 @@ pub(crate) fn filled(situation: &Situation<'_>, process: &Process) -> Option<Dra
 fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: Failed) -> Draft {
     let waits = words::wait_for_it(&draft.victims);
     let ran_out = ran_out(exception, failed);
-    draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
+    let clause = format!("{} {ran_out}", Ranks(&draft.root));
+    draft.summary = format!("{clause}{waits}");
+    draft.mistake = draft.mistake.map(|_| Mistake::new(&draft.root, clause));
     draft.event = Some(ran_out);
     let free = Free::new(process, exception, failed);
     draft.why.splice(0..0, held(process, failed, free.as_ref()));
@@ -119,7 +135,9 @@ fn need_less(exception: &Exception, failed: Failed) -> String {
             "Check how the size of the request is computed{at}: no machine has so much memory."
         );
     }
-    NEED_LESS.into()
+    let file = exception.place.as_ref().map_or("", |it| &it.file);
+    let engine = ENGINES_NEED_LESS.iter().find(|(folder, _)| file.contains(folder));
+    engine.map_or(NEED_LESS, |(_, advice)| advice).into()
 }
 
 /// The last failed allocation of a process that was caught.

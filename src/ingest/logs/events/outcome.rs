@@ -1,5 +1,8 @@
 //! What became of the job as a whole: a request to end it, a restart that helped, errors of the network.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
 use ddp_doctor_diagnosis::input::request;
 use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
@@ -45,8 +48,12 @@ impl LoggedJob {
             };
             self.events.push((finished, ended));
         }
-        let done = Event::JobEnded { status: 0, reason: None, at: finished };
-        self.events.push((finished, done));
+        // One for each host that the text names, or leaves unknown.
+        let hosts: BTreeSet<Arc<str>> = self.ranks.keys().map(|&rank| self.host(rank)).collect();
+        for _ in 0..hosts.len().max(1) {
+            let done = Event::JobEnded { status: 0, reason: None, at: finished };
+            self.events.push((finished, done));
+        }
         true
     }
 

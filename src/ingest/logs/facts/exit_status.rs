@@ -6,7 +6,7 @@ use crate::logs::lines::{Label, Line};
 use crate::logs::scan;
 
 /// What precedes the status, in lower case.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 13] = [
     "exit",
     "exit_status",
     "rc",
@@ -16,6 +16,10 @@ const KEYS: [&str; 9] = [
     "exit status",
     "return code",
     "returncode",
+    "with status",
+    "with code",
+    "finished with",
+    "exited with",
 ];
 /// Maximum length of such a line, in bytes.
 const MAX_LINE: usize = 256;
@@ -102,6 +106,8 @@ mod tests {
             "+ exit 0",
             "Exit status: 0",
             "finished (exit code 0).",
+            "job 918273 finished with 0",
+            "train.py exited with status 0",
         ] {
             assert_eq!(status(line), Some(0), "{line}");
         }
@@ -114,6 +120,8 @@ mod tests {
             "0",
             "exit0",
             "step rc_ 0",
+            "job finished with 3",
+            "finished without 0",
             "no exits 0",
         ] {
             assert_ne!(status(line), Some(0), "{line}");

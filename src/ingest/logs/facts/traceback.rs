@@ -497,7 +497,7 @@ fn is_log(line: &Line<'_>) -> bool {
 }
 
 /// Whether a program wrote the line in the course of its work: it names a step, the time behind the label of
-/// its rank, or its logger wrote it behind the label of a launcher, and not as an error.
+/// its rank, or its logger wrote it behind the label of a launcher, and not as an error; or it answered a request.
 fn is_progress(line: &Line<'_>) -> bool {
     const STEPS: [&str; 6] = ["step", "Step", "epoch", "Epoch", "iter", "Iter"];
     let text = line.text;
@@ -510,12 +510,12 @@ fn is_progress(line: &Line<'_>) -> bool {
     let states_error = ["ERROR", "CRITICAL"].iter().any(|it| text.contains(it));
     let is_logged = line.label.local.is_some() && is_log(line) && !states_error;
     let is_dated = is_logged || line.is_own_rank && report_time(text).is_some();
-    // A bar is also drawn when its process ends.
-    // Lines of Megatron begin with a space.
+    // A bar is also drawn when its process ends. Lines of Megatron begin with a space.
     let is_megatrons = text.starts_with(" iteration ") && text.contains('|');
     let is_indented = text.starts_with(char::is_whitespace) && !is_megatrons;
-    let is_line = !is_indented && !text.contains("%|");
-    is_line && !is_exception(text) && (is_dated || STEPS.into_iter().any(counts))
+    let is_line = !is_indented && !text.contains("%|") && !is_exception(text);
+    let answers = scan::has(text, " HTTP/1.1\" ");
+    is_line && (is_dated || answers || STEPS.into_iter().any(counts))
 }
 
 /// Whether a line has the head of a log message, so that it continues none.

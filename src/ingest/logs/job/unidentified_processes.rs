@@ -1,5 +1,6 @@
 //! Facts about processes whose rank the text does not state.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::event::{Event, NodeFailure, UnplacedFailure};
@@ -303,6 +304,9 @@ impl LoggedJob {
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
     /// which names its host.
     fn add_unidentified_end(&mut self, who: &Subject, how: ExitStatus) {
+        if how.for_memory && self.has_killed_rank_of(who.host.as_deref()) {
+            return;
+        }
         let known = self.ranks.values().filter_map(|rank| rank.ended);
         let mut ranks = self.ranks.values();
         let by_kernel = ranks.any(|rank| rank.killed_for_memory.is_some());
@@ -320,6 +324,18 @@ impl LoggedJob {
             None if has_room => self.unidentified_ends.push((who.clone(), how)),
             None => {}
         }
+    }
+
+    /// Where a batch system states that a task of a host ran out of memory, such as a launcher's, the only rank of that host
+    /// that SIGKILL ended is the one that the kernel killed. Returns whether there is one.
+    fn has_killed_rank_of(&mut self, host: Option<&str>) -> bool {
+        let on_host = host.map_or_else(BTreeSet::new, |host| self.names.on_host(host));
+        let ends = self.ranks.iter_mut().filter(|(rank, _)| on_host.contains(rank));
+        let ends = ends.filter_map(|(_, rank)| rank.ended.as_mut());
+        let mut killed: Vec<_> = ends.filter(|(_, how)| how.signal == Some(KILL)).collect();
+        let [(_, only)] = &mut killed[..] else { return false };
+        only.for_memory = true;
+        true
     }
 
     /// Takes the failure of a worker.
