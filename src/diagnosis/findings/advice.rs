@@ -35,8 +35,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::UnevenInputs,
         Detail::Loop,
-        "Agree on the number of iterations before the loop (all_reduce of the length with MIN or MAX), or make the \
-         call after it, once on every rank.",
+        "Agree on the number of iterations before the loop (all_reduce of the length with MIN or MAX), or in each iteration \
+         on whether all ranks have one more (MIN); or make the call after the loop, once on every rank.",
     ),
     row(
         CauseKind::RankConditional,
@@ -146,8 +146,7 @@ pub const ROWS: &[Row] = &[
         codes: &["DD111"],
         kind: CauseKind::SwappedCalls,
         detail: Detail::Any,
-        text: "Use the groups in the same order on every rank: sort what a loop runs over by what all ranks share. Or \
-               issue the calls with async_op=True and wait for them after all are issued.",
+        text: "Use the groups in the same order on every rank; sort what a loop runs over by what all ranks share.",
     },
     row(
         CauseKind::DataDependentPath,

@@ -84,7 +84,10 @@ fn tasks_with_the_number_of_their_local_rank_are_ranks() {
         ranks(log("a.log", &text)).contains(&Some(5))
     };
     let label = |task: u32, rank: u32| {
-        format!("{task}: [rank{rank}]:{}", RAISES.replace('\n', &format!("\n{task}: [rank{rank}]:")))
+        format!(
+            "{task}: [rank{rank}]:{}",
+            RAISES.replace('\n', &format!("\n{task}: [rank{rank}]:"))
+        )
     };
     assert!(killed(&format!("{}\n{}\n", label(1, 1), label(4, 4))));
     assert!(!killed(&format!("{}\n{}\n", label(1, 1), label(4, 0))));

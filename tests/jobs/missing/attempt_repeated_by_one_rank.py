@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "suspected"
 # cause = "swallowed-exception"
-# why = "is inside a `try` whose handler continues after an exception"
+# why = "depends on whether an exception is caught"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

@@ -3,7 +3,7 @@
 # [faulty]
 # code = "DD103"
 # cause = "swallowed-exception"
-# why = "is inside a `try` whose handler continues after an exception"
+# why = "depends on whether an exception is caught"
 # hang = true
 # ranks = { root = [0, 1] }
 # [healthy]

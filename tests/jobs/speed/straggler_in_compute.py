@@ -7,7 +7,7 @@
 # code = "DD601"
 # verdict = "slow"
 # root_confidence = "supported"
-# says = "because its own work takes longer"
+# says = "because it takes longer between two collectives"
 # ranks = { root = [1], victims = [0, 2] }
 # ///
 """Rank 1 takes three times as long as the others for each step: all of them measure the same long step."""

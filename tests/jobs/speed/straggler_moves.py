@@ -7,7 +7,7 @@
 # code = "DD601"
 # verdict = "slow"
 # root_confidence = "supported"
-# says = "because its own work takes longer"
+# says = "because it takes longer between two collectives"
 # ranks = { root = [2], victims = [0, 1] }
 # ///
 """First rank 1 is slow, and then rank 2: what is named at the end is who is slow then."""

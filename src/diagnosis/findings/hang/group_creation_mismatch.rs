@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
@@ -126,7 +127,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     };
     draft.summary = parts + order;
     draft.why = why_they_differ(situation, mismatch);
-    advise_one_order(&mut draft);
+    advise_one_order(&mut draft, false);
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
 
@@ -242,8 +243,19 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
         "None of these waits can end before the other rank does its part, and no rank can do it \
          before its present wait ends.",
     );
-    draft.why.extend(other_name(situation, group, &absent));
-    advise_one_order(&mut draft);
+    let other = other_name(situation, group, &absent);
+    if let Some(other) = &other {
+        let own = &group.info.key.name;
+        draft.summary = format!(
+            "{} a group as {own:?}, and {} one of the same ranks as {:?}: ranks wait for each other",
+            Ranks(&makers).with("creates", "create"),
+            Ranks(&absent).with("creates", "create"),
+            other.name,
+        );
+    }
+    let is_shifted = other.is_some();
+    draft.why.extend(other.map(|it| it.sentence));
+    advise_one_order(&mut draft, is_shifted);
 
     Some((cycle[0].group, draft.proved_by(cycle::proof(situation, cycle))))
 }
@@ -282,27 +294,39 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
         Ranks(absent).with("has not returned from creating", "have not returned from creating")
     };
     let name = words::group(&group.info);
-    let made_in = if is_communicator(group) {
+    let is_split = is_communicator(group) && waiting.call.op == Op::SplitGroup;
+    let made_in = if is_split {
+        "ncclCommSplit".into()
+    } else if is_communicator(group) {
         "NCCL, which creates it".into()
     } else {
         words::call(&waiting.call)
     };
     draft.summary = format!("{lack} {name}; {} in {made_in}", draft.waits_for_root());
     let begun: Vec<u32> = group.members.keys().copied().collect();
-    draft.say(format!(
-        "{} has {}; {} begun to create it.",
-        words::begin(&name),
-        Ranks(&sorted(&group.info.key.members)),
-        Ranks(&begun).with("has", "have"),
-    ));
+    let (begun, members) = (Ranks(&begun), Ranks(&sorted(&group.info.key.members)).to_string());
+    draft.say(if is_split {
+        format!(
+            "{} of the parent have to call ncclCommSplit, also those that get no communicator \
+             (NCCL_SPLIT_NOCOLOR); {}.",
+            words::begin(members),
+            begun.with("has", "have"),
+        )
+    } else {
+        let begun = begun.with("has", "have");
+        format!("{} has {members}; {begun} begun to create it.", words::begin(&name))
+    });
     for (rank, process) in model.members(stall.group, absent) {
         add_activity(situation, &mut draft, rank, process);
     }
-    draft.why.extend(other_name(situation, group, &not_begun));
-    if is_communicator(group) {
+    draft.why.extend(other_name(situation, group, &not_begun).map(|it| it.sentence));
+    if is_split {
+        let does = Ranks(absent).with("does", "do");
+        draft.advise(format!("Find out why {does} not call ncclCommSplit, or has not yet."));
+    } else if is_communicator(group) {
         draft.advise(create_together(absent));
     } else {
-        advise_one_order(&mut draft);
+        advise_one_order(&mut draft, other_name(situation, group, &not_begun).is_some());
     }
     Some((stall.group, draft))
 }
@@ -379,9 +403,9 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     Some((group.id, draft))
 }
 
-/// A sentence if absent members create a group of the same members under another name, because they
+/// The other name if absent members create a group of the same members under it, because they
 /// have created a different number of groups before.
-fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<String> {
+fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<OtherName> {
     let twin = situation.model.groups().find(|other| {
         other.id != group.id
             && other.world == group.world
@@ -404,19 +428,29 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
         let there = made(twin.members.keys().copied().collect())?;
         format!(": {here} group, {there}")
     };
-    Some(format!(
-        "Others create a group of the same ranks under another name ({:?}, not {:?}){numbers}. \
+    let name = twin.info.key.name.to_string();
+    let sentence = format!(
+        "Others create a group of the same ranks under another name ({name:?}, not {:?}){numbers}. \
          A group that only some ranks take part in creating shifts the names of all later ones, also \
          with use_local_synchronization=True.",
-        twin.info.key.name, group.info.key.name,
-    ))
+        group.info.key.name,
+    );
+    Some(OtherName { name, sentence })
 }
 
-fn advise_one_order(draft: &mut Draft) {
-    draft.advise(
-        "Call new_group on every rank, also on those that do not become members, in one order and \
-         with the same ranks.",
-    );
+/// The name under which other ranks create a group of the same ranks.
+struct OtherName {
+    name: String,
+    sentence: String,
+}
+
+fn advise_one_order(draft: &mut Draft, is_shifted: bool) {
+    if !is_shifted {
+        draft.advise(
+            "Call new_group on every rank, also on those that do not become members, in one order and \
+             with the same ranks.",
+        );
+    }
     draft.advise(
         "If only members call it (use_local_synchronization=True), let every rank create the same \
          number of groups before the next one that all ranks create.",

@@ -55,11 +55,7 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun.",
         );
-        draft.next = vec![
-            "Use the communicators in the same order on every rank, or put their calls on separate \
-             streams."
-                .into(),
-        ];
+        draft.next = vec!["Use the communicators in the same order on every rank.".into()];
         Some(draft)
     });
     drafts.collect()
@@ -101,8 +97,12 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         draft.next.clear();
         draft.explain(cause::read(situation, place, &[rank], &[wait.rank], situation.now));
     }
-    let is_unknown = draft.cause.is_none_or(|it| it.kind == CauseKind::Unknown);
-    if left_out.is_none() && is_unknown {
+    // Every rank has made these calls: a test around one of them does not keep a rank away.
+    let is_swapped = draft.cause.is_some_and(|it| it.kind == CauseKind::SwappedCalls);
+    if left_out.is_none() && !is_swapped {
+        draft.why.clear();
+        draft.next.clear();
+        draft.suspect = None;
         draft.explain(cause::suspected(CauseKind::SwappedCalls, None));
     }
     draft.say(cycle::steps(situation, cycle));

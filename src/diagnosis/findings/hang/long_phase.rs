@@ -119,8 +119,8 @@ pub(crate) fn draft(
         return Some(draft);
     }
     draft.advise(format!(
-        "Do not make other ranks wait for it: do it before the first collective, or on every rank, or \
-             in the background. If all must wait, give the group a longer timeout: {}.",
+        "Do not make other ranks wait for it: do it on every rank, or in the background. If all must wait, give the group a \
+         timeout that is longer than the work: {}.",
         if stall.group == situation.model.groups().next()?.id {
             "init_process_group(timeout=…)"
         } else {

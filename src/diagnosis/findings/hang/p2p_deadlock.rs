@@ -12,7 +12,7 @@ use crate::input::align::by_key;
 use crate::model::history::Meeting;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
-use crate::source::cause::{self, Mistake};
+use crate::source::cause::{self, CauseHypothesis, Mistake};
 use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -57,10 +57,12 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         "Every rank has made its calls, which return at once. But a device begins a call only once those before it on \
          the same stream are complete, and a receive is complete only once its message is sent.",
     );
-    draft.advise(
-        "Let one side send before it waits for a receive or a collective, or issue the sends and receives of a step \
-         together (batch_isend_irecv).",
-    );
+    draft.advise(if waits.iter().any(|wait| wait.message.is_none()) {
+        "Make the message on both sides before the collective, or on both after it."
+    } else {
+        "Let one side send before it waits for a receive, or issue the sends and receives of a step together \
+         (batch_isend_irecv)."
+    });
     Some(draft)
 }
 
@@ -139,6 +141,12 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         draft.advise(
             "Compare what the two loops run over: both ranks have to make as many calls before they go on.",
         );
+        return Some(draft);
+    }
+    if misdirected.is_none()
+        && let Some(reading) = left_loop(situation, waits)
+    {
+        draft.explain(reading);
         return Some(draft);
     }
     draft.advise(match misdirected {
@@ -285,6 +293,14 @@ fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<(String, Mis
     Some((because, Mistake::new(&[first, second], clause)))
 }
 
+/// The test by which a rank that waits in a collective has left the loop in which another one waits in a message with it.
+fn left_loop(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypothesis> {
+    let (collectives, messages): (Vec<&Blocked>, Vec<&Blocked>) =
+        waits.iter().partition(|wait| wait.message.is_none());
+    let ([collective], [message]) = (&collectives[..], &messages[..]) else { return None };
+    have_exchanged(waits).then(|| cause::of_loop_left(situation, collective.rank, message.rank))?
+}
+
 /// Advice on the order of the calls.
 fn order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
@@ -294,7 +310,7 @@ fn order(waits: &[Blocked]) -> &'static str {
          If the numbers are right, make the last message on both sides before the collective, or on both after it."
     } else if has_collective {
         "Make the message on both sides before the collective, or on both after it, and as many collectives on both \
-         before the message: a rank that waits in one cannot make the other."
+         before the message: a rank that waits in one cannot make the other. If one side has left out its call, add it."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
          number comes from: a count that each rank computes, or one that it received. If one of these ranks left out a \

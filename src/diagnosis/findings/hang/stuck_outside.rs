@@ -143,7 +143,7 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
         ));
     }
     draft.next = vec![
-        "Release file locks before a collective, or take them on every rank in the same order."
+        "Release the file lock before the collective: move the call out of the block that holds the lock."
             .into(),
     ];
     let mut victims = std::mem::take(&mut draft.victims);

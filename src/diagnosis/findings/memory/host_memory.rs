@@ -190,12 +190,14 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
         format!("the kernel killed rank {rank} because memory ran out{last}{waits}")
     };
     draft.why = why_killed(process, kill);
-    let limit = if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
-        "Raise the limit of the control group, or have"
-    } else {
-        "Run fewer or smaller processes on that host, or have"
-    };
-    draft.advise(format!("{limit} rank {rank} need less of the host's memory."));
+    draft.advise(format!(
+        "Find what rank {rank} holds in the host's memory, and have it need less. If it needs that much in every step, {}.",
+        if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
+            "raise the limit of the control group"
+        } else {
+            "run fewer or smaller processes on that host"
+        }
+    ));
     if !is_sure {
         return Some(draft);
     }

@@ -132,8 +132,8 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
         _ => format!("some {unit}s"),
     };
     format!(
-        "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
-         nothing fails, but the matched calls do not belong together.",
+        "{} were in step before; since then they have stayed {what} apart. Operations and sizes match, so these calls do not \
+         fail, but they do not belong together.",
         words::begin(Ranks(everybody))
     )
 }

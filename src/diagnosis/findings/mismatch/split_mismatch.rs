@@ -43,12 +43,15 @@ pub(crate) fn draft(
         words::of_group(&situation.model.group(divergence.group).info),
         sentence(join, first)
     );
-    let mut why = vec![
-        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it. Gloo \
-         aborts a rank that receives more than it expects; otherwise a rank waits for the rest, or \
-         its output has undefined contents."
-            .to_owned(),
-    ];
+    let aborts = if situation.model.group(divergence.group).backend.sends_wait {
+        "Gloo aborts a rank that receives more than it expects; otherwise a"
+    } else {
+        "Otherwise a"
+    };
+    let mut why = vec![format!(
+        "In an all_to_all, a rank sends to each peer exactly what this peer expects from it. {aborts} rank waits for the \
+         rest, or its output has undefined contents."
+    )];
     let others = misfits.iter().skip(1).take(NAMED);
     why.extend(others.map(|misfit| begin(format!("{}.", sentence(join, misfit)))));
     draft.why.splice(0..0, why);

@@ -280,8 +280,8 @@ pub(crate) fn advice(text: &str, place: Option<&Where>, from_communication: bool
             "Find out what interrupted this rank alone: a launcher ends all ranks together.".into()
         }
         None if from_communication => {
-            "The error occurred in the communication with other ranks: find one that \
-                                       ended or left, or a fault of the network between them."
+            "The error occurred in the communication with other ranks: find one that ended or left, or calls on them that do \
+             not match, or a fault of the network between them."
                 .into()
         }
         None => format!("Fix the exception{}.", words::at(place)),

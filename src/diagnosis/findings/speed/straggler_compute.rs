@@ -9,6 +9,9 @@ use crate::findings::speed::straggler::{self, Reason};
 use crate::situation::Situation;
 use crate::words::{self, Ranks, number};
 
+/// Share of the time, of 1, below which it is not known that a rank works.
+const IDLE: f64 = 0.05;
+
 /// DD601: late ranks that wait for nothing.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
     let late = situation.losses.straggler.as_ref()?;
@@ -27,12 +30,22 @@ fn reason(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
             percent(others),
         )
     });
+    // Other threads may compute, a device may, or it sleeps.
+    let is_idle = ran.is_some_and(|(own, _)| own < IDLE);
     Reason {
-        because: number(
-            ranks,
-            "because its own work takes longer",
-            "because their own work takes longer",
-        ),
+        because: if is_idle {
+            number(
+                ranks,
+                "because it takes longer between two collectives",
+                "because they take longer between two collectives",
+            )
+        } else {
+            number(
+                ranks,
+                "because its own work takes longer",
+                "because their own work takes longer",
+            )
+        },
         measured,
         advice: format!(
             "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \

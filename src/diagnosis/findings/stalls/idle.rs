@@ -208,7 +208,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Find out which thread should release the lock. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise a thread holds it that has ended or is waiting itself.".into(),
             "If this process was forked, the lock may have been held at that moment: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
         ],
-        What::Queue => vec!["Find the thread that fills the queue: it has ended, or is waiting itself. Have it put a final item before it ends, and give `get` a timeout.".into()],
+        What::Queue => vec!["Find what should put an item into this queue: a thread or process that fills it may have ended, or wait itself, and without one this line never returns. Have it put a final item before it ends, and give `get` a timeout.".into()],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
@@ -228,7 +228,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
         What::Gpu => vec!["Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.".into()],
-        What::Sleep => vec!["Remove the sleep, or let every rank sleep at the same place. If it waits for something (a file, a flag, a service), find out why that is absent, and give up before the timeout of the group.".into()],
+        What::Sleep => vec!["Remove the sleep, or shorten it. If it waits for something (a file, a flag, a service), find out why that is absent, and give up before the timeout of the group.".into()],
         What::Compilation => vec!["If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.".into()],
         What::Checkpoint => vec![format!(
             "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."

@@ -9,14 +9,16 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::input::event::{Call, Guard};
+use crate::model::history::Meeting;
 use crate::model::{Ending, Join, Process};
+use crate::situation::Situation;
 use crate::source::guards;
 use crate::words::{self, Ranks};
 
 use super::passed_over::WentOn;
 use super::{
     CauseHypothesis, Detail, Mistake, Sides, Suspect, choice, decided_by, input_ended_before,
-    is_read, last_line, line_is_guarded, numbers, ranks, supported, suspected, with_line,
+    is_read, last_line, line_is_guarded, meaning, numbers, ranks, supported, suspected, with_line,
 };
 
 /// A cause, with what the source shows for it: the line, and the test around it.
@@ -256,6 +258,24 @@ impl Sides<'_> {
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }
 
+    /// Whether ranks `elsewhere` took part, from other lines, in earlier calls that ranks `here` made at the lines where
+    /// they wait now, in a cycle of groups: a test on the rank that keeps them from these lines is no reason.
+    pub(super) fn have_met_there(&self, here: &[u32], elsewhere: &[u32]) -> bool {
+        let lines = |rank: &u32| {
+            let process = self.situation.model.process_of(*rank)?;
+            Some((*rank, self.line_of(process)?))
+        };
+        let lines: Vec<(u32, Arc<Where>)> = here.iter().filter_map(lines).collect();
+        let met = |meeting: &Meeting| {
+            lines.iter().any(|(rank, line)| {
+                let mut others = elsewhere.iter().filter_map(|&rank| meeting.place_of(rank));
+                meeting.place_of(*rank) == Some(line) && others.any(|it| it != line)
+            })
+        };
+        let mut groups = self.situation.model.groups();
+        self.place.is_none() && groups.any(|group| group.history.recent().any(met))
+    }
+
     /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is
     /// one. Without it, a rank that draws batches or has left may have had fewer of them: one that goes on elsewhere
     /// may have come there in any other way, such as by a signal handler.
@@ -370,6 +390,23 @@ impl Sides<'_> {
         });
         lines.skip(later)
     }
+}
+
+/// Why the rank `left` has left a loop in which the rank `inside` goes on: by a test in the loop.
+pub(crate) fn of_loop_left(
+    situation: &Situation<'_>,
+    left: u32,
+    inside: u32,
+) -> Option<CauseHypothesis> {
+    let sides = Sides::new(situation, &[left], &[inside], situation.now);
+    let process = *sides.others.first()?;
+    let ends = |(line, guard): &(Arc<Where>, &Guard)| {
+        matches!(guard.form, GuardForm::Ends | GuardForm::Leaves)
+            && sides.guards(process).any(|(at, it)| at == *line && it == *guard)
+    };
+    let shown = sides.missed().into_iter().find(ends)?;
+    let kind = meaning(shown.1, false)?;
+    Some(suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown))
 }
 
 /// Whether a test decides on a line after it.

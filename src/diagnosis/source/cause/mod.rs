@@ -26,7 +26,7 @@ mod mistake;
 mod passed_over;
 mod values;
 
-pub(crate) use loops::order_of_loop;
+pub(crate) use loops::{of_loop_left, order_of_loop};
 pub use mistake::{Mistake, Suspect};
 pub(crate) use passed_over::of_test_on_rank;
 pub(crate) use values::of_size;
@@ -408,7 +408,10 @@ impl<'a> Sides<'a> {
             });
             let left = |line: &Where| by.iter().any(|other| guards::has_passed(other, line));
             lines
-                .filter(|(line, guard)| guard.form != GuardForm::Ends || left(line))
+                .filter(|(line, guard)| {
+                    let was_in_loop = || by.iter().any(|it| guards::was_under(it, line, guard));
+                    guard.form != GuardForm::Ends || left(line) || was_in_loop()
+                })
                 // A result is cached only if the line was reached before.
                 .filter(|(line, guard)| guard.form != GuardForm::Caches || left(line))
                 .filter(|(line, guard)| {
@@ -430,7 +433,11 @@ impl<'a> Sides<'a> {
                     };
                     // The other branch makes the call as well.
                     let is_made_there = guard.other.is_some_and(|it| it.makes_call);
-                    if guard.subject == GuardSubject::Rank && is_made_there {
+                    let (here, elsewhere) = (numbers(from), numbers(by));
+                    let is_open = || guards::lets_pass(self.situation.model, guard, &elsewhere);
+                    let is_no_reason =
+                        || is_made_there || is_open() || self.have_met_there(&here, &elsewhere);
+                    if guard.subject == GuardSubject::Rank && is_no_reason() {
                         return false;
                     }
                     !by.iter().any(|other| {

@@ -92,10 +92,7 @@ impl Sides<'_> {
         };
         // Where a value comes from: one assignment back. That of a gradient follows from its parameter.
         let is_of_value = !odd.is_bucket()
-            && matches!(
-                join.mismatch,
-                Some((Mismatch::Size | Mismatch::DType | Mismatch::Root, _))
-            );
+            && matches!(join.mismatch, Some((Mismatch::Size | Mismatch::DType, _)));
         let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
         let computed =
             computed.map(|it| format!("The value is computed at line {}: `{}`.", it.line, it.test));

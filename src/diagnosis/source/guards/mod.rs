@@ -321,6 +321,22 @@ pub fn fits(model: &Model, guard: &Guard, here: &[u32], elsewhere: &[u32]) -> bo
         && elsewhere.iter().all(|rank| reaches(rank) != Some(true))
 }
 
+/// Whether a process has made calls at another line of the same function under the same statement: in another branch within
+/// the loop that it ends.
+pub fn was_under(process: &Process, line: &Where, guard: &Guard) -> bool {
+    let mut lines = process.places.iter().flat_map(|it| way_to(process, it));
+    lines.any(|it| {
+        (&it.file, &it.function) == (&line.file, &line.function)
+            && said_of(process, &it).any(|other| other == guard)
+    })
+}
+
+/// Whether a test leads each of these ranks to its line whatever else it depends on.
+pub fn lets_pass(model: &Model, guard: &Guard, ranks: &[u32]) -> bool {
+    !ranks.is_empty()
+        && ranks.iter().all(|&rank| reaches(guard, rank, model.world_size()) == Some(true))
+}
+
 /// The test on the rank in the user's source because of which the main thread of `process`, one of the ranks `here`, is
 /// where its latest stack shows it, and the ranks `elsewhere` are not; with the line that depends on the test.
 pub fn led_to<'a>(
@@ -460,7 +476,7 @@ pub fn sentence(guard: &Guard) -> String {
         }
         GuardForm::Handles => format!("is inside an exception handler (line {line})"),
         GuardForm::Catches => {
-            format!("is inside a `try` whose handler continues after an exception (line {line})")
+            format!("depends on whether an exception is caught (line {line})")
         }
         GuardForm::Chooses => format!("uses a value that depends on `{test}` (line {line})"),
         GuardForm::Iterates => {

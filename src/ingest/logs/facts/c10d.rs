@@ -304,6 +304,14 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         facts.add(who.clone(), at, Statement::LostStore { server });
         return;
     }
+    // The ranks have joined: the first of a communicator has not come to its first call.
+    if let Some(first) = after(text, " retrieving ncclUniqueId from [").and_then(rank)
+        && let Some(waited_ms) = number_after(text, "wait timeout after ")
+    {
+        let what = Statement::Misses { op: Op::Unspecified, ranks: vec![first], waited_ms };
+        facts.add(who.clone(), at, what);
+        return;
+    }
     if let Some(rest) = after(text, "wait timeout after ")
         && let Some(key) = after(rest, "keys: /default_pg/0//")
         && let Some((_, of)) = key.rsplit_once('/')

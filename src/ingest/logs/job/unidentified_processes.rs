@@ -304,7 +304,7 @@ impl LoggedJob {
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
     /// which names its host.
     fn add_unidentified_end(&mut self, who: &Subject, how: ExitStatus) {
-        if how.for_memory && self.has_killed_rank_of(who.host.as_deref()) {
+        if how.for_memory && self.take_killed_rank(who.host.as_deref()) {
             return;
         }
         let known = self.ranks.values().filter_map(|rank| rank.ended);
@@ -327,8 +327,8 @@ impl LoggedJob {
     }
 
     /// Where a batch system states that a task of a host ran out of memory, such as a launcher's, the only rank of that host
-    /// that SIGKILL ended is the one that the kernel killed. Returns whether there is one.
-    fn has_killed_rank_of(&mut self, host: Option<&str>) -> bool {
+    /// that SIGKILL ended is the one that the kernel killed; `false`: there is none.
+    fn take_killed_rank(&mut self, host: Option<&str>) -> bool {
         let on_host = host.map_or_else(BTreeSet::new, |host| self.names.on_host(host));
         let ends = self.ranks.iter_mut().filter(|(rank, _)| on_host.contains(rank));
         let ends = ends.filter_map(|(_, rank)| rank.ended.as_mut());
