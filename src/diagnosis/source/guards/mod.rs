@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::input::event::Guard;
+use crate::model::history::Meeting;
 use crate::model::{GroupId, Model, Process};
 use crate::stacks::{self, is_users};
 use crate::words;
@@ -207,7 +208,19 @@ pub fn parted(
 ) -> Option<RankGuard> {
     let mut strangers = elsewhere.iter().filter_map(|&rank| model.member(group, rank));
     let is_new_to_them = !strangers.any(|it| it.places.contains(place));
-    is_new_to_them.then(|| parted_now(model, (group, seq), place, here, elsewhere))?
+    // Calls of theirs, at a line of their own, have matched those at this one: that has one call for each role.
+    let is_their_own = |line: &Where| {
+        let mut processes = here.iter().filter_map(|&rank| model.member(group, rank));
+        processes.all(|it| !it.places.contains(line))
+    };
+    let met = |it: &Meeting| {
+        let mut others = elsewhere.iter().filter_map(|&rank| it.place_of(rank));
+        here.iter().all(|&rank| it.place_of(rank) == Some(place))
+            && others.any(|it| is_their_own(it))
+    };
+    let have_met = model.group(group).history.recent().any(|it| it.seq < seq && met(it));
+    (is_new_to_them && !have_met)
+        .then(|| parted_now(model, (group, seq), place, here, elsewhere))?
 }
 
 /// The same even if `elsewhere` have been at the line, by way of another caller.
