@@ -45,6 +45,11 @@ pub trait Observer {
     /// waited for are unknown.
     fn complete(&mut self, _process: ProcessId, _call: CallId, _at: Option<Timestamp>) {}
 
+    /// Whether calls are shown that the diagnosis does not need.
+    fn shows_all_calls(&self) -> bool {
+        true
+    }
+
     /// The engine was evaluated at `now`. `changed`: its findings or rank states are others.
     fn evaluated(&mut self, engine: &Engine, now: Timestamp, changed: bool);
 }

@@ -108,6 +108,10 @@ fn hello_of(round: &[v1::Report]) -> Option<&v1::Hello> {
 pub(super) struct Unobserved;
 
 impl Observer for Unobserved {
+    fn shows_all_calls(&self) -> bool {
+        false
+    }
+
     fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {}
 }
 

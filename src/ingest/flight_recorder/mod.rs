@@ -83,7 +83,7 @@ pub fn read_contents(
 /// Diagnoses a job. Returns the engine in its final state, and the report, limited to what dumps
 /// show.
 pub fn diagnose(mut job: DumpedJob, observer: &mut dyn Observer) -> (Engine, Report) {
-    let groups = preparation::prepare(&mut job);
+    let groups = preparation::prepare(&mut job, observer.shows_all_calls());
     let replay = replay::Replay::new(&job, groups);
     let engine = replay.run(observer);
     let report = report::limited(engine.report(), &replay);

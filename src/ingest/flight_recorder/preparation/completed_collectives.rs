@@ -5,7 +5,7 @@ use crate::flight_recorder::calls::Groups;
 use crate::flight_recorder::dump::{Entry, silent_backends};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
-/// Number of calls of all ranks that are kept in any case, for the timeline: the latest ones of each.
+/// Number of calls of all ranks that are kept if they are shown: the latest ones of each.
 const KEPT: usize = 1 << 16;
 /// Number of calls of all ranks that the engine gets in any case: the latest ones of each.
 const DIAGNOSED: usize = 1 << 14;
@@ -24,10 +24,12 @@ struct GroupCalls {
 /// Signature of a collective without calls.
 const NO_CALL: u64 = 0;
 
-/// Removes such collectives from the dumps of a job, and marks later ones. Progress and peers in `groups` remain.
-pub(super) fn remove(job: &mut DumpedJob, groups: &Groups) {
+/// Removes such collectives from the dumps of a job. If later ones are shown, they are marked. Progress and peers in
+/// `groups` remain.
+pub(super) fn remove(job: &mut DumpedJob, groups: &Groups, shows_all: bool) {
     let of_each = |all: usize| (all / job.ranks.len().max(1)).clamp(MAX_EACH[0], MAX_EACH[1]);
-    let (kept, diagnosed) = (of_each(KEPT), of_each(DIAGNOSED));
+    let diagnosed = of_each(DIAGNOSED);
+    let kept = if shows_all { of_each(KEPT) } else { diagnosed };
     remove_beyond(job, groups, kept, diagnosed);
 }
 

@@ -11,8 +11,9 @@ mod completed_collectives;
 mod lost_calls;
 mod outdated_dumps;
 
-/// Corrects the dumps. Returns the groups of the job, with the progress of all ranks.
-pub(super) fn prepare(job: &mut DumpedJob) -> Groups {
+/// Corrects the dumps. Returns the groups of the job, with the progress of all ranks. `shows_all`: calls that the
+/// diagnosis does not need are shown.
+pub(super) fn prepare(job: &mut DumpedJob, shows_all: bool) -> Groups {
     let mut groups = Groups::new(job);
     if outdated_dumps::set_aside(job, &groups) {
         groups = Groups::new(job);
@@ -20,7 +21,7 @@ pub(super) fn prepare(job: &mut DumpedJob) -> Groups {
     if lost_calls::add(job, &groups) {
         groups = Groups::new(job);
     }
-    completed_collectives::remove(job, &groups);
+    completed_collectives::remove(job, &groups, shows_all);
     // What the threads that read the dumps have allocated is of no use to this one.
     sys::release_free_memory();
     groups
