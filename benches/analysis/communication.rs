@@ -26,15 +26,10 @@ const MILLISECOND: u64 = 1_000_000;
 
 fn main() {
     for number in [1_000, 10_000, 100_000] {
-        let mut model = model(number);
-        let mut times = communication::Times::default();
-        times.update(&mut model);
+        let model = model(number);
         println!("two ranks, {number} collectives of 20 a step:");
-        report("durations of collectives: slow ones", || {
-            black_box(communication::slow(&model, &times));
-        });
-        report("durations of collectives: many small ones", || {
-            black_box(communication::small(&model, &times));
+        report("durations of collectives: slow ones and many small ones", || {
+            black_box(communication::findings(&model));
         });
         report("late ranks", || {
             black_box(lateness::straggler(&model));

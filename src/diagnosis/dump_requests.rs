@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::{Effect, Finding, Timestamp};
 
 use crate::input::event::ProcessId;
 use crate::input::settings;
-use crate::model::{Model, Process, Thread};
+use crate::model::{Model, Process};
 use crate::situation::Situation;
 use crate::waits::device;
 
@@ -76,7 +76,7 @@ pub(crate) fn has_recorder(model: &Model, process: &Process) -> bool {
 
 /// Whether a process is in a call or a wait, or its stacks show it waiting for its device.
 fn waits_for_device(model: &Model, process: &Process) -> bool {
-    process.threads.values().any(Thread::is_under_way)
+    process.threads.values().any(|it| it.is_under_way())
         || device::is_waited_for(process, &model.timing)
 }
 

@@ -203,7 +203,7 @@ impl Engine {
         self.apply(understood);
         self.model.recognize_interrupt();
         let losses = LostTime {
-            communication: self.communication.look(&mut self.model, now).clone(),
+            communication: self.communication.look(&self.model, now).clone(),
             straggler: self.late.look(&self.model, now).cloned(),
         };
         let situation = Situation::new(&self.model, &self.config, now, losses);

@@ -17,12 +17,6 @@ impl<'a> Clocks<'a> {
         Self { model, uncertainty: model.clock_uncertainty() }
     }
 
-    /// What the offsets between ranks follow from: that between hosts, and the number of changes of the
-    /// ranks of processes; `None`: there are no offsets.
-    pub(super) fn state(&self) -> Option<(Duration, u64)> {
-        (!self.uncertainty.is_zero()).then_some((self.uncertainty, self.model.rank_changes))
-    }
-
     /// Maximum offset between the clocks of two ranks.
     pub(super) fn apart(&self, one: u32, other: u32) -> Duration {
         let host = |rank: u32| self.model.process_of(rank).map(|process| &process.host);

@@ -12,6 +12,7 @@ use crate::timing::Timing;
 
 mod apply;
 mod arrivals;
+mod columns;
 mod ddp_models;
 mod gaps;
 mod gpus;
@@ -23,7 +24,8 @@ mod ports;
 mod process;
 mod worlds;
 
-pub use arrivals::{Arrival, Arrivals, CompletedCall, PackedArrivals};
+pub(crate) use arrivals::Block;
+pub use arrivals::{Arrival, Arrivals, CompletedCall, RankArrivals};
 pub use ddp_models::{
     Accumulation, Comparison, Diverged, Parameter, ParameterCount, ReducerReport, Replica,
     ReplicaValues, Replicas, is_apart, parse,
@@ -156,7 +158,7 @@ pub struct Note {
 impl Model {
     /// An empty model.
     pub fn new(timing: Timing) -> Self {
-        Self { timing, ..Self::default() }
+        Self { arrivals: Arrivals::new(&timing), timing, ..Self::default() }
     }
 
     /// A group by its id.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::{GroupId, Process, Thread};
+use crate::model::{GroupId, Process};
 use crate::situation::Moment;
 use crate::waits::dumped::{self, Dumped};
 use crate::waits::{Blocked, device, issue_order};
@@ -86,7 +86,7 @@ fn stands(moment: &Moment<'_>, process: &Process, limit: Duration) -> bool {
     let threads = process.threads.values().filter(|thread| thread.of_the_program).count();
     // Threads may use streams of their own.
     let is_known = process.lost == 0 && threads == 1 && !process.is_stopped();
-    let waits = || process.threads.values().any(Thread::is_under_way);
+    let waits = || process.threads.values().any(|it| it.is_under_way());
     is_known
         && process.last_at.plus(limit) <= moment.until
         && (waits() || device::is_waited_for(process, &moment.model.timing))

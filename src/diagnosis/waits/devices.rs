@@ -18,8 +18,7 @@ impl ProcessAt<'_> {
     /// The wait of a process that is inside no recorded call or wait.
     pub(super) fn blocked_by_device(&self) -> Option<Blocked> {
         let Self { model, now, process, .. } = *self;
-        let under_way = |it: &crate::waits::Thread| it.is_under_way();
-        if process.threads.values().any(under_way) {
+        if process.threads.values().any(|it| it.is_under_way()) {
             return None;
         }
         let timing = &model.timing;

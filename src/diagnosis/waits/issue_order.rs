@@ -12,6 +12,7 @@
 //! A send may be complete before its receive, so only the receive of a message keeps later calls
 //! waiting.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -47,15 +48,15 @@ struct InFront {
 }
 
 /// A collective or a message whose calls, made or to be made, wait for each other.
-struct Place<'a> {
+struct Place {
     group: GroupId,
-    call: &'a Call,
+    call: Arc<Call>,
     /// Sequence number; 0: a message.
     seq: u64,
     came: Vec<Arrival>,
 }
 
-impl Place<'_> {
+impl Place {
     /// When the last of its calls was made.
     fn made_at(&self) -> Option<Timestamp> {
         self.came.iter().map(|it| it.at).filter(|&at| at != NEVER).max()
@@ -113,15 +114,15 @@ fn is_on_unknown_stream(group: &Group, call: &Call) -> bool {
 }
 
 /// The latest collectives and messages that all of their ranks have made.
-fn met(model: &Model) -> Vec<Place<'_>> {
-    let is_relevant = |it: &&CompletedCall| {
+fn met(model: &Model) -> Vec<Place> {
+    let is_relevant = |it: &Cow<'_, CompletedCall>| {
         is_on_unknown_stream(model.group(it.group), &it.call)
             && (it.seq == 0 || it.direction() == Direction::Symmetric)
     };
     let latest = model.arrivals.latest().take(LATEST).filter(is_relevant);
     let places = latest.map(|it| Place {
         group: it.group,
-        call: &it.call,
+        call: Arc::clone(&it.call),
         seq: it.seq,
         came: it.came.iter().collect(),
     });
@@ -130,11 +131,11 @@ fn met(model: &Model) -> Vec<Place<'_>> {
 
 /// The first collective of a group that ranks wait for on their devices, and that others have not
 /// made. These make no further call before they have waited for all their earlier ones.
-fn open<'a>(
-    model: &'a Model,
-    group: &'a Group,
+fn open(
+    model: &Model,
+    group: &Group,
     standing: &BTreeMap<u32, BTreeSet<GroupId>>,
-) -> Option<Place<'a>> {
+) -> Option<Place> {
     let seq = group.first_open().filter(|_| group.diverged.is_none() && group.is_fully_seen())?;
     let join = group.join(seq)?;
     let (_, first) = join.all().next()?;
@@ -161,13 +162,18 @@ fn open<'a>(
         is_async: true,
         ..Arrival::new(rank, &first.call)
     });
-    Some(Place { group: group.id, call: &first.call, seq, came: made.chain(not_made).collect() })
+    Some(Place {
+        group: group.id,
+        call: Arc::clone(&first.call),
+        seq,
+        came: made.chain(not_made).collect(),
+    })
 }
 
 /// Adds what each call of a rank has to wait for.
 fn order(
     model: &Model,
-    all: &[Place<'_>],
+    all: &[Place],
     rank: u32,
     calls: &mut [(usize, Arrival)],
     before: &mut [Vec<Before>],
@@ -239,13 +245,13 @@ fn closed(before: &[Vec<Before>]) -> Option<Vec<Before>> {
 }
 
 /// The wait of a rank in a call whose counterpart another rank has not begun.
-fn wait(model: &Model, place: &Place<'_>, rank: u32, on: u32) -> Option<Blocked> {
+fn wait(model: &Model, place: &Place, rank: u32, on: u32) -> Option<Blocked> {
     let came = place.came.iter().find(|it| it.rank == rank)?;
     let group = model.group(place.group);
     if let Some(receive) = group.traffic.received_at(rank, came.at).filter(|_| place.seq == 0) {
         return Some(Blocked::new(rank, (place.group, receive.seq), receive, [on]));
     }
-    let mut call = place.call.clone();
+    let mut call = Call::clone(&place.call);
     (call.seq, call.at) = (place.seq, came.at);
     call.place = match group.join(place.seq).and_then(|join| join.calls.get(&rank)) {
         Some(joined) => joined.call.place.clone(),

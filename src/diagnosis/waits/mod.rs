@@ -131,14 +131,14 @@ impl Waits {
             let several_wait = process.threads.len() > 1
                 && !threads.is_empty()
                 && stacks::threads_wait(process, threads.iter().map(|it| &*it.call), &model.timing);
-            let goes_on = |(id, thread): (&ThreadId, &Thread)| {
+            let goes_on = |id: &ThreadId, thread: &Thread| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
                 let silence = until.since(thread.last_at);
                 let acts = thread.of_the_program && !rests || silence < model.timing.hidden_wait;
                 !is_blocked && acts && !several_wait && !at_odds(thread)
             };
-            let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
-            if !is_held || process.threads.iter().any(goes_on) {
+            let is_held = !threads.is_empty() || process.threads.values().any(|it| at_odds(it));
+            if !is_held || process.threads.iter().any(|(id, it)| goes_on(id, it)) {
                 if ended.is_some() {
                     continue;
                 }

@@ -12,15 +12,20 @@ use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::delays;
 use crate::delays::clocks::Clocks;
-use crate::model::{CompletedCall, Model};
+use crate::delays::lateness;
+use crate::input::event::Call;
+use crate::model::{CompletedCall, Group, Model};
 
 mod slow;
 mod small;
 mod times;
 
-pub use slow::{Slow, slow};
-pub use small::{Bucketed, Small, small};
-pub use times::Times;
+pub use slow::Slow;
+pub use small::{Bucketed, Small};
+
+use slow::slow;
+use small::small;
+use times::Times;
 
 /// Findings about the duration of collectives.
 #[derive(Clone, Debug, Default)]
@@ -33,21 +38,21 @@ pub struct CommunicationFindings {
 
 /// Durations of collectives, evaluated from time to time.
 #[derive(Debug, Default)]
-pub struct Review {
-    times: Times,
-    found: delays::Review<CommunicationFindings>,
-}
+pub struct Review(delays::Review<CommunicationFindings>);
 
 impl Review {
     /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
-    pub fn look(&mut self, model: &mut Model, now: Timestamp) -> &CommunicationFindings {
-        self.times.update(model);
+    pub fn look(&mut self, model: &Model, now: Timestamp) -> &CommunicationFindings {
         let patience = [250, 1000, 3000].map(Duration::from_millis);
-        self.found.look(model, now, patience, || CommunicationFindings {
-            slow: slow(model, &self.times),
-            small: small(model, &self.times),
-        })
+        self.0.look(model, now, patience, || findings(model))
     }
+}
+
+/// What the durations of collectives show.
+pub fn findings(model: &Model) -> CommunicationFindings {
+    let Some(begin) = lateness::warmed_up(model) else { return CommunicationFindings::default() };
+    let times = Times::since(model, begin);
+    CommunicationFindings { slow: slow(model, &times), small: small(model, &times) }
 }
 
 /// The duration of one collective.
@@ -65,19 +70,14 @@ struct CollectiveTime {
     least: Duration,
 }
 
+/// Whether all ranks wait inside of these calls.
+fn holds_all(group: &Group, call: &Call) -> bool {
+    call.op.direction() == Direction::Symmetric && group.holds_threads(call.op)
+}
+
 /// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
 /// recorded.
-fn collective_time(
-    model: &Model,
-    clocks: &Clocks<'_>,
-    encounter: &CompletedCall,
-) -> Option<CollectiveTime> {
-    let group = model.group(encounter.group);
-    let is_seen =
-        encounter.direction() == Direction::Symmetric && group.holds_threads(encounter.call.op);
-    if !is_seen {
-        return None;
-    }
+fn collective_time(clocks: &Clocks<'_>, encounter: &CompletedCall) -> Option<CollectiveTime> {
     let last = encounter.last()?;
     let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
     for came in encounter.came.iter() {

@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::delays::communication::quantile;
 use crate::delays::communication::times::{Kind, Timed, Times};
-use crate::delays::lateness;
+use crate::delays::communication::{CollectiveTime, quantile};
 use crate::input::event::Call;
-use crate::model::{Arrival, GroupId, Model, Process, Quantity};
+use crate::model::{Arrival, CompletedCall, GroupId, Model, Process, Quantity};
 
 /// Minimum number of calls in a stretch.
 const CALLS: usize = 20;
@@ -93,39 +92,55 @@ struct Longer {
     before: Window,
 }
 
-/// The collective that has become slow and costs the most time.
-pub fn slow(model: &Model, times: &Times) -> Option<Slow> {
-    let begin = lateness::warmed_up(model)?;
-    let mut found: Vec<Longer> = Vec::new();
-    for (kind, calls) in times.kinds(begin) {
-        if takes_much(model, calls.clone().rev()) {
-            let calls: Vec<&Timed> = calls.collect();
-            found.extend(find(model, kind, &calls));
+/// The share of the time that the latest calls of a kind take.
+#[derive(Debug, Default)]
+pub(super) struct SlowShare {
+    /// Number of calls, up to the end of the latest, and their sum.
+    number: usize,
+    to: Timestamp,
+    lost: Duration,
+    is_much: Option<bool>,
+}
+
+impl SlowShare {
+    /// Adds the call before those so far.
+    pub(super) fn add(&mut self, model: &Model, took: &CollectiveTime) {
+        if self.number == 0 {
+            self.to = took.end;
+        }
+        self.number += 1;
+        self.lost += took.least;
+        let is_stretch = self.number >= CALLS && took.last.plus(model.timing.slowdown) <= self.to;
+        if is_stretch && self.is_much.is_none() {
+            let seen = model.gaps.seen_for(took.last, self.to).as_secs_f64();
+            self.is_much = Some(self.lost.as_secs_f64() / seen.max(1e-9) >= SHARE);
         }
     }
+
+    /// Whether earlier calls do not matter.
+    pub(super) const fn is_known(&self) -> bool {
+        self.is_much.is_some()
+    }
+
+    /// Whether they take enough of the time to be reported even if they took none before. The current
+    /// stretch of calls is that of [`latest`].
+    pub(super) fn is_much(&self) -> bool {
+        self.is_much == Some(true)
+    }
+}
+
+/// The collective that has become slow and costs the most time.
+pub(super) fn slow(model: &Model, times: &Times) -> Option<Slow> {
+    let found = times.by_kind.iter().filter_map(|(kind, calls)| {
+        let calls: Vec<&Timed> = calls.iter().collect();
+        find(model, *kind, &calls)
+    });
+    let mut found: Vec<Longer> = found.collect();
     found.sort_by(|a, b| a.slow.share.total_cmp(&b.slow.share));
     let mut worst =
         found.into_iter().rev().take(MAX_KINDS).filter_map(|it| it.unless_hosts_explain(model));
     let slow = worst.next()?;
     Some(Slow { others: worst.count(), ..slow })
-}
-
-/// Whether the latest calls, given in reverse, take enough of the time to be reported even if they
-/// took none before. The current stretch of calls is that of [`latest`].
-fn takes_much<'a>(model: &Model, calls: impl Iterator<Item = &'a Timed>) -> bool {
-    let lasting = model.timing.slowdown;
-    let mut to = None;
-    let mut lost = Duration::ZERO;
-    for (number, timed) in (1..).zip(calls) {
-        let took = timed.took;
-        let to: Timestamp = *to.get_or_insert(took.end);
-        lost += took.least;
-        if number >= CALLS && took.last.plus(lasting) <= to {
-            let seen = model.gaps.seen_for(took.last, to).as_secs_f64();
-            return lost.as_secs_f64() / seen.max(1e-9) >= SHARE;
-        }
-    }
-    false
 }
 
 fn find(model: &Model, kind: Kind, calls: &[&Timed]) -> Option<Longer> {
@@ -213,12 +228,15 @@ fn least(calls: &[&Timed], part: f64) -> Option<Duration> {
 fn between(model: &Model, ranks: &[u32], window: Window) -> Vec<f64> {
     let Window { calls, from, to } = window;
     let mut inside: Vec<Vec<(Timestamp, Timestamp)>> = vec![Vec::new(); ranks.len()];
-    for encounter in model.arrivals.latest() {
+    let mut add = |encounter: &CompletedCall| {
         for came in encounter.came.iter() {
             if let Ok(place) = ranks.binary_search(&came.rank) {
                 inside[place].extend(is_inside(&came).filter(|it| it.0 < to && from < it.1));
             }
         }
+    };
+    for block in model.arrivals.within((from, to)) {
+        block.visit(|_, _, _| true, &mut add);
     }
     let outside = inside.into_iter().map(|mut inside| {
         inside.sort_unstable();

@@ -14,7 +14,6 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::delays::communication::quantile;
 use crate::delays::communication::times::{Timed, Times};
-use crate::delays::lateness;
 use crate::model::{GroupId, Model};
 
 /// Maximum bytes of a call that counts as small.
@@ -74,46 +73,68 @@ pub struct Bucketed {
     pub take: Duration,
 }
 
-/// Groups in which small collectives take much of the time.
-pub fn small(model: &Model, times: &Times) -> Vec<Small> {
-    let Some(begin) = lateness::warmed_up(model) else { return Vec::new() };
-    let reductions = times.reductions(begin);
-    let found = reductions.filter_map(|(group, op, are_steps, calls)| {
-        if are_steps && !take_much(calls.clone().rev(), model.timing.small_calls) {
-            return None;
+/// The share of the time that the latest small calls of a group take.
+#[derive(Debug, Default)]
+pub(super) struct SmallShare {
+    /// Step of the latest call, and its beginning: it may not be over.
+    last: Option<(u64, Timestamp)>,
+    /// Step and beginning of the call added last.
+    before: Option<(u64, Timestamp)>,
+    rounds: usize,
+    sum: Duration,
+    is_much: Option<bool>,
+    /// Some belong to no step.
+    without_step: bool,
+}
+
+impl SmallShare {
+    /// Adds the call before those so far. The window is that of [`find`].
+    pub(super) fn add(&mut self, timed: &Timed, shortest: Duration) {
+        if !is_small(timed.kind.bytes) || self.is_known() {
+            return;
         }
-        let calls: Vec<&Timed> = calls.collect();
+        self.without_step |= timed.step == 0;
+        let call = (timed.step, timed.took.first);
+        let (last, end) = *self.last.get_or_insert(call);
+        if self.before.is_none() && last == timed.step {
+            self.last = Some(call);
+            return;
+        }
+        if let Some((_, begin)) = self.before.filter(|(step, _)| *step != timed.step) {
+            self.rounds += 1;
+            let length = end.since(begin);
+            if self.rounds >= ROUNDS && length >= shortest {
+                let share = self.sum.as_secs_f64() / length.as_secs_f64().max(1e-9);
+                self.is_much = Some(share >= SHARE);
+            }
+        }
+        self.sum += timed.took.mean;
+        self.before = Some(call);
+    }
+
+    /// Whether earlier calls do not matter.
+    pub(super) const fn is_known(&self) -> bool {
+        self.without_step || self.is_much.is_some()
+    }
+
+    /// Whether they take enough of the time, or their rounds are unknown.
+    pub(super) fn may_be_much(&self) -> bool {
+        self.without_step || self.is_much == Some(true)
+    }
+}
+
+/// Whether a call with this number of bytes counts as small.
+pub(super) fn is_small(bytes: Option<u64>) -> bool {
+    bytes.unwrap_or(0) <= SMALL
+}
+
+/// Groups in which small collectives take much of the time.
+pub(super) fn small(model: &Model, times: &Times) -> Vec<Small> {
+    let found = times.reductions.iter().filter_map(|(&(group, op), calls)| {
+        let calls: Vec<&Timed> = calls.iter().collect();
         find(model, group, op, &calls)
     });
     found.collect()
-}
-
-/// Whether the small ones of these calls, given in reverse, take enough of the time. Rounds are
-/// steps; the window is that of [`find`].
-fn take_much<'a>(calls: impl Iterator<Item = &'a Timed>, shortest: Duration) -> bool {
-    let mut calls = calls.filter(|timed| timed.bytes() <= SMALL).peekable();
-    // The last round may not be over.
-    let mut end = Timestamp::default();
-    let last = calls.peek().map(|timed| timed.step);
-    while let Some(next) = calls.next_if(|timed| Some(timed.step) == last) {
-        end = next.took.first;
-    }
-    let mut rounds = 0;
-    let mut sum = Duration::ZERO;
-    while let Some(timed) = calls.next() {
-        sum += timed.took.mean;
-        // The first round may be incomplete.
-        let Some(before) = calls.peek() else { break };
-        if before.step == timed.step {
-            continue;
-        }
-        rounds += 1;
-        let length = end.since(timed.took.first);
-        if rounds >= ROUNDS && length >= shortest {
-            return sum.as_secs_f64() / length.as_secs_f64().max(1e-9) >= SHARE;
-        }
-    }
-    false
 }
 
 fn find(model: &Model, group: GroupId, op: Op, all: &[&Timed]) -> Option<Small> {

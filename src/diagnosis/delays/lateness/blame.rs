@@ -5,6 +5,7 @@
 //! not wait. Durations of calls do not show this: with one slow rank, all of them measure the same
 //! step.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -47,9 +48,14 @@ struct WaitFor<'a> {
 /// Waits of each rank, by its number: ordered by time, without overlaps.
 type Waits<'a> = Vec<Vec<WaitFor<'a>>>;
 
-/// All waits that ended after `since`, by rank and time.
-pub(super) fn blame(model: &Model, since: Timestamp) -> Vec<LostTime<'_>> {
-    let waits = waits(model, since);
+/// All waits in encounters that were complete at `since` or later, by rank and time.
+pub(super) fn blame<'a>(
+    model: &Model,
+    encounters: &'a [Cow<'_, CompletedCall>],
+    since: Timestamp,
+) -> Vec<LostTime<'a>> {
+    let is_later = |it: &&CompletedCall| it.last().is_some_and(|last| last.at >= since);
+    let waits = waits(model, encounters.iter().map(|it| &**it).filter(is_later).collect());
     let mut blames = Vec::new();
     for (waiting, held) in (0..).zip(&waits) {
         for held in held {
@@ -102,12 +108,7 @@ fn follow<'a>(
     }
 }
 
-fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
-    let encounters: Vec<&CompletedCall> = model
-        .arrivals
-        .back_to(since, model.timing.straggler)
-        .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
-        .collect();
+fn waits<'a>(model: &Model, encounters: Vec<&'a CompletedCall>) -> Waits<'a> {
     let ranks = encounters.iter().filter_map(|it| it.came.ranks().iter().max());
     let size = ranks.max().map_or(0, |last| *last as usize + 1);
     let active = activity(model, &encounters, size);

@@ -1,5 +1,6 @@
 //! The time that ranks lost by waiting for one another, and who kept them waiting.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::{mem, ptr};
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, episode, why};
-use crate::model::Model;
+use crate::model::{CompletedCall, Model};
 
 /// Minimum number of rounds after a calm time …
 const AFTER_CALM: f64 = 3.0;
@@ -54,18 +55,21 @@ pub(super) struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    /// `blames`: see [`by_end`]; they may include earlier ones.
+    /// `encounters`: the latest ones, latest first; `blames`: see [`by_end`]. Both may include earlier ones.
     pub(super) fn new(
         model: &'a Model,
+        encounters: &[Cow<'_, CompletedCall>],
         blames: &'a [LostTime<'a>],
         (from, to): (Timestamp, Timestamp),
         slice: Slice,
     ) -> Self {
-        let recent = model.arrivals.back_to(from, model.timing.straggler);
+        let is_later = |it: &&Cow<'_, CompletedCall>| {
+            it.last().is_some_and(|last| last.at.plus(model.timing.straggler) >= from)
+        };
         // Encounters of a group share the list of their ranks.
         let mut latest: &[u32] = &[];
         let mut ranks = BTreeSet::new();
-        for encounter in recent {
+        for encounter in encounters.iter().take_while(is_later) {
             let these = encounter.came.ranks();
             if !ptr::eq(latest, these) {
                 ranks.extend(these);

@@ -17,6 +17,7 @@
 //! Time of which records are unknown ([`Gaps`]) is left out: shares refer to the rest, and a slice of which less
 //! than a round is known counts neither for a straggler nor against one.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,7 +122,8 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     };
     let earliest = horizon_of(length(*lengths.end()));
     // Those of all lengths, determined once.
-    let mut blames = None;
+    let encounters = OnceCell::new();
+    let blames = OnceCell::new();
     let mut in_turn = None;
     for length in lengths.map(length) {
         let slice =
@@ -133,8 +135,10 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         if !may_have_straggler(model, horizon, end, slice) {
             continue;
         }
-        let blames = blames.get_or_insert_with(|| by_end(model, blame(model, earliest), end));
-        let losses = Losses::new(model, blames, (horizon, end), slice);
+        let encounters: &Vec<_> =
+            encounters.get_or_init(|| model.arrivals.back_to(earliest, timing.straggler).collect());
+        let blames = blames.get_or_init(|| by_end(model, blame(model, encounters, earliest), end));
+        let losses = Losses::new(model, encounters, blames, (horizon, end), slice);
         if let Some(found) = losses.straggler() {
             return Some(found);
         }
@@ -161,30 +165,13 @@ impl Slice {
 /// Whether enough time was lost for a straggler if every rank had waited in each encounter from its
 /// arrival to the last one. This is an upper bound, and takes much less time than [`blame`].
 fn may_have_straggler(model: &Model, from: Timestamp, to: Timestamp, slice: Slice) -> bool {
-    let grid = slice.length.as_nanos() as u64;
-    // A slice includes its end, not its start.
-    let started_in = |at: Timestamp| at.0 / grid;
-    let ended_in = |at: Timestamp| at.0.saturating_sub(1) / grid;
-    let (first, last) = (started_in(from), started_in(to));
-    let mut lost = vec![Duration::ZERO; (last - first + 1) as usize];
-    let mut fewest_ranks = 1;
-    for encounter in model.arrivals.back_to(from, model.timing.straggler) {
-        let Some(end) = encounter.last().filter(|end| end.at >= from) else { continue };
-        fewest_ranks = fewest_ranks.max(encounter.came.len());
-        let waits = encounter.waited();
-        // A wait may consist of pieces that end in different slices.
-        let begin = encounter.first_at().unwrap_or(end.at).max(from);
-        for slice in started_in(begin)..=ended_in(end.at).min(last) {
-            lost[(slice - first) as usize] += waits;
-        }
-    }
+    let Some((_, most_ranks)) = model.arrivals.lost_at_most((from, to)) else { return true };
     // At most half of the ranks are late.
-    let waiting = (fewest_ranks / 2).max(1) as f64;
+    let waiting = (most_ranks / 2).max(1) as f64;
     let since = episode(&model.gaps, (from, to), slice, |(begin, end)| {
-        let slices = started_in(begin)..=ended_in(end);
-        let lost: Duration = slices.map(|it| lost[(it - first) as usize]).sum();
+        let lost = model.arrivals.lost_at_most((begin, end)).map(|(lost, _)| lost.as_secs_f64());
         let seen = model.gaps.seen_for(begin, end).as_secs_f64();
-        lost.as_secs_f64() / waiting / seen.max(1e-9) >= SHARE_OF_SLICE
+        lost.is_none_or(|lost| lost / waiting / seen.max(1e-9) >= SHARE_OF_SLICE)
     });
     since.is_some_and(|since| to.since(since) >= model.timing.straggler)
 }

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::input::event::{Call, CallId, Event, ProcessId, ThreadId};
 use crate::model::ids::{GroupId, Target};
-use crate::model::process::{Doing, Thread};
+use crate::model::process::Doing;
 use crate::model::{Model, NCCL, Wait};
 
 impl Model {
@@ -69,7 +69,7 @@ impl Model {
         at: Timestamp,
     ) {
         let Some(process) = self.processes.get_mut(&process) else { return };
-        if let Some(Thread { doing: Doing::Call(inside), .. }) = process.threads.get(&thread)
+        if let Some(Doing::Call(inside)) = process.threads.get(&thread).map(|it| &it.doing)
             && inside.id == call
             && (inside.op == Op::InitProcessGroup
                 || process.init.as_ref().is_some_and(|it| it.call.id == call))

@@ -89,7 +89,8 @@ impl Model {
             let end = process.end.filter(|end| end.at >= at);
             matches!(end.and_then(|it| it.exit.signal), Some(libc_signal::TERM | libc_signal::KILL))
         };
-        let is_noticed = |it: &Process| is_killed_since(it) || it.threads.values().any(has_waited);
+        let is_noticed =
+            |it: &Process| is_killed_since(it) || it.threads.values().any(|it| has_waited(it));
         if self.processes.values().any(is_noticed) {
             self.asked_to_end(at);
         }

@@ -4,219 +4,161 @@
 //! Nothing is concluded here. Late ranks and their share in waits are determined in
 //! [`crate::delays::lateness`].
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::input::event::{Call, CallId};
 use crate::model::group::MatchedSide;
 use crate::model::ids::{GroupId, Post, Target};
 use crate::model::maps::{ByNumber, NumberHasher};
-use crate::model::{Averaged, Buckets, Join, Wait};
+use crate::model::{Averaged, Buckets, Wait};
+use crate::timing::Timing;
 
+mod encounter;
+mod lost_time;
 mod packed;
 
-pub use packed::PackedArrivals;
+pub use encounter::{Arrival, CompletedCall, RankArrivals};
 
-use packed::Ranks;
+use encounter::{Change, Ranks};
+use lost_time::LostTime;
+use packed::{Key, Packed};
 
 /// Maximum number of arrivals kept, over all encounters …
 const KEPT: usize = 262_144;
 /// … but at least this many encounters.
 const LEAST: usize = 8;
+/// Maximum number of encounters that are packed together …
+const MAX_PACKED: usize = 512;
+/// … and of their arrivals, unless it is one encounter. Up to twice as many are not packed.
+const MAX_PACKED_ARRIVALS: usize = 8192;
 /// Maximum number of waits kept that began before their message met its partner.
 const MAX_BEGUN: usize = 4096;
+/// Number of asynchronous sends and receives whose waits can be assigned.
+const MAX_MESSAGES: usize = 4096;
 /// Maximum number of different calls kept to share one between encounters.
 const MAX_CALLS: usize = 4096;
 
 /// The latest encounters, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arrivals {
-    encounters: VecDeque<CompletedCall>,
-    /// Number of the first of `encounters`, counted over all.
-    pub first: u64,
-    /// Number of arrivals in `encounters`.
+    packed: VecDeque<Packed>,
+    /// Those after the packed ones.
+    recent: VecDeque<CompletedCall>,
+    /// Number of the first of `recent`, counted over all.
+    first_recent: u64,
+    /// Number of arrivals in `recent`.
+    recent_arrivals: usize,
+    /// Number of arrivals in all encounters.
     pub kept: usize,
-    /// Numbers of collectives by group and sequence number.
-    collectives: Vec<BySeq>,
-    /// Numbers of messages by their calls.
+    /// Collectives by group.
+    collectives: Vec<Collectives>,
+    /// Numbers of messages by their asynchronous calls.
     messages: BTreeMap<Message, u64>,
-    /// Number of messages in `encounters`.
-    kept_messages: usize,
     /// The latest calls that differ, by a hash of what usually distinguishes them.
     calls: ByNumber<u64, Arc<Call>>,
     /// Since when ranks have been waiting for messages without a partner.
     begun: BTreeMap<Message, Timestamp>,
-    /// Numbers of the encounters that are new or have changed since they were last taken.
-    changed: Vec<u64>,
+    lost: LostTime,
     /// When the first encounter was complete …
     pub began: Option<Timestamp>,
     /// … and when the latest one was.
     pub end: Timestamp,
 }
 
-/// A collective or message at which all ranks have arrived.
-#[derive(Clone, Debug)]
-pub struct CompletedCall {
-    /// Group of the calls.
-    pub group: GroupId,
-    /// Sequence number; 0: a message.
-    pub seq: u64,
-    /// The call of the first arrival in `came`, or an earlier one like it.
-    pub call: Arc<Call>,
-    /// Training step in which that call was issued; 0: before the first.
-    pub step: u64,
-    /// Arrivals by rank; for a message, the sender first.
-    pub came: PackedArrivals,
-    /// See [`Self::buckets`].
-    buckets: Option<Box<Buckets>>,
-    /// Place in `came` of the last arrival.
-    last: u32,
-    /// Sum of the times from each arrival to the last, in nanoseconds.
-    waited: u64,
-    /// Its number is in the list of changed encounters.
-    is_changed: bool,
-}
-
-/// The arrival of one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// The rank.
-    pub rank: u32,
-    /// When it issued its call.
-    pub at: Timestamp,
-    /// When a separate wait for the call began; for DDP's buckets, the wait for all of them.
-    pub waits: Option<Timestamp>,
-    /// When the call or the wait was over.
-    pub until: Option<Timestamp>,
-    /// The caller asked not to wait for the call.
-    pub is_async: bool,
-    /// The call is DDP's. A wait is recorded only for the last of its buckets, if at all.
-    pub hidden: bool,
+/// Collectives of a group.
+#[derive(Debug, Default)]
+struct Collectives {
+    /// Sequence numbers of those in `recent` with their numbers, ascending.
+    recent: VecDeque<(u64, u64)>,
+    /// Highest sequence number of a packed one.
+    packed_to: u64,
 }
 
 /// Identifies a message by one of its calls.
 type Message = (GroupId, u32, CallId);
 
-/// Numbers of encounters by sequence number, ascending.
-type BySeq = VecDeque<(u64, u64)>;
+/// Consecutive encounters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Block<'a> {
+    Packed(&'a Packed),
+    Recent(&'a VecDeque<CompletedCall>),
+}
 
-impl CompletedCall {
-    fn new(group: GroupId, seq: u64, call: &Arc<Call>, ranks: Ranks, came: Vec<Arrival>) -> Self {
-        let arrivals = (0..).zip(&came);
-        let last = arrivals.max_by_key(|(_, came)| came.at);
-        let (last, last_at) = last.map_or((0, Timestamp::default()), |(i, came)| (i, came.at));
-        let first_at = came.iter().map(|came| came.at).min().unwrap_or_default();
-        let waits = came.iter().map(|came| last_at.0 - came.at.0);
-        Self {
-            group,
-            seq,
-            call: Arc::clone(call),
-            step: call.step,
-            last,
-            waited: waits.fold(0, u64::saturating_add),
-            came: PackedArrivals::new(ranks, first_at, came),
-            buckets: None,
-            is_changed: false,
-        }
-    }
-
-    /// A collective that every member has entered.
-    pub(super) fn of_join(group: GroupId, seq: u64, join: &Join) -> Option<Self> {
-        let (_, first) = join.calls.iter().next()?;
-        let came = join.calls.iter().map(|(&rank, joined)| {
-            let (waits, until) = match joined.wait {
-                Wait::NotSeen => (None, joined.returned.filter(|_| !joined.call.is_async)),
-                Wait::Since(at) => (Some(at), None),
-                Wait::Over(at) => (None, Some(at)),
-            };
-            Arrival { waits, until, ..Arrival::new(rank, &joined.call) }
-        });
-        let ranks = Ranks::Members(join.calls.listed());
-        let mut encounter = Self::new(group, seq, &first.call, ranks, came.collect());
-        for (&rank, joined) in join.calls.iter() {
-            if let Some(averaged) = joined.averaged.as_deref() {
-                encounter.averaged(rank, *averaged);
+impl<'a> Block<'a> {
+    /// Visits the encounters that are wanted, and possibly others, oldest first. Those of one group, call and list of
+    /// buckets are wanted together.
+    pub(crate) fn visit(
+        self,
+        is_wanted: impl Fn(GroupId, &Call, Option<Buckets>) -> bool,
+        visit: impl FnMut(&CompletedCall),
+    ) {
+        match self {
+            Self::Packed(packed) => packed.visit(is_wanted, visit),
+            Self::Recent(recent) => {
+                let wanted = |it: &&CompletedCall| is_wanted(it.group, &it.call, it.buckets());
+                recent.iter().filter(wanted).for_each(visit);
             }
         }
-        Some(encounter)
     }
 
-    /// Sets the wait of a rank for buckets, of which this is the last.
-    fn averaged(&mut self, rank: u32, averaged: Averaged) {
-        let known = self.buckets.get_or_insert_with(|| Box::new(averaged.buckets));
-        let buckets = **known;
-        if let Some(place) = self.came.place_of(rank)
-            && buckets == averaged.buckets
-        {
-            self.came.change(place, |came| {
-                (came.waits, came.until) = (Some(averaged.from), Some(averaged.to));
-            });
+    /// The encounters, oldest first.
+    fn encounters(self) -> Vec<Cow<'a, CompletedCall>> {
+        match self {
+            Self::Packed(packed) => packed.unpack().into_iter().map(Cow::Owned).collect(),
+            Self::Recent(recent) => recent.iter().map(Cow::Borrowed).collect(),
         }
-    }
-
-    /// Determines which ranks wait for which.
-    pub fn direction(&self) -> Direction {
-        self.call.op.direction()
-    }
-
-    /// If it is the last of DDP's buckets that ranks waited for together: those buckets, according to
-    /// the first wait that was recorded. Waits for other buckets are not assigned to it.
-    pub fn buckets(&self) -> Option<Buckets> {
-        self.buckets.as_deref().copied()
-    }
-
-    /// The last arrival.
-    pub fn last(&self) -> Option<Arrival> {
-        self.came.get(self.last as usize)
-    }
-
-    /// Time of the first arrival.
-    pub fn first_at(&self) -> Option<Timestamp> {
-        (!self.came.is_empty()).then_some(self.came.base)
-    }
-
-    /// Sum of the times from each arrival to the last.
-    pub const fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited)
-    }
-
-    /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
-    /// unknown.
-    pub fn waits_for(&self, rank: u32) -> Option<Arrival> {
-        let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
-        let on = match self.direction() {
-            Direction::Symmetric => self.last(),
-            Direction::FromRoot => of(self.call.root?),
-            Direction::ToRoot if self.call.root == Some(rank) => self.last(),
-            Direction::PointToPoint => self.came.iter().find(|came| came.rank != rank),
-            Direction::ToRoot | Direction::Unknown => None,
-        };
-        on.filter(|on| on.rank != rank)
     }
 }
 
-impl Arrival {
-    pub(crate) fn new(rank: u32, call: &Call) -> Self {
-        Self {
-            rank,
-            at: call.at,
-            waits: None,
-            until: None,
-            is_async: call.is_async,
-            hidden: call.hidden,
-        }
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self::new(&Timing::default())
     }
 }
 
 impl Arrivals {
+    pub(super) fn new(timing: &Timing) -> Self {
+        Self {
+            packed: VecDeque::new(),
+            recent: VecDeque::new(),
+            first_recent: 0,
+            recent_arrivals: 0,
+            kept: 0,
+            collectives: Vec::new(),
+            messages: BTreeMap::new(),
+            calls: ByNumber::default(),
+            begun: BTreeMap::new(),
+            lost: LostTime::new(timing.straggler_slice),
+            began: None,
+            end: Timestamp::default(),
+        }
+    }
+
     /// The encounters, latest first, in the order in which they became complete.
-    pub fn latest(&self) -> impl ExactSizeIterator<Item = &CompletedCall> {
-        self.encounters.iter().rev()
+    pub fn latest(&self) -> impl Iterator<Item = Cow<'_, CompletedCall>> {
+        self.blocks().flat_map(|block| block.encounters().into_iter().rev())
+    }
+
+    /// The encounters in blocks, the latest block first.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        let packed = self.packed.iter().rev().map(Block::Packed);
+        std::iter::once(Block::Recent(&self.recent)).chain(packed)
+    }
+
+    /// The blocks whose encounters may have times within an interval, the latest first.
+    pub(crate) fn within(
+        &self,
+        interval: (Timestamp, Timestamp),
+    ) -> impl Iterator<Item = Block<'_>> {
+        let is_outside =
+            move |it: &Block<'_>| matches!(it, Block::Packed(it) if it.is_outside(interval));
+        self.blocks().filter(move |it| !is_outside(it))
     }
 
     /// The latest encounters, back to this time. They are in the order of completion, which is nearly that of time:
@@ -225,16 +167,18 @@ impl Arrivals {
         &self,
         from: Timestamp,
         slack: Duration,
-    ) -> impl Iterator<Item = &CompletedCall> {
-        let is_later =
-            move |it: &&CompletedCall| it.last().is_some_and(|last| last.at.plus(slack) >= from);
-        self.latest().take_while(is_later)
+    ) -> impl Iterator<Item = Cow<'_, CompletedCall>> {
+        self.latest()
+            .take_while(move |it| it.last().is_some_and(|last| last.at.plus(slack) >= from))
     }
 
     /// Time between the oldest encounter that is kept and the latest.
     pub fn covered(&self) -> Duration {
-        let at = |encounter: Option<&CompletedCall>| encounter.and_then(CompletedCall::first_at);
-        let ends = at(self.encounters.front()).zip(at(self.encounters.back()));
+        let oldest = match self.packed.front() {
+            Some(packed) => Some(packed.span.0),
+            None => self.recent.front().and_then(CompletedCall::first_at),
+        };
+        let ends = oldest.zip(self.recent.back().and_then(CompletedCall::first_at));
         ends.map_or(Duration::ZERO, |(oldest, latest)| latest.since(oldest))
     }
 
@@ -243,22 +187,18 @@ impl Arrivals {
         let (group, seq) = (encounter.group.0 as usize, encounter.seq);
         let number = self.push(encounter);
         if self.collectives.len() <= group {
-            self.collectives.resize_with(group + 1, BySeq::new);
+            self.collectives.resize_with(group + 1, Collectives::default);
         }
-        let by_seq = &mut self.collectives[group];
-        match by_seq.back() {
-            Some((latest, _)) if *latest >= seq => match position(by_seq, seq) {
-                Ok(known) => by_seq[known].1 = number,
-                Err(place) => by_seq.insert(place, (seq, number)),
-            },
-            _ => by_seq.push_back((seq, number)),
+        let recent = &mut self.collectives[group].recent;
+        match place_of(recent, seq) {
+            Ok(known) => recent[known].1 = number,
+            Err(place) => recent.insert(place, (seq, number)),
         }
         self.limit();
     }
 
     /// Adds a send that met its receive.
     pub(super) fn messaged(&mut self, group: GroupId, send: &MatchedSide, receive: &MatchedSide) {
-        let messages = [send, receive].map(|met| (group, met.rank, met.call.id));
         let came = [send, receive].map(|met| Arrival {
             waits: self.begun.remove(&(group, met.rank, met.call.id)),
             ..Arrival::new(met.rank, &met.call)
@@ -266,27 +206,29 @@ impl Arrivals {
         let ranks = Ranks::Pair([send.rank, receive.rank]);
         let encounter = CompletedCall::new(group, 0, &send.call, ranks, came.into());
         let number = self.push(encounter);
-        self.messages.extend(messages.map(|it| (it, number)));
-        self.kept_messages += 1;
+        let waited_for = [send, receive].into_iter().filter(|met| met.call.is_async);
+        self.messages.extend(waited_for.map(|met| ((group, met.rank, met.call.id), number)));
         self.limit();
     }
 
     /// Adds an encounter; returns its number.
     fn push(&mut self, mut encounter: CompletedCall) -> u64 {
         encounter.call = self.call_like(encounter.group, encounter.call);
-        let number = self.first + self.encounters.len() as u64;
+        let number = self.first_recent + self.recent.len() as u64;
         self.kept += encounter.came.len();
+        self.recent_arrivals += encounter.came.len();
         if let Some(last) = encounter.last() {
             self.end = self.end.max(last.at);
             self.began = Some(self.began.map_or(last.at, |began| began.min(last.at)));
         }
-        // Doubling would leave up to half of the room unused.
-        if self.encounters.len() == self.encounters.capacity() {
-            self.encounters.reserve_exact(self.encounters.len() / 8 + LEAST);
-        }
-        self.encounters.push_back(encounter);
-        self.note_change(number);
+        self.lost.add(&encounter);
+        self.recent.push_back(encounter);
         number
+    }
+
+    /// See [`LostTime::at_most`].
+    pub fn lost_at_most(&self, interval: (Timestamp, Timestamp)) -> Option<(Duration, usize)> {
+        self.lost.at_most(interval)
     }
 
     /// An earlier call that differs in its time and number only; otherwise this one. A program makes
@@ -310,122 +252,107 @@ impl Arrivals {
         Arc::clone(known)
     }
 
-    /// Drops the oldest encounters that exceed the limit.
+    /// Packs encounters, and drops the oldest that exceed the limit.
     fn limit(&mut self) {
-        while self.kept > KEPT && self.encounters.len() > LEAST {
-            let Some(oldest) = self.encounters.pop_front() else { break };
-            let number = self.first;
-            self.first += 1;
-            self.kept -= oldest.came.len();
-            self.kept_messages -= usize::from(oldest.direction() == Direction::PointToPoint);
-            if let Some(by_seq) = self.collectives.get_mut(oldest.group.0 as usize)
-                && let Ok(place) = position(by_seq, oldest.seq)
-                && by_seq[place].1 == number
-            {
-                by_seq.remove(place);
-            }
+        while self.recent.len() > 2 * MAX_PACKED
+            || self.recent.len() > 1 && self.recent_arrivals > 2 * MAX_PACKED_ARRIVALS
+        {
+            self.pack();
         }
-        // A message has two calls.
-        if self.messages.len() > 4 * self.kept_messages + MAX_BEGUN {
-            let first = self.first;
+        let end = self.first_recent + self.recent.len() as u64;
+        while self.kept > KEPT
+            && let Some(oldest) = self.packed.front()
+            && oldest.first + (oldest.len + LEAST) as u64 <= end
+        {
+            self.kept -= oldest.arrivals;
+            self.packed.pop_front();
+        }
+        if self.messages.len() > 2 * MAX_MESSAGES {
+            let mut numbers: Vec<u64> = self.messages.values().copied().collect();
+            let (_, &mut first, _) = numbers.select_nth_unstable(MAX_MESSAGES);
             self.messages.retain(|_, number| *number >= first);
         }
-        if self.changed.len() > 2 * self.encounters.len() + MAX_BEGUN {
-            let first = self.first;
-            self.changed.retain(|&number| number >= first);
+    }
+
+    /// Packs the oldest encounters that are not packed.
+    fn pack(&mut self) {
+        let mut arrivals = 0;
+        let fits = |it: &&CompletedCall| {
+            arrivals += it.came.len();
+            arrivals <= MAX_PACKED_ARRIVALS
+        };
+        let number = self.recent.iter().take(MAX_PACKED).take_while(fits).count().max(1);
+        let oldest: Vec<CompletedCall> = self.recent.drain(..number).collect();
+        let packed = Packed::new(self.first_recent, &oldest);
+        for (encounter, number) in oldest.iter().zip(self.first_recent..) {
+            if let Some(group) = self.collectives.get_mut(encounter.group.0 as usize)
+                && let Ok(place) = place_of(&group.recent, encounter.seq)
+                && group.recent[place].1 == number
+            {
+                group.recent.remove(place);
+                group.packed_to = group.packed_to.max(encounter.seq);
+            }
         }
-    }
-
-    /// See [`Self::get`].
-    fn get_mut(&mut self, number: u64) -> Option<&mut CompletedCall> {
-        self.encounters.get_mut(number.checked_sub(self.first)? as usize)
-    }
-
-    fn note_change(&mut self, number: u64) {
-        if let Some(encounter) = self.get_mut(number).filter(|it| !it.is_changed) {
-            encounter.is_changed = true;
-            self.changed.push(number);
-        }
-    }
-
-    /// Numbers of the encounters that are new or have changed since the last call, except for those
-    /// that were dropped.
-    pub(crate) fn take_changed(&mut self) -> Vec<u64> {
-        let mut changed = std::mem::take(&mut self.changed);
-        changed.retain(|&number| self.get_mut(number).map(|it| it.is_changed = false).is_some());
-        changed
-    }
-
-    /// The encounter with this number; `None`: it was dropped.
-    pub fn get(&self, number: u64) -> Option<&CompletedCall> {
-        self.encounters.get(number.checked_sub(self.first)? as usize)
+        self.first_recent += number as u64;
+        self.recent_arrivals -= packed.arrivals;
+        self.packed.push_back(packed);
     }
 
     /// Updates the wait of a rank for its call.
     pub(super) fn set_wait(&mut self, rank: u32, target: Target, wait: Wait) {
-        let Some(number) = self.number(target) else {
-            if let (Target::Message(group, post), Wait::Since(at)) = (target, wait) {
-                if self.begun.len() >= MAX_BEGUN {
-                    self.begun.pop_first();
-                }
-                self.begun.insert((group, post.rank, post.call), at);
+        let is_known = self.change(rank, target, Change::Wait(wait));
+        if let (false, Target::Message(group, post), Wait::Since(at)) = (is_known, target, wait) {
+            if self.begun.len() >= MAX_BEGUN {
+                self.begun.pop_first();
             }
-            return;
-        };
-        self.change(number, rank, |came| match wait {
-            Wait::NotSeen => {}
-            Wait::Since(at) => (came.waits, came.until) = (Some(at), None),
-            Wait::Over(at) => came.until = Some(at),
-        });
+            self.begun.insert((group, post.rank, post.call), at);
+        }
     }
 
     /// A rank's call returned. If there is a separate wait, [`Self::set_wait`] follows.
     pub(super) fn set_returned(&mut self, rank: u32, target: Target, at: Timestamp) {
-        let Some(number) = self.number(target) else { return };
-        self.change(number, rank, |came| {
-            if !came.is_async && came.until.is_none() && came.waits.is_none() {
-                came.until = Some(at);
-            }
-        });
+        self.change(rank, target, Change::Returned(at));
     }
 
     /// A rank waited for DDP's buckets, of which this is the last.
     pub(super) fn averaged(&mut self, rank: u32, group: GroupId, seq: u64, averaged: Averaged) {
-        if let Some(number) = self.number(Target::Join(group, seq))
-            && let Some(encounter) = self.get_mut(number)
-        {
-            encounter.averaged(rank, averaged);
-            self.note_change(number);
-        }
+        self.change(rank, Target::Join(group, seq), Change::Averaged(averaged));
     }
 
-    /// The number of a recent encounter.
-    fn number(&self, target: Target) -> Option<u64> {
-        let number = match target {
+    /// Changes the arrival of a rank; whether its encounter is kept.
+    fn change(&mut self, rank: u32, target: Target, change: Change) -> bool {
+        let (key, number) = match target {
             Target::Join(group, seq) => {
-                let by_seq = self.collectives.get(group.0 as usize)?;
-                by_seq[position(by_seq, seq).ok()?].1
+                let Some(of_group) = self.collectives.get(group.0 as usize) else { return false };
+                let recent = place_of(&of_group.recent, seq).map(|place| of_group.recent[place].1);
+                if recent.is_err() && seq > of_group.packed_to {
+                    return false;
+                }
+                (Key::Join(group, seq), recent.ok())
             }
             Target::Message(group, Post { rank, call, .. }) => {
-                *self.messages.get(&(group, rank, call))?
+                let Some(&number) = self.messages.get(&(group, rank, call)) else { return false };
+                (Key::Message(number), Some(number))
             }
         };
-        (number >= self.first).then_some(number)
-    }
-
-    fn change(&mut self, number: u64, rank: u32, change: impl FnOnce(&mut Arrival)) {
-        if let Some(encounter) = self.get_mut(number)
-            && let Some(place) = encounter.came.place_of(rank)
-        {
-            encounter.came.change(place, change);
-            self.note_change(number);
+        if let Some(recent) = number.and_then(|it| it.checked_sub(self.first_recent)) {
+            self.recent[recent as usize].change(rank, change);
+            return true;
         }
+        let packed = self.packed.iter_mut().rev().find(|it| match key {
+            Key::Join(group, seq) => it.may_contain(group, seq),
+            Key::Message(number) => it.first <= number,
+        });
+        packed.map(|it| it.change(key, rank, change)).is_some()
     }
 }
 
 /// The place of a sequence number, or where it is to be inserted. Sequence numbers are usually
 /// consecutive.
-fn position(by_seq: &BySeq, seq: u64) -> Result<usize, usize> {
+fn place_of(by_seq: &VecDeque<(u64, u64)>, seq: u64) -> Result<usize, usize> {
+    if by_seq.back().is_none_or(|(last, _)| *last < seq) {
+        return Err(by_seq.len());
+    }
     let first = by_seq.front().map_or(0, |(first, _)| *first);
     let guess = seq.wrapping_sub(first) as usize;
     if by_seq.get(guess).is_some_and(|(it, _)| *it == seq) {
@@ -435,13 +362,14 @@ fn position(by_seq: &BySeq, seq: u64) -> Result<usize, usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::model::arrivals) mod tests {
     use ddp_doctor_proto::Op;
 
     use super::*;
+    use crate::model::Side;
     use crate::testing;
 
-    fn met(seq: u64, ats: &[u64]) -> CompletedCall {
+    pub(in crate::model::arrivals) fn met(seq: u64, ats: &[u64]) -> CompletedCall {
         let call = Arc::new(testing::call(Op::AllReduce));
         let came = ats
             .iter()
@@ -471,19 +399,48 @@ mod tests {
             arrivals.met(met(seq, &ranks));
         }
         assert!(arrivals.kept <= KEPT);
-        assert_eq!(arrivals.collectives[0].len(), arrivals.encounters.len());
-        assert!(arrivals.changed.len() <= 2 * arrivals.encounters.len() + MAX_BEGUN);
-        let changed = arrivals.take_changed();
-        assert_eq!(changed.len(), arrivals.encounters.len());
-        let over = Wait::Over(Timestamp(77));
-        for seq in [1, 1000] {
-            arrivals.set_wait(1000, Target::Join(GroupId(0), seq), over);
+        let kept: Vec<u64> = arrivals.latest().map(|it| it.seq).collect();
+        assert_eq!(kept.len() * 1024, arrivals.kept);
+        assert!(kept.iter().copied().eq((1..=1000).rev().take(kept.len())));
+        assert_eq!(arrivals.collectives[0].recent.len(), arrivals.recent.len());
+        assert!(arrivals.recent_arrivals <= 2 * MAX_PACKED_ARRIVALS);
+        for (rank, seq) in [(1000, 1000), (7, 900), (8, 900), (1000, 1)] {
+            let over = Wait::Over(Timestamp(u64::from(rank)));
+            arrivals.set_wait(rank, Target::Join(GroupId(0), seq), over);
         }
-        assert_eq!(arrivals.take_changed(), [999]);
-        let latest = arrivals.latest().next().unwrap();
-        let until = |place| latest.came.get(place).unwrap().until;
-        assert_eq!(until(1000), Some(Timestamp(77)));
-        assert_eq!(until(999), None);
+        let changed = |seq| {
+            let encounter = arrivals.latest().find(|it| it.seq == seq).unwrap();
+            let until = encounter.came.iter().filter_map(|it| it.until);
+            until.map(|it| it.0).collect::<Vec<u64>>()
+        };
+        assert_eq!([changed(1000), changed(999), changed(900)], [vec![1000], vec![], vec![7, 8]]);
+    }
+
+    #[test]
+    fn waits_for_packed_messages_are_assigned() {
+        let mut arrivals = Arrivals::default();
+        let side = |rank, id| {
+            let call = testing::call(Op::Recv);
+            let call = Call { id: CallId(id), is_async: rank == 1, ..call };
+            MatchedSide { rank, call: Arc::new(call) }
+        };
+        for id in 0..2000 {
+            arrivals.messaged(GroupId(0), &side(0, id), &side(1, id));
+        }
+        assert!(arrivals.packed.len() > 1);
+        for id in [3, 1000, 1999] {
+            let post = Post {
+                side: Side::Receive,
+                rank: 1,
+                peer: Some(0),
+                lane: Some(0),
+                call: CallId(id),
+            };
+            arrivals.set_wait(1, Target::Message(GroupId(0), post), Wait::Since(Timestamp(id)));
+        }
+        let waits: Vec<_> = arrivals.latest().filter_map(|it| it.came.get(1)?.waits).collect();
+        assert_eq!(waits, [1999, 1000, 3].map(Timestamp));
+        assert!(arrivals.begun.is_empty());
     }
 
     #[test]

@@ -1,227 +1,276 @@
-//! The arrivals at one encounter, in as few bytes as their times allow.
+//! Consecutive encounters in as few bytes as their times allow.
+//!
+//! What encounters share is listed once, and their times are columns. Nothing is rounded.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::model::maps::position;
+use crate::input::event::Call;
+use crate::model::Buckets;
+use crate::model::columns::{Reader, Writer};
+use crate::model::ids::GroupId;
+use crate::model::maps::ByNumber;
 
-use super::Arrival;
+use super::{Arrival, Change, CompletedCall, Ranks};
 
-/// Bits of [`Short::at`] above the time.
-const IS_ASYNC: u32 = 1 << 30;
-const HIDDEN: u32 = 1 << 31;
-/// A time of [`Short`] that is not known.
-const NONE: u32 = u32::MAX;
+/// Flags of an arrival.
+const IS_ASYNC: u64 = 1;
+const HIDDEN: u64 = 2;
 
-/// Arrivals in the order of `Ranks`.
-#[derive(Clone, Debug)]
-pub struct PackedArrivals {
+/// Encounters, and changes of them since they were packed.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// Number of the first encounter.
+    pub(super) first: u64,
+    /// Number of encounters.
+    pub(super) len: usize,
+    /// Number of their arrivals.
+    pub(super) arrivals: usize,
+    /// Lowest and highest time.
+    pub(super) span: (Timestamp, Timestamp),
+    kinds: Box<[Kind]>,
+    bytes: Box<[u8]>,
+    changes: Vec<(Key, u32, Change)>,
+}
+
+/// Identifies an encounter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    /// A collective.
+    Join(GroupId, u64),
+    /// A message, by its number.
+    Message(u64),
+}
+
+/// What encounters share.
+#[derive(Debug)]
+struct Kind {
+    group: GroupId,
+    call: Arc<Call>,
     ranks: Ranks,
-    /// Time of the first arrival, from which short times count.
-    pub(super) base: Timestamp,
-    times: Times,
+    buckets: Option<Arc<Buckets>>,
+    /// Lowest and highest sequence number.
+    seqs: (u64, u64),
 }
 
-/// Ranks that arrived.
-#[derive(Clone, Debug)]
-pub(super) enum Ranks {
-    /// Members of a group, ascending. All its collectives share the list.
-    Members(Arc<[u32]>),
-    /// Sender and receiver of a message.
-    Pair([u32; 2]),
-}
+impl Packed {
+    /// Packs encounters, of which the first has this number.
+    pub(super) fn new(first: u64, encounters: &[CompletedCall]) -> Self {
+        let mut kinds: Vec<Kind> = Vec::new();
+        let mut known = ByNumber::default();
+        let places: Vec<usize> =
+            encounters.iter().map(|it| Kind::place(&mut kinds, &mut known, it)).collect();
+        let mut seqs: Vec<u64> = kinds.iter().map(|kind| kind.seqs.0).collect();
+        let mut writer = Writer::default();
+        let (mut step, mut base) = (0, 0);
+        for (encounter, kind) in encounters.iter().zip(places) {
+            writer.number(kind as u64);
+            writer.difference(encounter.seq, seqs[kind]);
+            writer.difference(encounter.step, step);
+            let came = encounter.came.iter();
+            writer.column(base, came.clone().map(|it| Some(it.at.0)));
+            base = came.clone().map(|it| it.at.0).min().unwrap_or(base);
+            writer.column(base, came.clone().map(|it| it.waits.map(|at| at.0)));
+            writer.column(base, came.clone().map(|it| it.until.map(|at| at.0)));
+            let flags = |it: Arrival| {
+                let is_async = if it.is_async { IS_ASYNC } else { 0 };
+                Some(is_async | if it.hidden { HIDDEN } else { 0 })
+            };
+            writer.column(0, came.map(flags));
+            (seqs[kind], step) = (encounter.seq, encounter.step);
+        }
+        Self {
+            first,
+            len: encounters.len(),
+            arrivals: encounters.iter().map(|it| it.came.len()).sum(),
+            span: span(encounters),
+            kinds: kinds.into(),
+            bytes: writer.finish(),
+            changes: Vec::new(),
+        }
+    }
 
-#[derive(Clone, Debug)]
-enum Times {
-    /// All times are within a second or, for waits, four seconds.
-    Short(Box<[Short]>),
-    /// Some are not.
-    Long(Box<[Arrival]>),
-}
-
-/// Times in nanoseconds since the base.
-#[derive(Clone, Copy, Debug)]
-struct Short {
-    /// Arrival, [`IS_ASYNC`] and [`HIDDEN`].
-    at: u32,
-    waits: u32,
-    until: u32,
-}
-
-impl PackedArrivals {
-    /// Arrivals of these ranks, of which the first was at `base`.
-    pub(super) fn new(ranks: Ranks, base: Timestamp, came: Vec<Arrival>) -> Self {
-        let short = came.iter().map(|came| Short::pack(came, base));
-        let times = match short.collect() {
-            Some(short) => Times::Short(short),
-            None => Times::Long(came.into()),
+    /// Visits the encounters that are wanted, and possibly others, oldest first.
+    pub(super) fn visit(
+        &self,
+        is_wanted: impl Fn(GroupId, &Call, Option<Buckets>) -> bool,
+        mut visit: impl FnMut(&CompletedCall),
+    ) {
+        let mut changes: BTreeMap<Key, Vec<(u32, Change)>> = BTreeMap::new();
+        for &(key, rank, change) in &self.changes {
+            changes.entry(key).or_default().push((rank, change));
+        }
+        let is_wanted = |kind: &Kind| {
+            // A change may assign buckets to DDP's calls.
+            !changes.is_empty() && kind.call.hidden
+                || is_wanted(kind.group, &kind.call, kind.buckets.as_deref().copied())
         };
-        Self { ranks, base, times }
-    }
-
-    /// Number of arrivals.
-    pub fn len(&self) -> usize {
-        match &self.times {
-            Times::Short(short) => short.len(),
-            Times::Long(long) => long.len(),
-        }
-    }
-
-    /// Whether there are no arrivals.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The arrival at this place.
-    pub fn get(&self, place: usize) -> Option<Arrival> {
-        match &self.times {
-            Times::Short(short) => {
-                let rank = *self.ranks.as_slice().get(place)?;
-                Some(short.get(place)?.came(rank, self.base))
+        let wanted: Vec<bool> = self.kinds.iter().map(is_wanted).collect();
+        let Some(first) = self.kinds.first().filter(|_| wanted.contains(&true)) else { return };
+        // One for all encounters: an allocation for each would take much of the time.
+        let ranks = first.ranks.clone();
+        let mut it = CompletedCall::new(first.group, first.seqs.0, &first.call, ranks, Vec::new());
+        let mut seqs: Vec<u64> = self.kinds.iter().map(|kind| kind.seqs.0).collect();
+        let mut reader = Reader::new(&self.bytes);
+        let (mut step, mut base) = (0, 0);
+        for number in self.first..self.first + self.len as u64 {
+            let place = reader.number() as usize;
+            let kind = &self.kinds[place];
+            seqs[place] = reader.difference(seqs[place]);
+            step = reader.difference(step);
+            let ranks = kind.ranks.as_slice();
+            let at = reader.column(base, ranks.len());
+            base = at.lowest;
+            let waits = reader.column(base, ranks.len());
+            let until = reader.column(base, ranks.len());
+            let flags = reader.column(0, ranks.len());
+            if !wanted[place] {
+                continue;
             }
-            Times::Long(long) => long.get(place).copied(),
-        }
-    }
-
-    /// All arrivals.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Arrival> + Clone {
-        (0..self.len()).filter_map(|place| self.get(place))
-    }
-
-    /// Ranks of the arrivals.
-    pub fn ranks(&self) -> &[u32] {
-        self.ranks.as_slice()
-    }
-
-    /// The place of a rank.
-    pub(super) fn place_of(&self, rank: u32) -> Option<usize> {
-        match &self.ranks {
-            Ranks::Pair(ranks) => ranks.iter().position(|it| *it == rank),
-            Ranks::Members(ranks) => {
-                let ends = (*ranks.first()?, *ranks.last()?);
-                position(rank, ends, ranks.len(), |place| ranks[place])
+            it.came.replace(&kind.ranks, |came| {
+                // Several short loops take less time than one over all columns.
+                came.iter_mut().zip(at).for_each(|(it, at)| it.at = Timestamp(at.unwrap_or(0)));
+                came.iter_mut().zip(waits).for_each(|(it, at)| it.waits = at.map(Timestamp));
+                came.iter_mut().zip(until).for_each(|(it, at)| it.until = at.map(Timestamp));
+                for (it, flags) in came.iter_mut().zip(flags) {
+                    let flags = flags.unwrap_or(0);
+                    (it.is_async, it.hidden) = (flags & IS_ASYNC != 0, flags & HIDDEN != 0);
+                }
+            });
+            (it.group, it.seq, it.step) = (kind.group, seqs[place], step);
+            (it.call, it.buckets) = (Arc::clone(&kind.call), kind.buckets.clone());
+            for (rank, change) in changes.get(&it.key(number)).into_iter().flatten() {
+                it.change(*rank, *change);
             }
+            visit(&it);
         }
     }
 
-    /// Changes the arrival at a place.
-    pub(super) fn change(&mut self, place: usize, change: impl FnOnce(&mut Arrival)) {
-        let Some(mut came) = self.get(place) else { return };
-        change(&mut came);
-        if let (Times::Short(short), Some(changed)) =
-            (&mut self.times, Short::pack(&came, self.base))
-        {
-            short[place] = changed;
-            return;
-        }
-        if let Times::Short(_) = self.times {
-            self.times = Times::Long(self.iter().collect());
-        }
-        if let Times::Long(long) = &mut self.times {
-            long[place] = came;
+    /// All encounters, oldest first.
+    pub(super) fn unpack(&self) -> Vec<CompletedCall> {
+        let mut all = Vec::with_capacity(self.len);
+        self.visit(|_, _, _| true, |it| all.push(it.clone()));
+        all
+    }
+
+    /// Whether no time is within an interval. Changes are not examined.
+    pub(super) fn is_outside(&self, (from, to): (Timestamp, Timestamp)) -> bool {
+        self.changes.is_empty() && (self.span.1 < from || to < self.span.0)
+    }
+
+    /// Whether it may contain a collective.
+    pub(super) fn may_contain(&self, group: GroupId, seq: u64) -> bool {
+        let mut kinds = self.kinds.iter();
+        kinds.any(|it| it.group == group && (it.seqs.0..=it.seqs.1).contains(&seq))
+    }
+
+    /// Changes the arrival of a rank.
+    pub(super) fn change(&mut self, key: Key, rank: u32, change: Change) {
+        self.changes.push((key, rank, change));
+        // An amortized cost per change that does not depend on the number of encounters.
+        if self.changes.len() > self.arrivals / 8 + 8 {
+            *self = Self::new(self.first, &self.unpack());
         }
     }
 }
 
-impl Ranks {
-    fn as_slice(&self) -> &[u32] {
-        match self {
-            Self::Members(ranks) => ranks,
-            Self::Pair(ranks) => ranks,
-        }
-    }
-}
-
-impl Short {
-    /// `None`: a time is too long after the base, or before it.
-    fn pack(came: &Arrival, base: Timestamp) -> Option<Self> {
-        let short = |at: Timestamp| u32::try_from(at.0.checked_sub(base.0)?).ok();
-        let optional = |at: Option<Timestamp>| match at {
-            Some(at) => short(at).filter(|at| *at != NONE),
-            None => Some(NONE),
+impl Kind {
+    /// The place of the kind of an encounter, which is added if it is new. `known`: the latest place by call.
+    fn place(
+        kinds: &mut Vec<Self>,
+        known: &mut ByNumber<usize, usize>,
+        it: &CompletedCall,
+    ) -> usize {
+        let is_same = |kind: &Self| {
+            kind.group == it.group
+                && Arc::ptr_eq(&kind.call, &it.call)
+                && kind.ranks.is_shared_with(&it.came.ranks)
+                && kind.buckets == it.buckets
         };
-        let at = short(came.at).filter(|at| *at < IS_ASYNC)?;
-        let is_async = if came.is_async { IS_ASYNC } else { 0 };
-        let hidden = if came.hidden { HIDDEN } else { 0 };
-        Some(Self {
-            at: at | is_async | hidden,
-            waits: optional(came.waits)?,
-            until: optional(came.until)?,
-        })
-    }
-
-    fn came(self, rank: u32, base: Timestamp) -> Arrival {
-        let time = |short: u32| Timestamp(base.0 + u64::from(short));
-        let optional = |short: u32| (short != NONE).then(|| time(short));
-        Arrival {
-            rank,
-            at: time(self.at & (IS_ASYNC - 1)),
-            waits: optional(self.waits),
-            until: optional(self.until),
-            is_async: self.at & IS_ASYNC != 0,
-            hidden: self.at & HIDDEN != 0,
+        let latest = known.entry(Arc::as_ptr(&it.call).addr()).or_insert(kinds.len());
+        let place = match kinds.get(*latest) {
+            Some(kind) if is_same(kind) => *latest,
+            Some(_) => kinds.iter().position(is_same).unwrap_or(kinds.len()),
+            None => kinds.len(),
+        };
+        *latest = place;
+        if place == kinds.len() {
+            let (call, ranks) = (Arc::clone(&it.call), it.came.ranks.clone());
+            let (buckets, seqs) = (it.buckets.clone(), (it.seq, it.seq));
+            kinds.push(Self { group: it.group, call, ranks, buckets, seqs });
         }
+        let (lowest, highest) = kinds[place].seqs;
+        kinds[place].seqs = (lowest.min(it.seq), highest.max(it.seq));
+        place
     }
+}
+
+/// Lowest and highest time of encounters.
+fn span(encounters: &[CompletedCall]) -> (Timestamp, Timestamp) {
+    let came = encounters.iter().flat_map(|it| it.came.iter());
+    let times = came.flat_map(|it| [Some(it.at), it.waits, it.until]).flatten();
+    let span = times.fold(None, |span: Option<(Timestamp, Timestamp)>, at| {
+        Some(span.map_or((at, at), |(lowest, highest)| (lowest.min(at), highest.max(at))))
+    });
+    span.unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_proto::Op;
+
     use super::*;
+    use crate::testing;
 
-    const SECOND: u64 = 1_000_000_000;
-
-    fn came(rank: u32, at: u64, waits: Option<u64>, until: Option<u64>) -> Arrival {
-        Arrival {
-            rank,
-            at: Timestamp(at),
+    #[test]
+    fn unpacked_encounters_are_those_that_were_packed() {
+        const LATE: u64 = 1 << 62;
+        let call = Arc::new(testing::call(Op::AllReduce));
+        let members = Ranks::Members([2, 3, 9].into());
+        let arrival = |rank, at, waits: Option<u64>, until: Option<u64>| Arrival {
             waits: waits.map(Timestamp),
             until: until.map(Timestamp),
-            is_async: rank.is_multiple_of(2),
-            hidden: rank.is_multiple_of(3),
-        }
-    }
-
-    fn packed(came: &[Arrival]) -> PackedArrivals {
-        let ranks: Vec<u32> = came.iter().map(|it| it.rank).collect();
-        let first = came.iter().map(|it| it.at).min().unwrap();
-        PackedArrivals::new(Ranks::Members(ranks.into()), first, came.to_vec())
-    }
-
-    #[test]
-    fn short_and_long_times_are_exact() {
-        let base = 7 * SECOND;
-        let short = [
-            came(2, base, None, Some(base + 4 * SECOND)),
-            came(3, base + SECOND, Some(base + 2 * SECOND), None),
-            came(6, base + 5, Some(base), Some(base + 1)),
+            is_async: at == 7,
+            hidden: rank == 3,
+            ..Arrival { at: Timestamp(at), ..Arrival::new(rank, &call) }
+        };
+        let times = [
+            [(5, None, Some(9)), (7, None, Some(8)), (6, None, Some(8))],
+            [(LATE, Some(3), None), (0, None, None), (LATE, None, Some(u64::MAX))],
+            [(5, None, None), (5, None, None), (5, None, None)],
+            [(u64::MAX, Some(0), Some(u64::MAX)), (0, None, Some(0)), (1, Some(u64::MAX), None)],
         ];
-        let all = packed(&short);
-        assert!(matches!(all.times, Times::Short(_)));
-        assert!(all.iter().eq(short));
-        for extreme in [
-            came(9, base + 2 * SECOND, None, None),
-            came(9, base, None, Some(base + 5 * SECOND)),
-            came(9, base, Some(base - 1), None),
-            came(9, base, None, Some(base + u64::from(NONE))),
-        ] {
-            let long = [short[0], short[1], extreme];
-            let all = packed(&long);
-            assert!(matches!(all.times, Times::Long(_)));
-            assert!(all.iter().eq(long));
-        }
-    }
+        let mut all: Vec<CompletedCall> = times
+            .into_iter()
+            .zip([9, 10, 700, 3])
+            .map(|(times, seq)| {
+                let came = [2, 3, 9].into_iter().zip(times);
+                let came = came.map(|(rank, (at, waits, until))| arrival(rank, at, waits, until));
+                let ranks = members.clone();
+                CompletedCall::new(GroupId(1), seq, &call, ranks, came.collect())
+            })
+            .collect();
+        all[1].buckets = Some(Arc::new(Buckets { calls: 3, bytes: u64::MAX }));
+        all[2].step = 1 << 40;
+        let pair = vec![arrival(8, 60, None, None), arrival(1, 50, Some(55), None)];
+        all.push(CompletedCall::new(GroupId(0), 0, &call, Ranks::Pair([8, 1]), pair));
+        let mut packed = Packed::new(40, &all);
+        assert_eq!(format!("{:?}", packed.unpack()), format!("{all:?}"));
+        assert_eq!((packed.kinds.len(), packed.arrivals), (3, 14));
+        assert_eq!(
+            [2, 9, 700, 701].map(|seq| packed.may_contain(GroupId(1), seq)),
+            [false, true, true, false]
+        );
 
-    #[test]
-    fn change_keeps_the_other_arrivals() {
-        let base = 7 * SECOND;
-        let mut all = packed(&[came(1, base + 3, None, None), came(4, base, None, None)]);
-        let place = all.place_of(4).unwrap();
-        for until in [9, 9 * SECOND, 10] {
-            all.change(place, |came| came.until = Some(Timestamp(base + until)));
-            assert_eq!(all.get(0), Some(came(1, base + 3, None, None)));
-            assert_eq!(all.get(1), Some(came(4, base, None, Some(base + until))));
+        for round in 0..40 {
+            let over = Change::Wait(crate::model::Wait::Over(Timestamp(100 + round)));
+            packed.change(Key::Join(GroupId(1), 10), 9, over);
+            packed.change(Key::Message(44), 1, over);
+            all[1].change(9, over);
+            all[4].change(1, over);
+            assert_eq!(format!("{:?}", packed.unpack()), format!("{all:?}"));
         }
-        assert_eq!(all.place_of(2), None);
     }
 }

@@ -96,7 +96,7 @@ pub struct Process {
     /// Observed exceptions, oldest first; a limited number.
     pub exceptions: Vec<Exception>,
     /// Threads that issued calls.
-    pub threads: BTreeMap<ThreadId, Thread>,
+    pub threads: BTreeMap<ThreadId, Box<Thread>>,
     /// Ids of threads in the operating system.
     pub(super) tids: BTreeMap<ThreadId, u32>,
     /// Recorded step, such as a training forward; 0: before the first.
@@ -417,7 +417,7 @@ impl Process {
             Doing::Wait(Some(Target::Message(_, post)), ..) => Some(post.call),
             _ => None,
         };
-        self.threads.values().filter_map(of).collect()
+        self.threads.values().filter_map(|it| of(it)).collect()
     }
 
     /// Records were left out, with which all other threads left the calls that they were inside. Returns
@@ -431,8 +431,7 @@ impl Process {
             }
         }
         let mut left = Vec::new();
-        let others = |(id, _): &(&ThreadId, &mut Thread)| !inside.contains(id);
-        for (_, thread) in self.threads.iter_mut().filter(others) {
+        for (_, thread) in self.threads.iter_mut().filter(|(id, _)| !inside.contains(id)) {
             match std::mem::replace(&mut thread.doing, Doing::Nothing) {
                 Doing::Wait(target, ..) => left.extend(target),
                 Doing::Call(call) => left.extend(self.calls.get(call.id)),

@@ -8,13 +8,16 @@ use ddp_doctor_proto::Spending;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::input::event::{SchedulingSample, ThreadId};
+use crate::model::columns::{Reader, Writer};
 use crate::model::keep_latest;
 
 /// Maximum number of steps kept per process.
 const MAX_STEPS: usize = 256;
-/// Maximum number of samples of scheduling kept per process: somewhat more than the longest time
-/// that is examined for stragglers, at one a second.
-const MAX_SAMPLES: usize = 448;
+/// Number of samples of scheduling that are packed together …
+const PACKED: usize = 32;
+/// … and how often, at most: together somewhat more than the longest time that is examined for stragglers, at one a
+/// second.
+const MAX_PACKED: usize = 14;
 /// Maximum number of other entries kept per process, of each kind.
 const KEPT: usize = 1024;
 
@@ -34,8 +37,12 @@ pub struct Pace {
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
     /// Start and end of marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
-    /// Samples of scheduling.
-    scheduled: VecDeque<Scheduled>,
+    /// Samples of scheduling, except for the latest.
+    packed: VecDeque<PackedSamples>,
+    /// The latest samples of scheduling, fewer than [`PACKED`].
+    scheduled: Vec<Scheduled>,
+    /// Start of the interval that the latest sample covers.
+    latest: Option<Timestamp>,
     /// Processors of the latest sample that it may run on ("0-3,8"); empty: unknown.
     processors: Arc<str>,
 }
@@ -91,9 +98,40 @@ impl Scheduled {
         Self { from, values: values.map(value) }
     }
 
-    fn value(&self, quantity: Quantity) -> Option<u32> {
-        let value = self.values[quantity as usize];
-        (value != UNKNOWN).then_some(u32::from(value))
+    /// The value of the quantity with this number.
+    fn value(&self, quantity: usize) -> Option<u64> {
+        let value = self.values[quantity];
+        (value != UNKNOWN).then_some(u64::from(value))
+    }
+}
+
+/// Samples of scheduling in columns: the starts of their intervals, and the values of each quantity.
+#[derive(Debug)]
+struct PackedSamples {
+    /// The first start.
+    from: Timestamp,
+    bytes: Box<[u8]>,
+}
+
+impl PackedSamples {
+    fn new(samples: &[Scheduled]) -> Self {
+        let from = samples.first().map_or(Timestamp::default(), |it| it.from);
+        let mut writer = Writer::default();
+        writer.column(from.0, samples.iter().map(|it| Some(it.from.0)));
+        for quantity in 0..samples.first().map_or(0, |it| it.values.len()) {
+            writer.column(0, samples.iter().map(|it| it.value(quantity)));
+        }
+        Self { from, bytes: writer.finish() }
+    }
+
+    /// Starts of the intervals, and the values.
+    fn values(&self, of: Quantity) -> impl Iterator<Item = (Timestamp, Option<u64>)> {
+        let mut reader = Reader::new(&self.bytes);
+        let starts = reader.column(self.from.0, PACKED).flatten().map(Timestamp);
+        for _ in 0..of as usize {
+            reader.column(0, PACKED);
+        }
+        starts.zip(reader.column(0, PACKED))
     }
 }
 
@@ -156,14 +194,21 @@ impl Pace {
 
     pub(in crate::model) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {
         // A node repeats samples after a lost connection.
-        if self.scheduled.back().is_some_and(|last| last.from >= from) {
+        if self.latest.is_some_and(|latest| latest >= from) {
             return;
         }
+        self.latest = Some(from);
         if self.processors != sample.processors {
             self.processors = Arc::clone(&sample.processors);
         }
-        let scheduled = Scheduled::new(sample, from);
-        keep_latest(&mut self.scheduled, scheduled, MAX_SAMPLES);
+        if self.scheduled.len() == self.scheduled.capacity() {
+            self.scheduled.reserve_exact(PACKED / 4);
+        }
+        self.scheduled.push(Scheduled::new(sample, from));
+        if self.scheduled.len() == PACKED {
+            keep_latest(&mut self.packed, PackedSamples::new(&self.scheduled), MAX_PACKED);
+            self.scheduled.clear();
+        }
     }
 
     /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
@@ -171,15 +216,16 @@ impl Pace {
     pub fn share(&self, of: Quantity, from: Timestamp, to: Timestamp) -> Option<f64> {
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
         // Earlier samples end before.
-        let first = self.scheduled.partition_point(|sample| sample.from <= from);
-        let samples = self.scheduled.iter().enumerate().skip(first.saturating_sub(1));
-        for (i, sample) in samples.take_while(|(_, sample)| sample.from < to) {
-            let next = self.scheduled.get(i + 1);
-            let ends = next.map_or(to, |next| next.from).min(to);
-            let part = ends.since(sample.from.max(from));
-            if let Some(value) = sample.value(of) {
+        let first = self.packed.partition_point(|packed| packed.from <= from);
+        let packed = self.packed.iter().skip(first.saturating_sub(1));
+        let latest = self.scheduled.iter().map(|sample| (sample.from, sample.value(of as usize)));
+        let mut samples = packed.flat_map(|it| it.values(of)).chain(latest).peekable();
+        while let Some((begins, value)) = samples.next_if(|(begins, _)| *begins < to) {
+            let ends = samples.peek().map_or(to, |(next, _)| *next).min(to);
+            let part = ends.since(begins.max(from));
+            if let Some(value) = value {
                 seen += part;
-                sum += part.as_secs_f64() * f64::from(value) / 1000.0;
+                sum += part.as_secs_f64() * value as f64 / 1000.0;
             }
         }
         let enough = seen * 2 >= to.since(from) && !seen.is_zero();
@@ -218,6 +264,27 @@ mod tests {
         assert!(close(share(12, 16), 0.3), "{:?}", share(12, 16));
         assert_eq!(share(1, 5), None, "no samples");
         assert_eq!(share_of(Quantity::Ran, 0, 20), None);
+    }
+
+    #[test]
+    fn packed_samples_are_exact_and_bounded() {
+        let mut pace = Pace::default();
+        let value = |second: u64| second * 7 % 500;
+        for second in 0..1_000 {
+            pace.scheduled(&queued(value(second) as u32), Timestamp(second * SECOND));
+        }
+        let share = |of: Quantity, from: u64, to: u64| {
+            pace.share(of, Timestamp(from * SECOND), Timestamp(to * SECOND))
+        };
+        for (from, to) in [(990, 1_000), (600, 1_000), (930, 970)] {
+            let sum: u64 = (from..to).map(value).sum();
+            let mean = sum as f64 / (to - from) as f64 / 1_000.0;
+            let share = share(Quantity::Queued, from, to);
+            assert!(share.is_some_and(|share| (share - mean).abs() < 1e-9), "{share:?}");
+        }
+        assert_eq!(share(Quantity::Queued, 1, 100), None, "dropped");
+        assert_eq!(share(Quantity::Ran, 900, 1_000), None);
+        assert_eq!(pace.packed.len(), MAX_PACKED);
     }
 
     #[test]
