@@ -5,6 +5,7 @@ The functions neither block nor call back, so the GIL is not released (PyDLL).
 
 import ctypes
 import os
+import re
 
 from . import _words
 
@@ -95,11 +96,17 @@ class Address(int):
         return self
 
 
+# An address without a user at the end of a text.
+_CUT_ADDRESS = re.compile(rb'(:\\*/\\*/)[^@\s"<>`]*\Z')
+
+
 def text(value, limit=4096):
     """Converts a text for the C API, cut at a character boundary."""
     data = str(value).encode("utf-8", "replace")
     if len(data) > limit:
         data = data[:limit].decode("utf-8", "ignore").encode("utf-8")
+        # A part of a user or password would not be recognized as one.
+        data = _CUT_ADDRESS.sub(rb"\1", data)
     return Text(data, len(data))
 
 

@@ -174,9 +174,19 @@ _init.record_gpu(torch.device("cuda"))
 from ddp_doctor._c10d import _init
 for given, recorded in (
     ("etcd://trainer:secret@etcd0:2379/job?rank=0", "etcd://etcd0:2379/job"),
+    ("etcd://trainer:sec/ret@etcd0:2379/job", "etcd://etcd0:2379/job"),
     ("file:///home/me@site/store", "file:///home/me@site/store"),
 ):
     assert _init._meeting(given, None) == (recorded, ""), given
+
+from ddp_doctor._native import text
+for given, kept in (
+    ("see https://bob:PASS", b"see https://"),
+    ("see https://PASS", b"see https://"),
+    ("see https://bob:PASS@hub/a", b"see https://bob:PASS@hub/a"),
+    ("see https://hub and", b"see https://hub and"),
+):
+    assert text(given + "WORD", len(given)).data == kept, given
 """
         )
         self.assertEqual(o.box.of("exception"), [])

@@ -23,6 +23,19 @@ pub(super) fn cut(text: &[u8], longest: usize) -> &[u8] {
     text.get(..end).unwrap_or_default()
 }
 
+/// Like [`cut`], without the rest of an address that is cut: a part of a user or password would not be recognized as one.
+pub(super) fn cut_message(text: &[u8], longest: usize) -> &[u8] {
+    const AUTHORITY: &[u8] = b"://";
+    let kept = cut(text, longest);
+    let is_end = |byte: &u8| byte.is_ascii_whitespace() || b"\"`<>".contains(byte);
+    let last = kept.rsplit(is_end).next().unwrap_or_default();
+    let address = last.windows(AUTHORITY.len()).position(|it| it == AUTHORITY);
+    let Some(at) = address.filter(|_| kept.len() < text.len() && !last.contains(&b'@')) else {
+        return kept;
+    };
+    kept.get(..kept.len() - last.len() + at + AUTHORITY.len()).unwrap_or_default()
+}
+
 /// Number of words for this many bytes.
 pub(super) const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(WORD)

@@ -60,9 +60,10 @@ def _meeting(method, store):
         return url.hostname or "", url.port or ""
     address = method.partition("?")[0]
     scheme, separator, rest = address.partition("://")
-    authority, slash, path = rest.partition("/")
-    # The user and the password in an address are left out.
-    return scheme + separator + authority.rpartition("@")[2] + slash + path, ""
+    if not rest.startswith("/"):
+        # The user and the password in an address are left out; a password may contain a slash.
+        rest = rest.rpartition("@")[2]
+    return scheme + separator + rest, ""
 
 
 def _launcher():

@@ -34,7 +34,7 @@ pub(super) const REMEMBERED_TEXTS: usize = 1024;
 impl Writer {
     /// Number of a string, cut to [`string::MAX_TEXT`] bytes; 0: it is empty or there is no room.
     pub fn string(&self, value: &[u8]) -> u32 {
-        self.intern(text::cut(value, string::MAX_TEXT), 0)
+        self.intern(text::cut_message(value, string::MAX_TEXT), 0)
     }
 
     /// Number of a source location; 0: no room. `line` 0: unknown.
