@@ -1,66 +1,87 @@
 //! Leaves secrets of this program out of commands, which reports publish.
 
-/// What precedes a secret in a command, wherever it is in an argument: a shell, for example, gets a whole command as one.
-/// With what is shown in place of the secret.
-const BEFORE: [(&str, &str); 4] = [
-    (OPTION, "URL"),
-    ("DDP_DOCTOR_WEBHOOK=", "URL"),
-    ("DDP_DOCTOR_TOKEN=", "TOKEN"),
-    ("DDP_DOCTOR_METRICS_TOKEN=", "TOKEN"),
+/// Names of secrets, wherever they are in a command, with what is shown in place of the value. A shell, for example, gets
+/// a whole command as one argument.
+const NAMES: [(&str, &str); 4] = [
+    ("--webhook", "URL"),
+    ("DDP_DOCTOR_WEBHOOK", "URL"),
+    ("DDP_DOCTOR_TOKEN", "TOKEN"),
+    ("DDP_DOCTOR_METRICS_TOKEN", "TOKEN"),
 ];
-const OPTION: &str = "--webhook";
+/// Options of launchers and container engines that pass on a variable by its name alone.
+const BY_NAME: [&str; 3] = ["-x", "-e", "--env"];
+/// Characters between a name and its value, in the languages of commands.
+const BETWEEN: &str = " \t\n=\"'\\[](){},:?";
 
-/// A command without the URL of a webhook and the tokens of this program.
+/// A command without the URL of a webhook and the tokens of this program. Whatever word follows one of their names is left
+/// out.
 #[must_use]
 pub fn without_secrets(mut command: Vec<String>) -> Vec<String> {
-    let mut is_secret = false;
+    let mut secret: Option<&str> = None;
+    let mut is_by_name = false;
     for argument in &mut command {
-        if is_secret {
-            *argument = "URL".to_owned();
-            is_secret = false;
-        } else if BEFORE.iter().any(|(before, _)| argument.contains(before)) {
-            is_secret = is_at_end(argument);
-            *argument = cleaned(argument);
+        if let Some(shown) = secret.take() {
+            shown.clone_into(argument);
+            continue;
         }
+        let (cleaned, follows) = cleaned(argument);
+        secret = follows.filter(|_| !is_by_name);
+        is_by_name = BY_NAME.contains(&argument.as_str());
+        *argument = cleaned;
     }
     command
 }
 
-/// Whether the next argument is the value of the option.
-fn is_at_end(argument: &str) -> bool {
-    let before = argument.strip_suffix(OPTION);
-    before.is_some_and(|it| it.is_empty() || it.ends_with(char::is_whitespace))
-}
-
-fn cleaned(argument: &str) -> String {
+/// An argument without secrets. Also returns what is shown in place of the next one, if that is the value of a name.
+fn cleaned(argument: &str) -> (String, Option<&'static str>) {
     let mut out = String::with_capacity(argument.len());
     let mut left = argument;
     let next = |text: &str| {
-        let found =
-            BEFORE.iter().filter_map(|(it, shown)| Some((text.find(it)?, it.len(), *shown)));
+        let found = NAMES.iter().filter_map(|(it, shown)| Some((text.find(it)?, it.len(), *shown)));
         found.min()
     };
     while let Some((at, length, shown)) = next(left) {
         let (before, behind) = left.split_at(at + length);
         out.push_str(before);
         left = behind;
-        if before.ends_with(OPTION) {
-            let value = left.strip_prefix('=').unwrap_or(left.trim_start());
-            // Another option begins with the same letters, or nothing follows.
-            if value.len() == left.len() {
-                continue;
-            }
-            out.push_str(&left[..left.len() - value.len()]);
-            left = value;
+        let is_longer = left.starts_with(|c: char| c.is_alphanumeric() || "_-".contains(c));
+        let is_unset =
+            left.strip_prefix('=').is_some_and(|it| it.trim_start() != it || it.is_empty());
+        if is_longer || is_unset {
+            continue;
         }
-        let end = match left.chars().next() {
-            Some(quote @ ('"' | '\'')) => left[1..].find(quote).map(|it| it + 2),
-            _ => left.find(char::is_whitespace),
-        };
-        left = &left[end.unwrap_or(left.len())..];
+        let value = left.trim_start_matches(|c| BETWEEN.contains(c));
+        if value.is_empty() {
+            let is_next = left.trim_start().is_empty();
+            return (out + left, is_next.then_some(shown));
+        }
+        let between = &left[..left.len() - value.len()];
+        let between = between.strip_suffix(['"', '\'']).unwrap_or(between);
+        out.push_str(between);
         out.push_str(shown);
+        left = &left[between.len()..];
+        left = &left[word_length(left)..];
     }
-    out + left
+    (out + left, None)
+}
+
+/// Length of the word at the beginning of a text, in the language of shells.
+fn word_length(text: &str) -> usize {
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, c) in text.char_indices() {
+        if is_escaped {
+            is_escaped = false;
+        } else if c == '\\' && quote != Some('\'') {
+            is_escaped = true;
+        } else if quote == Some(c) {
+            quote = None;
+        } else if quote.is_none() && matches!(c, '"' | '\'') {
+            quote = Some(c);
+        } else if quote.is_none() && c.is_whitespace() {
+            return at;
+        }
+    }
+    text.len()
 }
 
 #[cfg(test)]
@@ -102,6 +123,31 @@ mod tests {
                 &["run", "--webhook-heartbeat", "1", "DDP_DOCTOR_TOKEN_FILE=f", "x --webhook", "s"],
                 "run|--webhook-heartbeat|1|DDP_DOCTOR_TOKEN_FILE=f|x --webhook|URL",
             ),
+            (
+                &["mpiexec", "-genv", "DDP_DOCTOR_TOKEN", "s", "-env", "DDP_DOCTOR_WEBHOOK", "s"],
+                "mpiexec|-genv|DDP_DOCTOR_TOKEN|TOKEN|-env|DDP_DOCTOR_WEBHOOK|URL",
+            ),
+            (
+                &[
+                    "csh",
+                    "-c",
+                    "setenv DDP_DOCTOR_TOKEN s; set -x DDP_DOCTOR_METRICS_TOKEN s\\ s x",
+                ],
+                "csh|-c|setenv DDP_DOCTOR_TOKEN TOKEN set -x DDP_DOCTOR_METRICS_TOKEN TOKEN x",
+            ),
+            (
+                &[
+                    "python",
+                    "-c",
+                    "os.environ['DDP_DOCTOR_TOKEN'] = \"s s\"; a({'DDP_DOCTOR_TOKEN': 's'})",
+                ],
+                "python|-c|os.environ['DDP_DOCTOR_TOKEN'] = TOKEN a({'DDP_DOCTOR_TOKEN': TOKEN",
+            ),
+            (
+                &["mpirun", "-x", "DDP_DOCTOR_TOKEN", "python", "env", "DDP_DOCTOR_TOKEN=", "a.py"],
+                "mpirun|-x|DDP_DOCTOR_TOKEN|python|env|DDP_DOCTOR_TOKEN=|a.py",
+            ),
+            (&["DDP_DOCTOR_TOKEN=a'b c'd e"], "DDP_DOCTOR_TOKEN=TOKEN e"),
         ] {
             let given = given.iter().map(|it| (*it).to_owned()).collect();
             assert_eq!(without_secrets(given).join("|"), expected);
