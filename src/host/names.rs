@@ -11,6 +11,7 @@ use std::time::UNIX_EPOCH;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::files::Dir;
 use crate::proc;
@@ -20,7 +21,7 @@ use crate::seal;
 pub const RUNS: &str = "ddp-doctor-runs";
 /// File of a run directory that describes the run.
 pub const DESCRIPTION: &str = "run.json";
-/// Field of that file that shows that a run of this user wrote it, where the directory alone does not.
+/// Field of that file that shows that a run of this user wrote it.
 pub(crate) const SEAL: &str = "seal";
 /// Beginning of the names of files in a run directory with what PyTorch's Flight Recorder recorded; the rank follows.
 pub const DUMP: &str = "flight_recorder_rank_";
@@ -98,8 +99,7 @@ pub fn describe(
     source_folders: &[PathBuf],
 ) -> io::Result<()> {
     let pid = std::process::id();
-    let directory = DirectoryIdentity::new(&dir.readable()?.metadata()?);
-    let mut description = serde_json::json!({
+    let description = serde_json::json!({
         "job": hello.job,
         "attempt": hello.attempt,
         "host": hello.host,
@@ -111,11 +111,19 @@ pub fn describe(
         "command": hello.command,
         "tool_version": hello.tool_version,
         "source_folders": source_folders.iter().filter_map(|it| it.to_str()).collect::<Vec<_>>(),
-        "directory": directory,
     });
-    if !directory.is_unique()
-        && let Some(seal) = seal::seal(&description.to_string())
-    {
+    write_description(dir, description)
+}
+
+/// Writes `run.json` with the identity of the directory and the seal of this user.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub fn write_description(dir: &Dir, mut description: Value) -> io::Result<()> {
+    let directory = DirectoryIdentity::new(&dir.readable()?.metadata()?);
+    description["directory"] = serde_json::to_value(directory)?;
+    if let Some(seal) = seal::seal(&description.to_string()) {
         description[SEAL] = seal.into();
     }
     dir.replace(DESCRIPTION.as_ref(), format!("{description:#}\n").as_bytes())
@@ -130,11 +138,6 @@ pub struct DirectoryIdentity {
 }
 
 impl DirectoryIdentity {
-    /// Whether it states more than a number that the file system chooses, which may come from another user or host.
-    pub(crate) const fn is_unique(&self) -> bool {
-        self.created_unix_ns.is_some()
-    }
-
     /// The identity of the directory with these metadata.
     #[must_use]
     pub fn new(directory: &Metadata) -> Self {

@@ -86,9 +86,11 @@ impl Description {
         metadata.is_ok_and(|it| self.is_of(DirectoryIdentity::new(&it), seal::is_sealed))
     }
 
+    /// The owner of the directory does not suffice: some file systems (CIFS, NTFS, NFS with `all_squash`) state this user
+    /// as the owner of everything, and whoever creates a directory knows its number and time of creation.
     fn is_of(&self, directory: DirectoryIdentity, is_seal: fn(&str, &str) -> bool) -> bool {
         let is_sealed = || self.seal.as_ref().is_some_and(|(it, text)| is_seal(text, it));
-        self.directory == Some(directory) && (directory.is_unique() || is_sealed())
+        self.directory == Some(directory) && is_sealed()
     }
 
     fn from_json(text: &str) -> Option<Self> {
@@ -133,17 +135,14 @@ impl Description {
 mod tests {
     use super::*;
 
-    /// As on network file systems, whose servers choose the numbers of directories.
+    /// As on file systems that state one owner for everything: another user knows both numbers of a directory.
     #[test]
-    fn number_of_a_directory_alone_does_not_identify_it() {
-        let description = |it: &str| {
+    fn numbers_of_a_directory_alone_do_not_identify_it() {
+        let described = |created: &str, seal: &str| {
+            let directory = format!(r#"{{"inode": 7, "created_unix_ns": {created}}}"#);
             let rest = r#""host": "h", "boot_id": "b", "pid": 1, "start_ticks": 1"#;
-            Description::from_json(&format!("{{{it}{rest}}}")).unwrap()
-        };
-        let described = |number: &str, seal: &str| {
-            description(&format!(
-                r#""job": "j", "directory": {{"inode": 7, "created_unix_ns": {number}}}, {seal}"#
-            ))
+            let text = format!(r#"{{"job": "j", "directory": {directory}, {seal}{rest}}}"#);
+            Description::from_json(&text).unwrap()
         };
         let is_of = |it: &Description, other: &Description| {
             it.is_of(other.directory.unwrap(), |text, seal| {
@@ -151,11 +150,14 @@ mod tests {
                 seal == "right"
             })
         };
-        let [timed, untimed] = ["9", "null"].map(|it| described(it, ""));
-        assert!(is_of(&timed, &timed));
-        assert!(!is_of(&untimed, &untimed) && !is_of(&timed, &untimed));
-        let sealed = |seal: &str| described("null", &format!(r#""seal": "{seal}", "#));
-        assert!(is_of(&sealed("right"), &untimed));
-        assert!(!is_of(&sealed("forged"), &untimed) && !is_of(&sealed("right"), &timed));
+        let sealed =
+            |created: &str, seal: &str| described(created, &format!(r#""seal": "{seal}", "#));
+        for created in ["9", "null"] {
+            let unsealed = described(created, "");
+            assert!(!is_of(&unsealed, &unsealed));
+            assert!(is_of(&sealed(created, "right"), &unsealed));
+            assert!(!is_of(&sealed(created, "forged"), &unsealed));
+            assert!(!is_of(&sealed(created, "right"), &described("8", "")));
+        }
     }
 }

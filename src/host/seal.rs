@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::hmac::{HMAC_SHA256, Key, sign};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -19,23 +19,29 @@ const KEY_BYTES: usize = 32;
 /// The seal of a text; `None`: this user has no place for a key. Makes the key if there is none.
 #[must_use]
 pub(crate) fn seal(text: &str) -> Option<String> {
-    let place = private::cache()?;
-    let key = key(&place).or_else(|_| make_key(&place)).ok()?;
+    let key = places().find_map(|place| key(&place).or_else(|_| make_key(&place)).ok())?;
     Some(hexadecimal(sign(&key, text.as_bytes()).as_ref()))
 }
 
 /// Whether this is the seal of a text.
 #[must_use]
 pub(crate) fn is_sealed(text: &str, seal: &str) -> bool {
-    let key = private::cache().and_then(|place| key(&place).ok());
-    key.is_some_and(|key| hexadecimal(sign(&key, text.as_bytes()).as_ref()) == seal)
+    let mut keys = places().filter_map(|place| key(&place).ok());
+    keys.any(|key| hexadecimal(sign(&key, text.as_bytes()).as_ref()) == seal)
+}
+
+/// Directories for the key, the preferred one first. Shared memory serves users without a home, as in containers, until
+/// the machine restarts.
+fn places() -> impl Iterator<Item = PathBuf> {
+    let shared_memory = private::user_dir(Path::new(private::SHARED_MEMORY));
+    private::cache().into_iter().chain([shared_memory])
 }
 
 /// The directory of the key: no other user can put another one in its place.
 fn directory(place: &Path) -> io::Result<Dir> {
     let dir = Dir::open_own(place)?;
     match dir.changeable_by_others()? {
-        Some(shared) => Err(refused(shared, "can be changed by other users")),
+        Some(shared) => Err(refused(&shared.path, "can be changed by other users")),
         None => Ok(dir),
     }
 }

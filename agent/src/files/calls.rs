@@ -51,6 +51,17 @@ pub(super) fn status_of(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<libc::st
     Ok(unsafe { found.assume_init() })
 }
 
+/// Whether what is open is in `/proc`, whose links only the kernel makes.
+pub(super) fn is_in_proc(fd: BorrowedFd<'_>) -> bool {
+    let mut found = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `found` is valid for the write.
+    let answer = unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) };
+    // SAFETY: all zeros are a valid `statfs`.
+    let found = unsafe { found.assume_init() };
+    // The C libraries disagree about the sign of both.
+    answer == 0 && i128::from(found.f_type) == i128::from(libc::PROC_SUPER_MAGIC)
+}
+
 /// The id of the mount that is open, without a request to its file system. `None`: kernels before 5.8 do not state it.
 pub(super) fn mount_id(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut found = MaybeUninit::<libc::statx>::zeroed();

@@ -26,4 +26,6 @@ pub use own_names::{own_directory_name, own_number};
 pub use reach::{find, reach, reach_in};
 pub use regular::{open_regular, regular, reopen};
 pub(crate) use walk::{MAX_LINKS, components, is_private_group, is_system};
-pub use walk::{Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write, refused, walk};
+pub use walk::{
+    Missing, OF_ANOTHER, Shared, Walked, can_any_other_write, can_others_write, refused, walk,
+};

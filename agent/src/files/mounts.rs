@@ -22,13 +22,16 @@ pub(crate) struct Mount {
     id: Option<u64>,
     /// Whether it is a FUSE file system that another user mounted.
     pub(crate) is_served: bool,
+    /// Whether it is a whole file system, or a directory with the name of the mount point.
+    has_own_name: bool,
 }
 
 impl Mount {
     /// The mount of the root directory, from which the programs of this machine come.
     pub(crate) fn root() -> Self {
         let root = calls::open(None, c"/", libc::O_PATH, 0);
-        Self { id: root.ok().and_then(|it| id_of(it.as_fd())), is_served: false }
+        let id = root.ok().and_then(|it| id_of(it.as_fd()));
+        Self { id, is_served: false, has_own_name: true }
     }
 
     /// The mount of what is open.
@@ -43,14 +46,23 @@ impl Mount {
         if id == self.id {
             return self.clone();
         }
-        let is_served = id.is_some_and(|id| {
-            // The names of mount points may have any bytes.
-            fs::read(list).map_or(true, |mounts| {
-                let mounts = String::from_utf8_lossy(&mounts);
-                is_served(&mounts, id, [sys::effective_uid(), own_number()])
-            })
-        });
-        Self { id, is_served }
+        let Some(number) = id else {
+            return Self { id, is_served: false, has_own_name: true };
+        };
+        // The names of mount points may have any bytes.
+        let mounts = fs::read(list).unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
+        Self {
+            id,
+            is_served: is_served(&mounts, number, [sys::effective_uid(), own_number()]),
+            has_own_name: has_own_name(&mounts, number),
+        }
+    }
+
+    /// Whether a directory of the system with a well-known name can be in this mount, rather than a volume of a container
+    /// that was mounted at that name.
+    pub(crate) fn is_known(&self) -> bool {
+        self.has_own_name || self.is_that_of(c"/")
     }
 
     /// Whether it is the mount of this directory.
@@ -76,11 +88,25 @@ fn listed_id_of(fd: BorrowedFd<'_>) -> Option<u64> {
     id.trim().parse().ok()
 }
 
+/// The line of a mount in a file like `/proc/PID/mountinfo`.
+fn line_of(mounts: &str, id: u64) -> Option<&str> {
+    let id_in = |line: &str| line.split(' ').next()?.parse().ok();
+    mounts.lines().find(|line| id_in(line) == Some(id))
+}
+
+/// Whether the directory of a file system that is mounted is its root, or has the name of the mount point. The names of
+/// Btrfs subvolumes begin with `@`.
+fn has_own_name(mounts: &str, id: u64) -> bool {
+    let mut words = line_of(mounts, id).unwrap_or_default().split(' ').skip(3);
+    let (Some(root), Some(point)) = (words.next(), words.next()) else { return false };
+    let name = |path: &str| path.rsplit('/').next().map(|it| it.trim_start_matches('@').to_owned());
+    root == "/" || name(root) == name(point)
+}
+
 /// Whether a mount of this id in a file like `/proc/PID/mountinfo` is of FUSE, and was made by neither this user, who has
 /// these numbers, nor root. A mount that is not listed was removed in the meantime, or is another process's.
 fn is_served(mounts: &str, id: u64, user: [u32; 2]) -> bool {
-    let id_in = |line: &str| line.split(' ').next()?.parse().ok();
-    let Some(mount) = mounts.lines().find(|line| id_in(line) == Some(id)) else {
+    let Some(mount) = line_of(mounts, id) else {
         return true;
     };
     // After the separator: type, source, options of the file system.
@@ -133,5 +159,17 @@ mod tests {
         assert!(!is_served(MOUNTS, 95, [8, 8]));
         // In a container of the user.
         assert!(!is_served(MOUNTS, 95, [0, 8]));
+    }
+
+    #[test]
+    fn volume_at_a_well_known_name_is_not_the_directory_of_the_system() {
+        let mounts = "\
+1 0 0:1 / /home rw - ext4 /dev/sda rw
+2 0 0:1 /home /home rw - ext4 /dev/sda rw
+3 0 0:1 /@home /home rw - btrfs /dev/sda rw
+4 0 0:1 /scratch/alice /home rw - ext4 /dev/sda rw
+";
+        let own: Vec<bool> = (1..=5).map(|id| has_own_name(mounts, id)).collect();
+        assert_eq!(own, [true, true, true, false, false]);
     }
 }

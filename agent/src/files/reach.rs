@@ -54,10 +54,11 @@ fn reached(mut way: Way) -> io::Result<OwnedFd> {
             };
             return Err(not_followed(&way.shown.join(&name), &whose, way.left.is_empty()));
         }
-        if way.shown.starts_with("/proc") {
-            // The text of such a link need not be a path, and only the kernel makes them.
+        if calls::is_in_proc(way.fd.as_fd()) {
+            // The text of such a link need not be a path.
             let followed = calls::open(Some(way.fd.as_fd()), &component, libc::O_PATH, 0)?;
             let mount = way.mount_of(&name, &followed);
+            way.begin_process();
             way.enter(&name, followed, mount);
         } else {
             way.follow(next.as_fd())?;

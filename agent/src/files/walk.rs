@@ -21,7 +21,7 @@ const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 /// Why a file system is not used.
 pub const OF_ANOTHER: &str = "is a file system of another user";
-/// Directories that only root can have made, wherever they are mounted.
+/// Directories that only root can have made, unless something else is mounted there.
 const SYSTEM: [&str; 10] =
     ["/dev", "/dev/shm", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"];
 
@@ -31,10 +31,19 @@ pub struct Walked {
     /// Opened with `O_PATH`.
     pub fd: OwnedFd,
     /// The last directory on the path in which another user can replace the next component.
-    pub changeable: Option<PathBuf>,
+    pub changeable: Option<Shared>,
     /// The last directory above this one in which another user can create an entry, such as one in
     /// place of a component that disappeared.
-    pub writable: Option<PathBuf>,
+    pub writable: Option<Shared>,
+}
+
+/// A directory in which another user can make changes, as it was when it was open: its path may lead elsewhere by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Its path.
+    pub path: PathBuf,
+    /// User id of its owner.
+    pub owner: u32,
 }
 
 /// What to do if a component of the path does not exist.
@@ -83,11 +92,12 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         if kind != libc::S_IFDIR {
             return Err(io::ErrorKind::NotADirectory.into());
         }
+        let here = || Some(Shared { path: way.here(), owner: directory.st_uid });
         if is_changeable {
-            changeable = Some(way.here());
+            changeable = here();
         }
         if name != ".." && is_shared {
-            writable = Some(way.here());
+            writable = here();
         }
         way.enter(&name, next, mount);
     }
@@ -104,6 +114,8 @@ pub(super) struct Way {
     pub(super) left: VecDeque<OsString>,
     /// The mount of the last component.
     pub(super) mount: Mount,
+    /// The root directory of the process in `/proc` through which the path leads, and the path of it.
+    root: Option<(OwnedFd, PathBuf)>,
     /// Number of links that were followed.
     links: u32,
 }
@@ -116,14 +128,24 @@ impl Way {
         let (start, shown) = if path.is_absolute() { (c"/", "/") } else { (c".", "") };
         let fd = calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)?;
         let mount = Mount::containing(&fd);
-        Ok(Self { fd, shown: shown.into(), left, mount, links: 0 })
+        Ok(Self { fd, shown: shown.into(), left, mount, root: None, links: 0 })
     }
 
     /// Begins in an open directory, with this path, at an entry of it.
     pub(super) fn within(directory: OwnedFd, path: &Path, name: &OsStr) -> Self {
         let mount = Mount::containing(&directory);
         let left = VecDeque::from([name.to_owned()]);
-        Self { fd: directory, shown: path.to_owned(), left, mount, links: 0 }
+        Self { fd: directory, shown: path.to_owned(), left, mount, root: None, links: 0 }
+    }
+
+    /// The next component leads out of the directory of a process in `/proc`: absolute links behind it are those of that
+    /// process.
+    pub(super) fn begin_process(&mut self) {
+        let process: PathBuf = self.shown.components().take(3).collect();
+        let path = process.join("root");
+        let name = CString::new(path.as_os_str().as_bytes()).ok();
+        let root = name.and_then(|it| calls::open(None, &it, libc::O_PATH, 0).ok());
+        self.root = root.map(|it| (it, path));
     }
 
     /// The path of what was opened last.
@@ -157,7 +179,18 @@ impl Way {
         let target = PathBuf::from(OsString::from_vec(calls::target(link)?));
         let mut rest = std::mem::take(&mut self.left);
         if target.is_absolute() {
-            *self = Self { links: self.links, ..Self::begin(&target)? };
+            let begun = Self::begin(&target)?;
+            *self = match self.root.take() {
+                Some((root, shown)) => Self {
+                    fd: root.try_clone()?,
+                    mount: Mount::root().near(&root, &shown.with_file_name("mountinfo")),
+                    shown: shown.clone(),
+                    root: Some((root, shown)),
+                    links: self.links,
+                    ..begun
+                },
+                None => Self { links: self.links, ..begun },
+            };
         } else {
             components(&target, &mut self.left);
         }
@@ -241,9 +274,9 @@ fn is_own(found: &libc::stat) -> bool {
 }
 
 /// Whether only root can have made this entry: it has a well-known name, or is the root directory or one in it, in the
-/// same mount. Volumes of a container are mounts of their own, and can be any user's.
+/// same mount. Volumes of a container are mounts of their own, and can be any user's, also at a well-known name.
 pub(crate) fn is_system(path: &Path, mount: &Mount) -> bool {
-    let is_known = || SYSTEM.iter().any(|it| path == Path::new(it));
+    let is_known = || SYSTEM.iter().any(|it| path == Path::new(it)) && mount.is_known();
     let is_at_top = || path.components().count() <= 2 && mount.is_that_of(c"/");
     path.is_absolute() && (is_known() || is_at_top())
 }

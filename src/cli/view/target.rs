@@ -359,7 +359,6 @@ fn own_entries(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::names::DirectoryIdentity;
     use crate::host::proc;
     use crate::host::sys;
 
@@ -371,9 +370,8 @@ mod tests {
             "job": name, "host": sys::host_name(), "boot_id": proc::boot_id(), "pid": pid,
             "start_ticks": start_ticks, "coordinator": format!("127.0.0.1:{started}"),
             "started_at": Timestamp(started * 1_000_000_000),
-            "directory": DirectoryIdentity::new(&dir.metadata().unwrap()),
         });
-        std::fs::write(dir.join(names::DESCRIPTION), it.to_string()).unwrap();
+        names::write_description(&Dir::open(&dir).unwrap(), it).unwrap();
         dir
     }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::files::{
-    Identity, KnownDirectories, Missing, OF_ANOTHER, Walked, can_any_other_write, can_others_write,
-    is_served_by_other, reach, reach_in, refused, walk,
+    Identity, KnownDirectories, Missing, OF_ANOTHER, Shared, Walked, can_any_other_write,
+    can_others_write, is_served_by_other, reach, reach_in, refused, walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -34,8 +34,8 @@ pub struct Dir {
     /// Opened with `O_PATH`: the directory need not be readable.
     fd: Arc<OwnedFd>,
     path: PathBuf,
-    changeable: Option<PathBuf>,
-    writable: Option<PathBuf>,
+    changeable: Option<Shared>,
+    writable: Option<Shared>,
 }
 
 /// What the kernel says about an entry of a directory.
@@ -150,12 +150,15 @@ impl Dir {
         match Self::open(&path) {
             Ok(found) if found.identity().ok() == self.identity().ok() => found,
             // Somebody else can have caused this, and may control a part of the path that was not seen.
-            _ => Self {
-                changeable: self.changeable.or_else(|| Some(path.clone())),
-                writable: self.writable.or_else(|| Some(path.clone())),
-                path,
-                ..self
-            },
+            _ => {
+                let here = Shared { path: path.clone(), owner: user_id() };
+                Self {
+                    changeable: self.changeable.or_else(|| Some(here.clone())),
+                    writable: self.writable.or(Some(here)),
+                    path,
+                    ..self
+                }
+            }
         }
     }
 
@@ -190,10 +193,10 @@ impl Dir {
     /// # Errors
     ///
     /// If its status cannot be read.
-    pub fn changeable_by_others(&self) -> io::Result<Option<&Path>> {
+    pub fn changeable_by_others(&self) -> io::Result<Option<Shared>> {
         let found = self.status()?.0;
         let is_shared = can_others_write(found.st_mode, found.st_gid);
-        Ok(if is_shared { Some(&self.path) } else { self.changeable.as_deref() })
+        Ok(if is_shared { Some(self.shared(&found)) } else { self.changeable.clone() })
     }
 
     /// A directory on the path of this one, or this directory, in which any other user can create entries, also as a
@@ -202,9 +205,14 @@ impl Dir {
     /// # Errors
     ///
     /// If its status cannot be read.
-    pub fn writable_by_others(&self) -> io::Result<Option<&Path>> {
-        let is_shared = can_any_other_write(self.status()?.0.st_mode);
-        Ok(if is_shared { Some(&self.path) } else { self.writable.as_deref() })
+    pub fn writable_by_others(&self) -> io::Result<Option<Shared>> {
+        let found = self.status()?.0;
+        let is_shared = can_any_other_write(found.st_mode);
+        Ok(if is_shared { Some(self.shared(&found)) } else { self.writable.clone() })
+    }
+
+    fn shared(&self, found: &Stat) -> Shared {
+        Shared { path: self.path.clone(), owner: found.st_uid }
     }
 
     /// Type, owner and mode of the open directory.
@@ -301,8 +309,7 @@ impl Dir {
         if is_served_by_other(&fd) {
             return Err(refused(&path, OF_ANOTHER));
         }
-        let changeable = self.changeable_by_others()?.map(Path::to_owned);
-        let writable = self.writable_by_others()?.map(Path::to_owned);
+        let (changeable, writable) = (self.changeable_by_others()?, self.writable_by_others()?);
         Ok(Self { fd: Arc::new(fd), path, changeable, writable })
     }
 
@@ -582,7 +589,7 @@ mod tests {
         assert_eq!(dir.changeable_by_others().unwrap(), None);
         std::fs::remove_dir(&path).unwrap();
         let lost = dir.canonical();
-        assert_eq!(lost.changeable_by_others().unwrap(), Some(lost.path()));
+        assert_eq!(lost.changeable_by_others().unwrap().unwrap().path, lost.path());
         assert!(lost.writable_by_others().unwrap().is_some());
     }
 }

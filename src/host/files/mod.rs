@@ -13,7 +13,6 @@
 //! for both.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ddp_doctor_agent::trust;
@@ -23,7 +22,7 @@ mod fifo;
 mod removal;
 mod socket;
 
-pub use ddp_doctor_agent::files::{Identity, KnownDirectories, refused};
+pub use ddp_doctor_agent::files::{Identity, KnownDirectories, Shared, refused};
 pub use dir::{Dir, Status};
 pub use fifo::{wake_reader, wake_reader_of};
 pub use socket::{
@@ -49,10 +48,9 @@ pub fn publish(path: &Path, contents: &[u8]) -> io::Result<()> {
 
 /// States that other users can change the entries of a directory: the beginning of a sentence.
 #[must_use]
-pub fn others_at(place: &Path) -> String {
-    let owner = std::fs::metadata(place).map(|it| it.uid());
-    let shown = place.display();
-    if owner.is_ok_and(trust::is_unmapped) {
+pub fn others_at(place: &Shared) -> String {
+    let shown = place.path.display();
+    if trust::is_unmapped(place.owner) {
         return format!("another user of the host may own {shown}");
     }
     format!("other users can write to {shown}")

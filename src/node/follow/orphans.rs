@@ -1,5 +1,6 @@
 //! Ranks that outlive the `ddp-doctor run` that started them.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -27,33 +28,34 @@ pub struct Orphan {
 }
 
 /// The directories with the black boxes of a run.
-fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
+fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<Dir> {
     let Ok(run_dir) = input_files::canonical(run_dir) else {
         return Vec::new();
     };
-    let mut dirs = BoxDir::awaited(shared_memory, &run_dir);
+    let awaited = BoxDir::awaited(shared_memory, &run_dir);
     // Boxes in a copy may name any process as a rank.
-    let opened = Dir::open_own(&run_dir).ok();
-    if opened.is_some_and(|it| Description::of_original(&it).is_some()) {
-        dirs.push(run_dir.join(boxes::KEPT));
-    }
-    dirs
+    let original = Dir::open_own(&run_dir).ok().filter(|it| Description::of_original(it).is_some());
+    let kept = original.and_then(|it| it.own_child(boxes::KEPT.as_ref()).ok());
+    awaited.iter().filter_map(|it| Dir::open_own(it).ok()).chain(kept).collect()
 }
 
 /// The living ranks of this user whose black boxes belong to a run directory, by rank.
 #[must_use]
 pub fn find(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
-    let dirs = directories(shared_memory, run_dir);
-    let files = dirs.iter().filter_map(|dir| boxes::boxes_in(dir).ok());
-    let mut ranks: Vec<Orphan> = files
-        .flatten()
-        .filter_map(|black_box| {
-            let identity = Reader::open_own(&black_box).ok()?.identity();
-            let (pid, start_ticks) = (identity.pid, identity.start_ticks);
-            proc::is_alive(pid, start_ticks).then_some(())?;
-            Some(Orphan { rank: identity.rank?, pid, start_ticks, black_box })
-        })
-        .collect();
+    let rank_in = |dir: &Dir, name: &OsStr| {
+        let black_box = dir.path().join(name);
+        let reader = Reader::of_file(dir.open_file(name).ok()?, &black_box).ok()?;
+        let identity = reader.identity();
+        let (pid, start_ticks) = (identity.pid, identity.start_ticks);
+        proc::is_alive(pid, start_ticks).then_some(())?;
+        Some(Orphan { rank: identity.rank?, pid, start_ticks, black_box })
+    };
+    let ranks_in = |dir: &Dir| -> Vec<Orphan> {
+        let names = boxes::boxes_of(dir).unwrap_or_default();
+        names.iter().filter_map(|name| rank_in(dir, name)).collect()
+    };
+    let mut ranks: Vec<Orphan> =
+        directories(shared_memory, run_dir).iter().flat_map(ranks_in).collect();
     ranks.sort_unstable();
     // A rank may have a box for each layer.
     ranks.dedup_by_key(|it| it.pid);
@@ -91,7 +93,7 @@ pub fn follow(
         .arg("reporter")
         .args(["--coordinator", coordinator, "--include-dead"])
         .arg(&first.black_box)
-        .args(directories(shared_memory, run_dir))
+        .args(directories(shared_memory, run_dir).iter().map(Dir::path))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
@@ -104,7 +106,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::host::names::{self, DirectoryIdentity};
+    use crate::host::names;
 
     #[test]
     fn boxes_of_a_copy_name_no_rank() {
@@ -114,15 +116,20 @@ mod tests {
         fs::create_dir(&original).unwrap();
         fs::set_permissions(&original, fs::Permissions::from_mode(0o700)).unwrap();
         fs::create_dir(&copy).unwrap();
+        for dir in [&original, &copy] {
+            fs::create_dir(dir.join(boxes::KEPT)).unwrap();
+        }
+        let opened = Dir::open_own(&original).unwrap();
         let described = serde_json::json!({
             "job": "j", "host": "h", "boot_id": "b", "pid": 1, "start_ticks": 1,
-            "directory": DirectoryIdentity::new(&original.metadata().unwrap()),
         });
-        for dir in [&original, &copy] {
-            fs::write(dir.join(names::DESCRIPTION), described.to_string()).unwrap();
-        }
-        let kept = |dir: &Path| dir.join(boxes::KEPT);
-        assert_eq!(directories(Path::new("/nonexistent"), &original), [kept(&original)]);
-        assert_eq!(directories(Path::new("/nonexistent"), &copy), Vec::<PathBuf>::new());
+        names::write_description(&opened, described).unwrap();
+        fs::copy(original.join(names::DESCRIPTION), copy.join(names::DESCRIPTION)).unwrap();
+        let found = |dir: &Path| -> Vec<PathBuf> {
+            let found = directories(Path::new("/nonexistent"), dir);
+            found.iter().map(|it| it.path().to_owned()).collect()
+        };
+        assert_eq!(found(&original), [original.join(boxes::KEPT)]);
+        assert_eq!(found(&copy), Vec::<PathBuf>::new());
     }
 }

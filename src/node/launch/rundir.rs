@@ -123,7 +123,7 @@ fn replaceable(dir: &Dir) -> io::Result<Option<String>> {
     Ok(place.map(|place| {
         format!(
             "{}, and can remove or replace the evidence in {}",
-            others_at(place),
+            others_at(&place),
             dir.path().display()
         )
     }))
@@ -194,8 +194,8 @@ impl Previous {
             return Ok(None);
         }
         let has_only_boxes = files.all(|name| *name == FILES[0]);
-        let boxes = || boxes::boxes_in(&dir.path().join(FILES[0]));
-        if has_only_boxes && boxes()?.iter().all(|it| is_own(it)) {
+        let boxes = || boxes::boxes_of(&dir.child(FILES[0].as_ref())?);
+        if has_only_boxes && boxes()?.iter().all(|it| is_own(&dir.path().join(FILES[0]).join(it))) {
             return Ok(None);
         }
         Ok(Some(match Description::of_own(dir)? {
