@@ -161,12 +161,13 @@ fn find() -> io::Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     // Relative folders are not trusted: another user may control the working directory.
     let path = env::split_paths(&path).take(MAX_PATHS).filter(|it| it.is_absolute());
-    let mut near = near.map(|folder| folder.join(NAME)).filter(|it| is_program(it));
     let mut refused = None;
-    let found = near.find_map(|it| {
-        let resolved = trust::resolve(&it, Origin::Installation, own.as_deref()?);
+    // What a link of another user leads to is not looked up: it may never answer.
+    let found = near.map(|folder| folder.join(NAME)).find_map(|it| {
+        let resolved = trust::resolve_existing(&it, Origin::Installation, own.as_deref()?);
         let why = |why| format!("{} is ignored, because {why} (set {PROGRAM})", it.display());
-        resolved.map_err(|error| refused = Some(why(error))).ok()
+        let resolved = resolved.map_err(|error| refused.get_or_insert(why(error))).ok()?;
+        resolved.filter(|it| is_program(it))
     });
     let mut path = path.map(|folder| folder.join(NAME));
     found.or_else(|| path.find(|it| is_program(it))).ok_or_else(|| {

@@ -34,8 +34,22 @@ pub enum Origin {
 ///
 /// # Errors
 ///
-/// Describes the part of the path that another user can change or does not exist.
+/// Describes the part of the path that another user can change, or that the path leads to nothing.
 pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, String> {
+    let missing = || format!("{} does not exist", path.display());
+    resolve_existing(path, origin, own)?.ok_or_else(missing)
+}
+
+/// Like [`resolve`]; `None`: the path leads to nothing. No link of another user is followed.
+///
+/// # Errors
+///
+/// Describes the part of the path that another user can change.
+pub fn resolve_existing(
+    path: &Path,
+    origin: Origin,
+    own: &Path,
+) -> Result<Option<PathBuf>, String> {
     let mut left = VecDeque::new();
     components(path, &mut left);
     let (mut here, mut links) = (PathBuf::from("/"), 0);
@@ -48,7 +62,10 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         }
         let entry = here.join(name);
         let shown = entry.display();
-        let found = Found::at(&entry, &Mount::root()).map_err(|it| format!("{shown}: {it}"))?;
+        let found = match Found::at(&entry, &Mount::root()) {
+            Err(error) if is_missing(&error) => return Ok(None),
+            found => found.map_err(|it| format!("{shown}: {it}"))?,
+        };
         if !found.status.is_symlink() {
             here = entry;
             continue;
@@ -72,7 +89,11 @@ pub fn resolve(path: &Path, origin: Origin, own: &Path) -> Result<PathBuf, Strin
         left.append(&mut rest);
     }
     check(&here, origin, own)?;
-    Ok(here)
+    Ok(Some(here))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// What is at a path, which is not followed if it is a link.
@@ -111,7 +132,8 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
 /// Whether something of an owner without an id in this user namespace, who can be root or any other user, is used: what
 /// [`Origin::Named`] leads to, only where no user but root can have put it.
 fn is_accepted(found: &Found, path: &Path, origin: Origin) -> bool {
-    let is_below_usr = || path.starts_with("/usr") && found.mount.is_that_of(c"/usr");
+    let is_below_usr =
+        || path.starts_with("/usr") && found.mount.is_that_of(c"/usr") && found.mount.is_known();
     let is_systems = || is_system(path, &found.mount) || is_below_usr();
     is_unmapped(found.status.uid()) && (origin != Origin::Named || is_systems())
 }

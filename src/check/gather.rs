@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
+use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,9 +75,9 @@ pub(super) fn facts(command: &[OsString], shape: &Shape, meeting: Option<&Rendez
         host,
         node_rank: meeting.and_then(|it| it.rank),
         ranks: shape.ranks,
-        shared_memory: directory(shared_memory.to_owned()),
+        shared_memory: directory(vec![shared_memory.to_owned()]),
         has_shared_memory: is_in_memory(&read("/proc/mounts"), shared_memory),
-        run_dir: directory(run_dir()),
+        run_dir: directory(run_dirs()),
         memlock: limit(Resource::LockedMemory),
         may_lock: has_capability(&read("/proc/self/status"), IPC_LOCK),
         descriptors: limit(Resource::Descriptors),
@@ -160,36 +161,43 @@ fn is_in_memory(mounts: &str, path: &Path) -> bool {
     file_system.is_some_and(|it| MEMORY_FILE_SYSTEMS.contains(&it))
 }
 
-fn run_dir() -> PathBuf {
+/// The directory for run directories, which need not exist, and those above it.
+fn run_dirs() -> Vec<PathBuf> {
     let given = std::env::var_os(environment::RUN_DIR).map(PathBuf::from);
     let wanted = given.unwrap_or_else(|| PathBuf::from(names::RUNS));
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
-    let mut existing = wanted.ancestors();
-    existing.find(|it| it.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    wanted.ancestors().map(Path::to_owned).collect()
 }
 
-/// Space in a directory, and whether a file can be created there.
-fn directory(path: PathBuf) -> Directory {
-    let shown = path.display().to_string();
+/// Space in the first of these directories that exists, and whether a file can be created there. Links of other users are
+/// not followed.
+fn directory(paths: Vec<PathBuf>) -> Directory {
+    let shown = paths[0].display().to_string();
     let examined = sys::within(ANSWER, move || {
-        let space = File::open(&path).and_then(|it| sys::space(&it));
+        let is_there = |it: &io::Result<Dir>| {
+            !it.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let mut opened = paths.iter().map(|path| (path, Dir::open(path)));
+        let (path, dir) = opened
+            .find(|(_, dir)| is_there(dir))
+            .unwrap_or_else(|| (&paths[0], Err(io::ErrorKind::NotFound.into())));
+        let space = dir.as_ref().ok().and_then(|it| sys::space(&it.readable().ok()?).ok());
         let probe = OsString::from(format!(".ddp-doctor-check-{}", names::new_job()));
-        let created = Dir::open(&path).and_then(|dir| {
+        let created = dir.and_then(|dir| {
             dir.new_file(&probe)?;
             // What remains is empty.
             dir.remove_file(&probe).ok();
             Ok(())
         });
-        (space, created)
+        (path.display().to_string(), space, created)
     });
-    let Some((space, created)) = examined else {
+    let Some((shown, space, created)) = examined else {
         return Directory {
             path: shown,
             error: Some(format!("no answer within {} s", ANSWER.as_secs())),
             ..Directory::default()
         };
     };
-    let space = space.ok();
     Directory {
         path: shown,
         free: space.map(|it| it.free),

@@ -135,19 +135,23 @@ struct Interpreter {
 /// The Python interpreter that a command names; without a command, the first one on `PATH`.
 fn interpreter(command: &[OsString]) -> Option<Interpreter> {
     if command.is_empty() {
-        let path = on_path("python3".as_ref())?;
+        let path = on_path("python3".as_ref(), true)?;
         return Some(Interpreter { path, named_by: None, started_by: None });
     }
     command.iter().enumerate().find_map(|(index, word)| {
         let name = Path::new(word).file_name()?.to_str()?;
         let is_launcher = matches!(name, "torchrun" | "accelerate");
         // Other words, such as those that name data, are not looked up.
-        let file = (is_launcher || is_python(name)).then(|| on_path(word))??;
+        let file = (is_launcher || is_python(name)).then(|| on_path(word, index == 0))??;
         // What a relative script is in another directory is unknown.
         let is_read = is_launcher && (index == 0 || file.is_absolute());
         let started_by = (index > 0).then(|| command[..index].to_vec());
         Some(if is_read {
-            Interpreter { path: interpreter_of(&file)?, named_by: Some(file), started_by }
+            Interpreter {
+                path: interpreter_of(&file, index == 0)?,
+                named_by: Some(file),
+                started_by,
+            }
         } else {
             Interpreter { path: file, named_by: None, started_by }
         })
@@ -180,8 +184,8 @@ fn is_python(name: &str) -> bool {
     version.is_some_and(|it| it.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }
 
-/// The interpreter in the first line of a script.
-fn interpreter_of(script: &Path) -> Option<PathBuf> {
+/// The interpreter in the first line of a script. `is_executed`: the command itself would execute the script.
+fn interpreter_of(script: &Path, is_executed: bool) -> Option<PathBuf> {
     let mut line = String::new();
     let file = File::open(script).ok()?.take(MAX_LINE);
     BufReader::new(file).read_line(&mut line).ok()?;
@@ -189,16 +193,17 @@ fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let program = Path::new(words.next()?);
     if program.file_name()? == "env" {
         let name = words.next().filter(|it| is_python(it))?;
-        return on_path(name.as_ref());
+        return on_path(name.as_ref(), is_executed);
     }
     is_python(program.file_name()?.to_str()?).then(|| program.to_owned())
 }
 
-/// The file that a shell would execute, unless it is on a file system of another user, which may never answer.
-fn on_path(program: &OsStr) -> Option<PathBuf> {
+/// The file that a shell would execute, unless it is on a file system of another user, which may never answer. Links of
+/// other users are followed only to what the command itself would execute.
+fn on_path(program: &OsStr, is_executed: bool) -> Option<PathBuf> {
     let is_file = |path: &Path| {
-        let found = files::find(path).and_then(|it| File::from(it).metadata());
-        found.is_ok_and(|it| it.is_file())
+        let found = if is_executed { files::find(path) } else { files::reach(path) };
+        found.and_then(|it| File::from(it).metadata()).is_ok_and(|it| it.is_file())
     };
     let path = Path::new(program);
     if path.components().count() > 1 {

@@ -107,3 +107,41 @@ fn check_asks_nothing_of_a_file_system_of_another_user() {
     let Some(said) = beside_silent_mount(script) else { return };
     assert!(said.contains("end") && !said.contains("status 137"), "{said}");
 }
+
+/// The default run directory is looked up wherever the command is.
+#[test]
+fn check_does_not_look_up_what_another_user_put_in_place_of_the_run_directory() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 1777 /home/shared
+        attacker ln -s /home/mount/x /home/shared/ddp-doctor-runs
+        cd /home/shared
+        doctor check
+        DDP_DOCTOR_RUN_DIR=/home/shared/ddp-doctor-runs/x doctor check
+        echo end
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("end") && !said.contains("status 137"), "{said}");
+    assert!(said.contains("ddp-doctor-runs is a link that another user can change"), "{said}");
+}
+
+/// The job starts even if the program lies alone in a folder below one in which others can create entries.
+#[test]
+fn what_another_user_put_above_the_program_is_not_looked_up() {
+    let script = r#"
+        silent /home/mount
+        mkdir -m 1777 /home/shared
+        mkdir /home/shared/program /home/shared/library
+        cp /home/bin/ddp-doctor /home/shared/program
+        cp /home/bin/libddp_doctor.so /home/shared/library
+        attacker ln -s /home/mount/x /home/shared/libddp_doctor.so
+        attacker ln -s /home/mount/x /home/shared/ddp-doctor
+        victim timeout -s KILL 30 /home/shared/program/ddp-doctor run -- echo started 3>&- || echo "status $?"
+        export RANK=0 WORLD_SIZE=1 DDP_DOCTOR_COORDINATOR=127.0.0.1:7999 LD_LIBRARY_PATH=/home/shared/library
+        victim timeout -s KILL 30 /home/bin/training 3>&- || echo "status $?"
+        echo end
+    "#;
+    let Some(said) = beside_silent_mount(script) else { return };
+    assert!(said.contains("started") && said.contains("end"), "{said}");
+    assert!(!said.contains("status 137"), "{said}");
+}

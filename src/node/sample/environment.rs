@@ -250,6 +250,19 @@ impl Found {
     fn given(path: Option<PathBuf>) -> Self {
         path.map_or(Self::Nowhere, Self::At)
     }
+
+    /// The first that is used, otherwise the first that is refused.
+    fn first(found: impl Iterator<Item = Self>) -> Self {
+        let mut refused = Self::Nowhere;
+        for it in found {
+            match it {
+                Self::At(_) => return it,
+                Self::Refused(_) if refused == Self::Nowhere => refused = it,
+                Self::Refused(_) | Self::Nowhere => {}
+            }
+        }
+        refused
+    }
 }
 
 /// Finds the agent's library: at the path in the environment, beside this program, or in the
@@ -284,13 +297,13 @@ pub fn find_nccl_by_name() -> Found {
         Found::At(path) => path.with_file_name(NCCL_NAMED_LIBRARY),
         found => return found,
     };
-    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) || !named.is_file() {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         return Found::Nowhere;
     }
     if env::var_os(NCCL_LIBRARY_VARIABLE).is_some() {
-        return Found::At(named);
+        return Found::given(Some(named).filter(|it| it.is_file()));
     }
-    trusted(&named, Origin::Installation)
+    trusted_file(&named, Origin::Installation)
 }
 
 /// Creates links by which the loader finds that library in this folder under NCCL's names.
@@ -328,8 +341,7 @@ fn find_file(variable: &str, name: &str) -> Found {
     }
     let Some(ours) = program_dir() else { return Found::Nowhere };
     let places = [ours.clone(), ours.join("../lib/ddp-doctor"), ours.join("..")];
-    let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
-    found.map_or(Found::Nowhere, |path| trusted(&path, Origin::Installation))
+    Found::first(places.iter().map(|it| trusted_file(&it.join(name), Origin::Installation)))
 }
 
 /// Finds the directory of the Python package in the same way; in a source tree it is
@@ -359,14 +371,13 @@ fn find_package() -> Found {
     if ours.ends_with("ddp_doctor/bin") {
         places.push(("../..", Origin::Installation));
     }
-    let mut found = places.into_iter().map(|(place, origin)| (ours.join(place), origin));
-    let Some((path, origin)) = found.find(|(path, _)| has_package(path)) else {
-        return Found::Nowhere;
-    };
-    match trusted(&path.join(ACTIVATION).join("sitecustomize.py"), origin) {
-        Found::At(_) => trusted_package(&path, origin),
-        refused => refused,
-    }
+    Found::first(places.into_iter().map(|(place, origin)| {
+        let path = ours.join(place);
+        match trusted_file(&path.join(ACTIVATION).join("sitecustomize.py"), origin) {
+            Found::At(_) => trusted_package(&path, origin),
+            other => other,
+        }
+    }))
 }
 
 /// Like [`trusted`], also for everything in the package below this path: ranks import its modules, or what Python
@@ -381,10 +392,19 @@ fn trusted_package(path: &Path, origin: Origin) -> Found {
     }
 }
 
+/// Like [`trusted`], for a file. The path is resolved before what it leads to is looked up: that of another user may never
+/// answer.
+fn trusted_file(path: &Path, origin: Origin) -> Found {
+    match trusted(path, origin) {
+        Found::At(path) if !path.is_file() => Found::Nowhere,
+        found => found,
+    }
+}
+
 /// Resolves the links of a path, if no other user can have made or changed anything on it.
 fn trusted(path: &Path, origin: Origin) -> Found {
-    match trust::resolve(path, origin, Path::new("/proc/self/exe")) {
-        Ok(path) => Found::At(path),
+    match trust::resolve_existing(path, origin, Path::new("/proc/self/exe")) {
+        Ok(path) => Found::given(path),
         Err(why) => Found::Refused(format!("{} is ignored, because {why}", path.display())),
     }
 }
