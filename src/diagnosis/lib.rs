@@ -111,6 +111,8 @@ pub struct Engine {
     /// Rank states as of the last evaluation.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
+    /// Size of what the last evaluation examined.
+    cost: u64,
     /// Cached analysis of stragglers.
     late: delays::lateness::Review,
     /// Cached analysis of the duration of collectives.
@@ -147,6 +149,7 @@ impl Engine {
             current: 0,
             ranks: Vec::new(),
             timeout: None,
+            cost: 0,
             late: delays::lateness::Review::default(),
             communication: delays::communication::Review::default(),
             retained: Retained::default(),
@@ -207,6 +210,7 @@ impl Engine {
             straggler: self.late.look(&self.model, now).cloned(),
         };
         let situation = Situation::new(&self.model, &self.config, now, losses);
+        self.cost = self.model.processes.values().count() as u64 + situation.waits.size();
         let mut drafts = findings::detect(self.rules, &situation);
         self.episodes.update(&situation, &mut drafts);
         let judged = causal_order::judge(&situation, drafts);
@@ -241,6 +245,12 @@ impl Engine {
     /// dumps show in as [`Event::DeviceCalls`].
     pub fn poll_dumps(&mut self) -> Vec<ProcessId> {
         std::mem::take(&mut self.wanted_dumps)
+    }
+
+    /// Size of what the last evaluation examined, in processes and ranks that they wait for. The time of an evaluation is
+    /// at least proportional to it.
+    pub const fn cost(&self) -> u64 {
+        self.cost
     }
 
     /// The evidence that findings are derived from.

@@ -1,6 +1,8 @@
 //! Passes the evidence of one job to the engine: first the journals, in the order of their reports;
 //! then what the black boxes contain beyond them; then what is known of the ends of processes.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +26,17 @@ use crate::ingest::{Observer, logs};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time between reports in which evaluations are due also where they have become rare.
+const GAP: Duration = Duration::from_secs(5);
 /// While nothing happens, the interval of evaluations grows to the elapsed time divided by this.
 const PATIENCE: u32 = 64;
-/// Number of evaluations in such times after which they become rare: a small journal can have many long gaps.
-const MAX_LOOKS: u32 = 1 << 17;
+/// Cost of evaluations ([`Engine::cost`]) in such times after which they become rare: a small journal can have many long
+/// gaps. That of a small job counts as `MIN_COST`.
+const MAX_GAPS: u64 = 1 << 22;
+const MIN_COST: u64 = 32;
+/// Cost of evaluations after which one takes place for half as many reports as before, again and again: a small journal
+/// can have many reports of many ranks.
+const STEP: u64 = 1 << 24;
 /// Maximum time between the announcement of an exit and the end of the process.
 const TEARDOWN: Duration = Duration::from_secs(10);
 /// Number of messages of a box decoded at a time.
@@ -53,13 +62,17 @@ pub(super) fn play(
         nodes.into_iter().map(|(number, node)| Part::new(number, node, &tables, remarks)).collect();
 
     // Play the journals of all nodes, in the order in which their reports were sent.
-    while let Some(next) = parts
-        .iter_mut()
-        .filter(|part| part.next.is_some())
-        .min_by_key(|part| part.next.as_ref().map(|report| report.sent_unix_ns))
-    {
-        next.play_report(&mut stage, remarks);
-        stage.is_blind = parts.iter().any(|part| part.is_in_gap);
+    let sent = |part: &Part| part.next.as_ref().map(|report| report.sent_unix_ns);
+    let mut queue: BinaryHeap<Reverse<(u64, usize)>> =
+        (0..).zip(&parts).filter_map(|(at, part)| Some(Reverse((sent(part)?, at)))).collect();
+    let mut gaps = parts.iter().filter(|part| part.is_in_gap).count();
+    while let Some(Reverse((_, at))) = queue.pop() {
+        let part = &mut parts[at];
+        gaps -= usize::from(part.is_in_gap);
+        part.play_report(&mut stage, remarks);
+        gaps += usize::from(part.is_in_gap);
+        stage.is_blind = gaps > 0;
+        queue.extend(sent(part).map(|sent| Reverse((sent, at))));
     }
     for part in &mut parts {
         part.play_boxes(&mut stage, remarks);
@@ -142,8 +155,11 @@ struct Stage<'a> {
     /// Whether the next report of a journal follows events that were dropped. Until then nothing is
     /// evaluated: what the ranks of that node do is unknown.
     is_blind: bool,
-    /// Number of evaluations while nothing happened.
-    looks: u32,
+    /// Cost of all evaluations, and of those while nothing happened.
+    spent: u64,
+    spent_in_gaps: u64,
+    /// Number of reports since the latest evaluation.
+    reports: u64,
     observer: &'a mut dyn Observer,
 }
 
@@ -157,7 +173,9 @@ impl<'a> Stage<'a> {
             now,
             wall: Timestamp::now(),
             is_blind: false,
-            looks: 0,
+            spent: 0,
+            spent_in_gaps: 0,
+            reports: 0,
             observer,
         }
     }
@@ -178,14 +196,18 @@ impl<'a> Stage<'a> {
     fn go_to(&mut self, at: Timestamp) {
         let at = at.max(self.now);
         let begins = self.now == Timestamp::default();
+        self.reports += 1;
+        let is_rare = self.reports >> (self.spent / STEP).min(63) == 0;
+        let is_gap = at.since(self.looked) >= GAP && self.spent_in_gaps < MAX_GAPS;
         if self.is_blind {
             self.looked = at;
-        } else if !begins && at.since(self.looked) >= LOOK_EVERY {
+        } else if !begins && (!is_rare || is_gap) && at.since(self.looked) >= LOOK_EVERY {
             self.look();
+            self.spent_in_gaps += if is_rare { self.engine.cost() } else { 0 };
             let from = self.now;
             while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
-                self.looks = self.looks.saturating_add(1);
-                let patience = if self.looks < MAX_LOOKS { PATIENCE } else { 1 };
+                self.spent_in_gaps += self.engine.cost().max(MIN_COST);
+                let patience = if self.spent_in_gaps < MAX_GAPS { PATIENCE } else { 1 };
                 let rest = due.since(from) / patience;
                 self.now = due.max(self.now.plus(rest)).min(at);
                 self.engine.handle_timeout(self.now);
@@ -201,6 +223,8 @@ impl<'a> Stage<'a> {
     fn look(&mut self) {
         let changed = self.engine.poll_change();
         self.looked = self.now;
+        self.spent += self.engine.cost();
+        self.reports = 0;
         self.observer.evaluated(&self.engine, self.now, changed);
     }
 }

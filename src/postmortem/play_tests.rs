@@ -25,11 +25,35 @@ fn long_gaps_are_evaluated_a_limited_number_of_times() {
     stage.events.push(Event::Issued { process, call: Arc::new(call) });
     stage.feed();
     stage.go_to(hour(2));
-    let first = stage.looks;
-    stage.looks = MAX_LOOKS;
+    let first = stage.spent_in_gaps;
+    stage.spent_in_gaps = MAX_GAPS;
     stage.go_to(hour(3));
-    let later = stage.looks - MAX_LOOKS;
+    let later = stage.spent_in_gaps - MAX_GAPS;
     assert!(later > 0 && first > 10 * later, "{first} {later}");
+}
+
+/// Counts evaluations.
+struct Counter(u32);
+
+impl Observer for Counter {
+    fn evaluated(&mut self, _: &Engine, _: Timestamp, _: bool) {
+        self.0 += 1;
+    }
+}
+
+#[test]
+fn evaluations_of_many_reports_become_rare() {
+    let mut counter = Counter(0);
+    let mut stage = Stage::new(Config::default(), Timestamp(1), &mut counter);
+    let mut at = Timestamp(1);
+    for spent in [0, 3 * STEP] {
+        stage.spent = spent;
+        for _ in 0..64 {
+            at = at.plus(LOOK_EVERY);
+            stage.go_to(at);
+        }
+    }
+    assert_eq!(counter.0, 64 + 8);
 }
 
 #[test]

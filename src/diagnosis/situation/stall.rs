@@ -1,6 +1,6 @@
 //! Stalls: places where ranks wait for members that have not arrived.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -89,16 +89,16 @@ impl Stall {
 
     /// Whether this stall explains a later wait in the group: it is for members missing here
     /// (`open`: those that wait nowhere in the group), or, if `open` is empty, for a member that
-    /// waits here. A wait that is certain (`must_wait`) is not explained by one that is not.
+    /// waits here. A wait that is certain (`must_wait`) is not explained by one that is not. Both lists are ascending.
     fn explains(&self, needs: &[u32], open: &[u32], must_wait: bool) -> bool {
         if must_wait && !self.must_wait {
             return false;
         }
         if open.is_empty() {
-            return needs.iter().any(|needed| self.waiting.contains(needed));
+            return self.waiting.iter().any(|rank| needs.binary_search(rank).is_ok());
         }
-        let is_missing = |needed: &u32| self.missing.iter().any(|absent| absent.rank == *needed);
-        open.iter().all(is_missing)
+        let mut missing = self.missing.iter();
+        open.iter().all(|needed| missing.any(|absent| absent.rank == *needed))
     }
 
     /// Whether such a later wait is blocked as hopelessly as this stall.
@@ -111,6 +111,14 @@ impl Stall {
     fn may_come(&self, open: &[u32]) -> bool {
         hopelessness(&self.missing, open) == Some(Hopelessness::MayCome)
     }
+}
+
+/// The stalls of a group that were found so far.
+#[derive(Default)]
+struct EarlierStalls {
+    stalls: Vec<Stall>,
+    /// Ranks that one of them keeps from later calls.
+    held: HashSet<u32>,
 }
 
 /// A rank that waits at a place, and the members it waits for that wait nowhere earlier.
@@ -136,20 +144,24 @@ impl OpenCalls<'_> {
         let first =
             if self.model.not_made_by(group).is_empty() { group.first_open() } else { Some(0) };
         let Some(first) = first else { return Vec::new() };
-        let mut found: Vec<Stall> = Vec::new();
+        let mut found = EarlierStalls::default();
         for (&seq, join) in group.joins.range(first..) {
             let missing = self.model.missing(group, seq);
             if missing.is_empty() {
                 continue;
             }
             let waiters = self.unexplained_waiters(group, join, &missing, &mut found);
-            found.extend(self.stall_of(group, (seq, join), waiters));
+            if let Some(stall) = self.stall_of(group, (seq, join), waiters) {
+                let held = stall.waiting.iter().filter(|it| self.is_held_by(group, **it, &stall));
+                found.held.extend(held);
+                found.stalls.push(stall);
+            }
         }
-        for stall in &mut found {
+        for stall in &mut found.stalls {
             stall.waiting.sort_unstable();
             stall.waiting.dedup();
         }
-        found
+        found.stalls
     }
 
     /// The ranks that wait in this collective for a reason that no stall in `found` explains. Adds
@@ -159,7 +171,7 @@ impl OpenCalls<'_> {
         group: &Group,
         join: &'j Join,
         missing: &[u32],
-        found: &mut [Stall],
+        found: &mut EarlierStalls,
     ) -> Vec<Waiter<'j>> {
         let mut waiters: Vec<Waiter<'j>> = Vec::new();
         // For ranks that wait for all missing members.
@@ -170,7 +182,7 @@ impl OpenCalls<'_> {
                 continue;
             }
             let Explanation { open, by } = if joined.needs_all() {
-                let all = || self.explanation(group, found, missing, true);
+                let all = || Self::explanation(found, missing, true);
                 for_all.get_or_insert_with(all).clone()
             } else {
                 let needs = self.needed_by(group, rank, joined, missing);
@@ -178,12 +190,16 @@ impl OpenCalls<'_> {
                     continue;
                 }
                 let must_wait = !self.may_go_on(group, rank, joined, missing);
-                self.explanation(group, found, &needs, must_wait)
+                Self::explanation(found, &needs, must_wait)
             };
             match by {
-                Some((before, true)) => found[before].waiting.push(rank),
+                Some((before, true)) => {
+                    let stall = &mut found.stalls[before];
+                    stall.waiting.push(rank);
+                    found.held.extend(self.is_held_by(group, rank, stall).then_some(rank));
+                }
                 // The members it waits for may still arrive.
-                Some((before, false)) if found[before].may_come(&open) => {}
+                Some((before, false)) if found.stalls[before].may_come(&open) => {}
                 _ => waiters.push(Waiter { rank, joined, open }),
             }
         }
@@ -272,25 +288,20 @@ impl OpenCalls<'_> {
         destroyed.or_else(exited)
     }
 
-    /// How earlier stalls of the group explain a wait for these members.
-    fn explanation(
-        &self,
-        group: &Group,
-        found: &[Stall],
-        needs: &[u32],
-        must_wait: bool,
-    ) -> Explanation {
-        let waits = |rank: &u32| {
-            let mut stalls = found.iter();
-            stalls.any(|stall| stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall))
-                && self.model.member(group.id, *rank).is_some_and(|it| self.is_held(it))
-        };
-        let open: Rc<[u32]> = needs.iter().copied().filter(|it| !waits(it)).collect();
-        let by = found
-            .iter()
+    /// How earlier stalls of the group explain a wait for these members, ascending.
+    fn explanation(found: &EarlierStalls, needs: &[u32], must_wait: bool) -> Explanation {
+        let open: Rc<[u32]> = needs.iter().copied().filter(|it| !found.held.contains(it)).collect();
+        let mut stalls = found.stalls.iter();
+        let by = stalls
             .position(|it| it.explains(needs, &open, must_wait))
-            .map(|at| (at, found[at].holds(&open)));
+            .map(|at| (at, found.stalls[at].holds(&open)));
         Explanation { open, by }
+    }
+
+    /// Whether a stall in which a rank waits keeps it from later calls of the group.
+    fn is_held_by(&self, group: &Group, rank: u32, stall: &Stall) -> bool {
+        !self.is_gone(group, rank, stall)
+            && self.model.member(group.id, rank).is_some_and(|it| self.is_held(it))
     }
 
     /// Whether a rank that had made its call exited in order without waiting for it. The transport

@@ -29,7 +29,7 @@
 //! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
 //! from any source a cycle alone is not a deadlock, but a cycle of stuck ranks is.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
@@ -44,6 +44,7 @@ use crate::model::{
 };
 use crate::stacks;
 
+mod cycles;
 pub mod device;
 mod devices;
 pub mod dumped;
@@ -153,8 +154,16 @@ impl Waits {
         release(model, &blocked, &mut free);
         let stuck: BTreeSet<u32> =
             blocked.keys().copied().filter(|rank| !free.contains(rank)).collect();
-        let cycles = cycles(&blocked, &stuck);
+        let cycles = cycles::shortest(&blocked, &stuck);
         Self { blocked, stuck, at_odds: all_at_odds, cycles }
+    }
+
+    /// Number of ranks in the lists of needs.
+    pub fn size(&self) -> u64 {
+        let mut known = HashSet::new();
+        let lists = self.blocked.values().flatten().map(|it| &it.needs);
+        let distinct = lists.filter(|it| known.insert(it.as_ptr().addr()));
+        distinct.map(|it| it.len() as u64).sum()
     }
 
     /// Whether a rank waits in a cycle.
@@ -482,60 +491,4 @@ fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
         None => model.asked_otherwise(group, rank).is_none(),
     };
     is_in && process.is_some_and(|process| model.ending_of(process) == Ending::None)
-}
-
-/// The shortest cycle through each knot of stuck ranks.
-fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<Vec<Blocked>> {
-    let edge = |from: u32, to: u32| {
-        blocked[&from].iter().find(|thread| thread.needs.contains(&to)).cloned()
-    };
-    let mut used: BTreeSet<u32> = BTreeSet::new();
-    let mut found: Vec<Vec<u32>> =
-        stuck.iter().filter_map(|&start| shortest_cycle(blocked, stuck, start)).collect();
-    found.sort_by_key(|path| (path.len(), path.iter().min().copied()));
-    let mut cycles = Vec::new();
-    for path in found {
-        if path.iter().any(|rank| used.contains(rank)) {
-            continue;
-        }
-        used.extend(&path);
-        let next = path.iter().cycle().skip(1);
-        let waits: Option<Vec<Blocked>> =
-            path.iter().zip(next).map(|(&from, &to)| edge(from, to)).collect();
-        cycles.extend(waits.filter(|waits| closed(waits)));
-    }
-    cycles
-}
-
-/// Whether all of these waits were in progress when the last of them began.
-fn closed(waits: &[Blocked]) -> bool {
-    let last = waits.iter().map(|wait| wait.since).max();
-    waits.iter().all(|wait| wait.until.is_none() || wait.until >= last)
-}
-
-/// Breadth-first search from a rank back to itself.
-fn shortest_cycle(
-    blocked: &BTreeMap<u32, Vec<Blocked>>,
-    stuck: &BTreeSet<u32>,
-    start: u32,
-) -> Option<Vec<u32>> {
-    let mut came_from: BTreeMap<u32, u32> = BTreeMap::new();
-    let mut queue = VecDeque::from([start]);
-    while let Some(rank) = queue.pop_front() {
-        for needed in blocked[&rank].iter().flat_map(|thread| thread.needs.iter()) {
-            if *needed == start {
-                let mut path = vec![rank];
-                while let Some(&before) = came_from.get(&path[path.len() - 1]) {
-                    path.push(before);
-                }
-                path.reverse();
-                return Some(path);
-            }
-            if stuck.contains(needed) && !came_from.contains_key(needed) {
-                came_from.insert(*needed, rank);
-                queue.push_back(*needed);
-            }
-        }
-    }
-    None
 }
