@@ -1,36 +1,34 @@
 //! Communication between the ranks of a demonstration: the simplest mechanism that blocks like a
 //! real collective.
 //!
-//! Every rank has a connection to the launcher. For a collective it sends a line, `group seq op
+//! Every rank has a connection to the launcher, a pair of sockets that no other process can reach. For a collective it sends a line, `group seq op
 //! value`, and waits for the sum. The launcher answers when all ranks have sent the same group,
 //! sequence number and op: mismatching calls wait forever, as do calls that an ended rank never
 //! makes.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Calls in which ranks wait: the sum so far, and the connections of the waiting ranks.
-type Waiting = HashMap<String, (i64, Vec<TcpStream>)>;
+type Waiting = HashMap<String, (i64, Vec<UnixStream>)>;
 
-/// Starts a fabric for `ranks` ranks that lives as long as this process. Returns its address.
-pub(super) fn serve(ranks: u32) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = listener.local_addr()?;
+/// Starts a fabric for `ranks` ranks that lives as long as this process. Returns the end of each rank's connection.
+pub(super) fn serve(ranks: u32) -> io::Result<Vec<UnixStream>> {
     let waiting = Arc::new(Mutex::new(Waiting::new()));
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let waiting = waiting.clone();
-            // An error means that the rank has ended.
-            std::thread::spawn(move || serve_rank(stream, ranks, &waiting).ok());
-        }
-    });
-    Ok(address)
+    let connect = |_| {
+        let (stream, end) = UnixStream::pair()?;
+        let waiting = Arc::clone(&waiting);
+        // An error means that the rank has ended.
+        std::thread::spawn(move || serve_rank(stream, ranks, &waiting).ok());
+        Ok(end)
+    };
+    (0..ranks).map(connect).collect()
 }
 
-fn serve_rank(stream: TcpStream, ranks: u32, waiting: &Mutex<Waiting>) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+fn serve_rank(stream: UnixStream, ranks: u32, waiting: &Mutex<Waiting>) -> io::Result<()> {
     for line in BufReader::new(stream.try_clone()?).lines() {
         let line = line?;
         let (call, value) = line.rsplit_once(' ').ok_or(io::ErrorKind::InvalidData)?;
@@ -54,15 +52,18 @@ fn serve_rank(stream: TcpStream, ranks: u32, waiting: &Mutex<Waiting>) -> io::Re
 /// A rank's connection to the fabric.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<UnixStream>,
     calls: HashMap<&'static str, u64>,
 }
 
 impl Connection {
-    pub(super) fn new(fabric: &str) -> io::Result<Self> {
-        let stream = TcpStream::connect(fabric)?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream: BufReader::new(stream), calls: HashMap::new() })
+    pub(super) fn new(end: UnixStream) -> Self {
+        Self { stream: BufReader::new(end), calls: HashMap::new() }
+    }
+
+    /// The connection that the launcher passed as standard input.
+    pub(super) fn inherited() -> io::Result<Self> {
+        Ok(Self::new(io::stdin().as_fd().try_clone_to_owned()?.into()))
     }
 
     /// A collective: blocks until every rank makes the same call, and returns the sum of their
@@ -91,12 +92,11 @@ mod tests {
 
     #[test]
     fn collective_returns_the_sum_to_all_ranks() {
-        let fabric = serve(3).unwrap().to_string();
-        let ranks: Vec<_> = (0..3)
-            .map(|rank| {
-                let fabric = fabric.clone();
+        let ranks: Vec<_> = (0..)
+            .zip(serve(3).unwrap())
+            .map(|(rank, end)| {
                 std::thread::spawn(move || {
-                    let mut connection = Connection::new(&fabric).unwrap();
+                    let mut connection = Connection::new(end);
                     [1, 10].map(|n| connection.collective("world", "sum", rank * n).unwrap())
                 })
             })

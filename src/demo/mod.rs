@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ const POLL: Duration = Duration::from_millis(20);
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
-/// Address of the fabric.
+/// Says that the connection to the fabric is standard input.
 const FABRIC: &str = "DDP_DOCTOR_DEMO_FABRIC";
 
 /// One demonstration.
@@ -88,10 +89,8 @@ pub fn find(name: &str) -> Option<&'static Demo> {
 /// Fails if processes or sockets cannot be created.
 pub fn rank_or_launcher(demo: &Demo) -> anyhow::Result<u8> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
-    match (number(RANK), number(WORLD_SIZE), std::env::var(FABRIC)) {
-        (Some(rank), Some(world_size), Ok(fabric)) => {
-            training::train(rank, world_size, &fabric, demo.fault)
-        }
+    match (number(RANK), number(WORLD_SIZE), std::env::var_os(FABRIC)) {
+        (Some(rank), Some(world_size), Some(_)) => training::train(rank, world_size, demo.fault),
         _ => Ok(launch(demo)?),
     }
 }
@@ -99,17 +98,18 @@ pub fn rank_or_launcher(demo: &Demo) -> anyhow::Result<u8> {
 /// Starts the ranks and waits for all of them. If one fails, the others are killed after a delay.
 /// If the launcher is killed, its fabric ends with it, and therefore the ranks, too.
 fn launch(demo: &Demo) -> io::Result<u8> {
-    let fabric = fabric::serve(RANKS)?;
+    let connections = fabric::serve(RANKS)?;
     let program = std::env::current_exe()?;
     let arguments: [OsString; 2] = ["demo-rank".into(), demo.name.into()];
     let mut ranks = Vec::new();
-    for rank in 0..RANKS {
+    for (rank, connection) in (0..RANKS).zip(connections) {
         let child = Command::new(&program)
             .args(&arguments)
             .env(RANK, rank.to_string())
             .env(LOCAL_RANK, rank.to_string())
             .env(WORLD_SIZE, RANKS.to_string())
-            .env(FABRIC, fabric.to_string())
+            .env(FABRIC, "stdin")
+            .stdin(OwnedFd::from(connection))
             .spawn()?;
         ranks.push(child);
     }

@@ -40,24 +40,19 @@ struct Rank {
 
 /// Trains to the end, or to the fault. A rank that loses its fabric exits with status 1, without a
 /// message.
-pub(super) fn train(
-    rank: u32,
-    world_size: u32,
-    fabric: &str,
-    fault: Option<Fault>,
-) -> anyhow::Result<u8> {
-    match train_all(rank, world_size, fabric, fault) {
+pub(super) fn train(rank: u32, world_size: u32, fault: Option<Fault>) -> anyhow::Result<u8> {
+    match train_all(rank, world_size, fault) {
         Err(error) if error.is::<io::Error>() => Ok(1),
         result => result.map(|()| 0),
     }
 }
 
-fn train_all(rank: u32, world_size: u32, fabric: &str, fault: Option<Fault>) -> anyhow::Result<()> {
+fn train_all(rank: u32, world_size: u32, fault: Option<Fault>) -> anyhow::Result<()> {
     let agent = Agent::builder().rank(rank).world_size(world_size).local_rank(rank).start()?;
     let members: Vec<u32> = (0..world_size).collect();
     let mut this = Rank {
         rank,
-        fabric: Connection::new(fabric)?,
+        fabric: Connection::inherited()?,
         data: agent.group("data", "data parallel", "demo", &members),
         model: agent.group("model", "model parallel", "demo", &members),
         agent,
