@@ -5,9 +5,6 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::node::blocked::peers;
 
-/// State of a listening socket in `/proc/net/tcp`.
-const LISTENING: &str = "0A";
-
 /// Whether both ends of a connection are on this host.
 pub(super) fn is_on_this_host(stream: &TcpStream) -> io::Result<bool> {
     let peer = stream.peer_addr()?.ip();
@@ -23,25 +20,12 @@ pub(super) fn is_of(address: SocketAddr, user: u32) -> bool {
 
 /// The users of the sockets that can have accepted a connection to an address of this host.
 fn owners(address: SocketAddr) -> Vec<u32> {
-    let tables = peers::tables(std::process::id());
-    let mut owners = Vec::new();
-    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
-        // number: local address, remote address, state, queues, timer, retransmissions, user
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (Some(local), Some(&state), Some(user)) = (words.get(1), words.get(3), words.get(7))
-        else {
-            continue;
-        };
-        let accepts = state == LISTENING
-            && peers::address(local).is_some_and(|it| {
-                let asked = address.ip().to_canonical();
-                // Those at all addresses of IPv6 accept IPv4 as well.
-                let is_any = it.ip().is_unspecified() && (it.is_ipv6() || asked.is_ipv4());
-                it.port() == address.port() && (is_any || it.ip() == asked)
-            });
-        owners.extend(user.parse::<u32>().ok().filter(|_| accepts));
-    }
-    owners
+    let asked = address.ip().to_canonical();
+    peers::listeners(|it| {
+        // Those at all addresses of IPv6 accept IPv4 as well.
+        let is_any = it.ip().is_unspecified() && (it.is_ipv6() || asked.is_ipv4());
+        it.port() == address.port() && (is_any || it.ip() == asked)
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use crate::host::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
 const WRITES: u32 = 0o3;
+/// State of a listening socket in `/proc/net/tcp`.
+const LISTENING: &str = "0A";
 /// Maximum size of a table of connections, of any user, that is read: some 14 000 connections.
 const MAX_TABLE: u64 = 2 << 20;
 /// Maximum number of descriptors of other users' processes that one search reads: their users choose how many there are.
@@ -63,6 +65,23 @@ pub(super) struct SocketEnd {
     pub(super) address: Option<String>,
     /// Whether nobody has accepted the connection.
     pub(super) is_waiting: bool,
+}
+
+/// The users of the sockets that listen at these addresses of this host.
+pub fn listeners(is_wanted: impl Fn(SocketAddr) -> bool) -> Vec<u32> {
+    let tables = tables(std::process::id());
+    let mut owners = Vec::new();
+    for line in tables.iter().flat_map(|table| table.lines().skip(1)) {
+        // number: local address, remote address, state, queues, timer, retransmissions, user
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(local), Some(&state), Some(user)) = (words.get(1), words.get(3), words.get(7))
+        else {
+            continue;
+        };
+        let listens = state == LISTENING && address(local).is_some_and(&is_wanted);
+        owners.extend(user.parse::<u32>().ok().filter(|_| listens));
+    }
+    owners
 }
 
 /// The other end of a socket.

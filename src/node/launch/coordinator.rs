@@ -13,6 +13,7 @@ use super::rendezvous::Rendezvous;
 use crate::coordinator::{Access, Hub, Listeners, serve};
 use crate::host::log::UserLog;
 use crate::host::sys;
+use crate::node::blocked::peers;
 use crate::node::upload::attach::Coordinator;
 use crate::transport::socket::{self, Socket};
 use crate::transport::{Address, Credentials, Keys, TokenError, loopback};
@@ -112,7 +113,9 @@ impl Chosen {
             }
             // Another run on this machine hosts it.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Ok(Self::there(shared()?, Some(rendezvous)))
+                let mut there = Self::there(shared()?, Some(rendezvous));
+                there.notices.extend(taken_by_another(rendezvous.coordinator_port()));
+                Ok(there)
             }
             Err(error) => Err(format!("cannot listen at {text}: {error}")),
         }
@@ -171,6 +174,16 @@ fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
         }
         both => both,
     }
+}
+
+/// A message if another user listens at the port of the coordinator.
+fn taken_by_another(port: u16) -> Option<String> {
+    let users = peers::listeners(|it| it.port() == port);
+    let other = users.iter().find(|it| **it != sys::user_id())?;
+    Some(format!(
+        "user {other} listens at port {port}, where the nodes of this job expect its coordinator: give another \
+         MASTER_PORT, or --coordinator"
+    ))
 }
 
 /// Serves the nodes and viewers of a coordinator, if it is in this process, until `stop`.
