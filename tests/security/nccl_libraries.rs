@@ -53,7 +53,7 @@ fn library_is_not_in_a_shared_directory() {
         job='echo "folder: ${LD_LIBRARY_PATH:-none}"'
         victim ddp-doctor run --nccl profiler -- sh -c "$job; /home/load && echo loaded"
         victim env -u HOME ddp-doctor run --nccl profiler -- sh -c "$job; /home/load || echo not loaded"
-        ls -A /home/home/.cache
+        ls -A /home/home/.cache/ddp-doctor
     "#;
     let Some(output) = with_two_users(&format!("{EVIL}{script}")) else { return };
     let said = text(&output);
@@ -68,7 +68,9 @@ fn library_is_not_in_a_shared_directory() {
                can write to /home/shared; HOME is not set)";
     assert!(said.contains(why), "{said}");
     assert!(said.contains("not loaded\n"), "{said}");
-    assert!(!said.contains("\nddp-doctor\n"), "the folder is removed: {said}");
+    let name = traced.rsplit('/').next().unwrap();
+    assert!(said.contains("key\n"), "{said}");
+    assert!(!said.lines().any(|line| line == name), "the folder is removed: {said}");
 }
 
 /// A group can have other members, whatever its number: the one of the victim's own group, and one that has the number of
@@ -126,4 +128,20 @@ fn path_that_is_divided_is_not_searched() {
         said.contains("/home/12:30/python has a colon, at which Python divides PYTHONPATH"),
         "{said}"
     );
+}
+
+/// On another host of the job, the path of a run directory may lead to what another user put there.
+#[test]
+fn library_is_in_the_home_of_a_job_on_several_hosts() {
+    let script = r#"
+        cd /home/home
+        for nodes in 1 2; do
+            victim env SLURM_NNODES=$nodes ddp-doctor run --run-dir out-$nodes --nccl profiler -- \
+                sh -c 'echo "folder: $LD_LIBRARY_PATH"'
+        done
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    assert!(said.contains("folder: /home/home/out-1/nccl"), "{said}");
+    assert!(said.contains("folder: /home/home/.cache/ddp-doctor/"), "{said}");
 }

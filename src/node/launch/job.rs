@@ -34,7 +34,7 @@ use crate::node::launch::coordinator::Chosen;
 use crate::node::launch::kill::KillAfter;
 use crate::node::launch::meeting::Meeting;
 use crate::node::launch::monitor::{Monitor, MonitorParts};
-use crate::node::launch::nccl::{Loaded, Nccl};
+use crate::node::launch::nccl::{self, Loaded, Nccl};
 use crate::node::launch::rendezvous::Rendezvous;
 use crate::node::launch::rundir::{RecorderFolder, RunDir};
 use crate::node::launch::secrets::{self, TokenFile};
@@ -168,7 +168,9 @@ pub fn run(options: Options) -> Outcome {
         .as_ref()
         .map(|_| {
             let name = names::run_dir(&job, started);
-            Loaded::new(options.nccl, run_dir.as_ref(), &name, &mut |why| live.print_line(why))
+            let has_others = rendezvous.is_some() || nccl::has_several_nodes(&variable);
+            let log = &mut |why: &str| live.print_line(why);
+            Loaded::new(options.nccl, run_dir.as_ref(), &name, has_others, log)
         })
         .unwrap_or_default();
     let recorders = run_dir.as_ref().filter(|_| options.stacks == When::Stall && boxes.is_ok());

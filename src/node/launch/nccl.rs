@@ -9,6 +9,7 @@ use std::path::Path;
 
 use crate::host::files::{self, Dir};
 use crate::host::private;
+use crate::node::launch::rendezvous::Variable;
 use crate::node::launch::rundir;
 use crate::node::sample::environment::{self, Found, NcclLoading};
 
@@ -41,11 +42,13 @@ pub struct Loaded {
 
 impl Loaded {
     /// Finds the library, and creates a folder for its names in the run directory, or in that of the user's cached files.
-    /// `log` is called with the reason why NCCL calls are not traced although they should be.
+    /// The job may have ranks on other hosts (`has_others`), where another user could create the path of a run directory:
+    /// the user's home comes first then. `log` is called with the reason why NCCL calls are not traced although they should be.
     pub fn new(
         when: Nccl,
         run_dir: Option<&Dir>,
         run_name: &str,
+        has_others: bool,
         log: &mut dyn FnMut(&str),
     ) -> Self {
         let library = match when {
@@ -69,7 +72,8 @@ impl Loaded {
             }
         };
         let mut make = |name: fn(&Dir, &Path) -> io::Result<()>| {
-            let made = Folder::make(run_dir, run_name, |folder| name(folder, &library));
+            let fill = |folder: &Dir| name(folder, &library);
+            let made = Folder::make(run_dir, run_name, has_others, fill);
             made.map_err(|why| log(&format!("NCCL calls are not traced: {why}"))).ok()
         };
         let folder = match when {
@@ -84,6 +88,13 @@ impl Loaded {
         });
         Self { how, _folder: folder }
     }
+}
+
+/// Whether the batch system gave the job several nodes.
+#[must_use]
+pub fn has_several_nodes(variable: Variable<'_>) -> bool {
+    let numbers = ["SLURM_NNODES", "SLURM_JOB_NUM_NODES"].map(variable);
+    numbers.into_iter().flatten().any(|it| it.parse::<u32>().is_ok_and(|it| it > 1))
 }
 
 fn not_found(when: Nccl) -> String {
@@ -108,21 +119,21 @@ impl Folder {
     fn make(
         run_dir: Option<&Dir>,
         run_name: &str,
+        has_others: bool,
         fill: impl Fn(&Dir) -> io::Result<()>,
     ) -> Result<Self, String> {
-        let in_run_dir = |dir: &Dir| Self::make_in(dir.path(), NAME, &fill);
-        let mut failed = match run_dir.map(in_run_dir) {
-            Some(Ok(made)) => return Ok(made),
-            Some(Err(error)) => format!("{error}; "),
-            None => String::new(),
-        };
-        match private::cache() {
-            Some(cache) => match Self::make_in(&cache, run_name, fill) {
-                Ok(made) => return Ok(made),
-                Err(error) => failed.push_str(&error.to_string()),
-            },
-            None => failed.push_str("HOME is not set"),
+        let run_dir = run_dir.map(|it| (it.path().to_owned(), NAME)).ok_or(None);
+        let cache = private::cache().map(|it| (it, run_name)).ok_or(Some("HOME is not set"));
+        let places = if has_others { [cache, run_dir] } else { [run_dir, cache] };
+        let mut failed: Vec<String> = Vec::new();
+        for place in places {
+            match place.map(|(parent, name)| Self::make_in(&parent, name, &fill)) {
+                Ok(Ok(made)) => return Ok(made),
+                Ok(Err(error)) => failed.push(error.to_string()),
+                Err(why) => failed.extend(why.map(str::to_owned)),
+            }
         }
+        let failed = failed.join("; ");
         Err(format!("its library needs a directory that only you can write to ({failed})"))
     }
 
@@ -134,7 +145,7 @@ impl Folder {
         // Processes of the job find the folder by its path.
         let parent = Dir::ensure_own(&std::path::absolute(parent)?)?.canonical();
         if let Some(shared) = parent.writable_by_others()? {
-            let why = files::others_at(shared);
+            let why = files::others_at(&shared);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         if !environment::is_one_folder(parent.path()) {
