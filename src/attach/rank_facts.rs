@@ -216,6 +216,10 @@ fn torch_version(pid: u32, images: &[Loaded]) -> Option<String> {
 /// The version of a package in a folder of packages, by its path without links, as a process sees it. `prefix`: beginning of the name of its
 /// description.
 pub(crate) fn package_version(pid: u32, packages: &Path, prefix: &str) -> Option<String> {
+    // The user of a process in a namespace of its own decides what its mounts lead to.
+    if !proc::is_own(pid) && !sys::has_trusted_mounts(pid) {
+        return None;
+    }
     // The kernel states paths without links: another user can have made one there since.
     let folder = ProcessRoot::of_process(pid).ok()?.reach(packages).ok()?;
     let entries = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd())).ok()?;

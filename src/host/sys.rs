@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -275,6 +275,25 @@ pub fn space(file: &File) -> io::Result<Space> {
         free: stat.f_bavail.saturating_mul(stat.f_frsize),
         total: stat.f_blocks.saturating_mul(stat.f_frsize),
     })
+}
+
+/// Whether the mounts of a process are of this user namespace, in which only root can make them.
+#[must_use]
+pub fn has_trusted_mounts(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    /// `NS_GET_USERNS` of linux/nsfs.h.
+    const OWNER: u32 = 0xb701;
+    let Ok(mounts) = File::open(format!("/proc/{pid}/ns/mnt")) else { return false };
+    // SAFETY: the call takes no argument.
+    let owner = unsafe { libc::ioctl(mounts.as_raw_fd(), OWNER as libc::Ioctl) };
+    if owner < 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded, and nothing else knows the descriptor.
+    let owner = File::from(unsafe { OwnedFd::from_raw_fd(owner) });
+    let identity = |it: std::fs::Metadata| (it.dev(), it.ino());
+    let own = std::fs::metadata("/proc/self/ns/user").map(identity);
+    owner.metadata().map(identity).is_ok_and(|owner| own.is_ok_and(|own| own == owner))
 }
 
 /// Effective user id of this process.
