@@ -72,6 +72,12 @@ impl Node {
         }
     }
 
+    /// Bytes of its latest round.
+    fn bytes_of_round(&self) -> usize {
+        let of_dumps: usize = self.dumps.iter().map(Message::encoded_len).sum();
+        self.round.iter().map(Message::encoded_len).sum::<usize>() + of_dumps
+    }
+
     /// Adds a part of the round that it is sending.
     fn take(&mut self, mut report: v1::Report) {
         report.events.retain_mut(|event| {
@@ -160,7 +166,8 @@ impl Gathering {
     }
 
     fn receive(&mut self, index: usize, report: v1::Report) {
-        let total: usize = self.nodes.iter().map(|it| it.bytes).sum();
+        let others: usize =
+            (0..).zip(&self.nodes).filter(|it| it.0 != index).map(|it| it.1.bytes).sum();
         let node = &mut self.nodes[index];
         let has = |wanted: fn(&Kind) -> bool| {
             report.events.iter().filter_map(|it| it.kind.as_ref()).any(wanted)
@@ -173,9 +180,10 @@ impl Gathering {
         if has(|kind| matches!(kind, Kind::Hello(_))) {
             node.next.clear();
             node.next_dumps.clear();
+            node.bytes = node.bytes_of_round();
         }
         if !report.events.is_empty() {
-            if total + report.encoded_len() <= MAX_ROUNDS {
+            if others + node.bytes + report.encoded_len() <= MAX_ROUNDS {
                 node.bytes += report.encoded_len();
                 node.take(report);
             }
@@ -186,8 +194,7 @@ impl Gathering {
         }
         node.round = std::mem::take(&mut node.next);
         node.dumps = std::mem::take(&mut node.next_dumps);
-        let of_dumps: usize = node.dumps.iter().map(Message::encoded_len).sum();
-        node.bytes = node.round.iter().map(Message::encoded_len).sum::<usize>() + of_dumps;
+        node.bytes = node.bytes_of_round();
         self.replace_by(index);
         let rounds: Vec<&[v1::Report]> =
             self.nodes.iter().map(|it| &it.round[..]).filter(|it| !it.is_empty()).collect();

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::{DirEntryExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
@@ -371,7 +371,11 @@ fn may_inspect(pid: u32) -> bool {
 
 fn cgroup_events(pid: u32) -> Option<PathBuf> {
     let groups = cgroups(pid);
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let path = Path::new(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
+    // In a namespace of cgroups, a group above its root begins with `..`.
+    if !path.components().all(|it| matches!(it, Component::Normal(_))) {
+        return None;
+    }
     let events = Path::new("/sys/fs/cgroup").join(path).join("cgroup.events");
     events.exists().then_some(events)
 }
