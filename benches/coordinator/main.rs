@@ -32,8 +32,7 @@ use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{Event, ProcessId};
-use ddp_doctor::evidence::digest::INTERVAL;
-use ddp_doctor::node::follow::digest::{Summary, is_covered, is_notable};
+use ddp_doctor::evidence::digest::{INTERVAL, Summary, is_covered, is_notable};
 use ddp_doctor::transport::{Address, Credentials, connect};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;

@@ -15,9 +15,8 @@ use v1::event::Kind;
 use super::{
     Arc, Duration, Input, Instant, Memory, Published, Report, Session, Timestamp, mpsc, v1, watch,
 };
-use crate::evidence::digest::INTERVAL;
+use crate::evidence::digest::{INTERVAL, Summary, is_covered, is_notable};
 use crate::evidence::journal;
-use crate::node::follow::digest::{Summary, is_covered, is_notable};
 
 #[path = "../../tests/support/simulated_node.rs"]
 mod simulated_node;

@@ -37,7 +37,6 @@ use crate::node::upload::outbox::Outbox;
 mod adopted;
 mod commands;
 mod devices;
-pub mod digest;
 mod directories;
 pub mod native_lines;
 pub mod orphans;

@@ -11,10 +11,10 @@ use v1::event::Kind;
 
 use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
+use crate::evidence::digest::{self, Summary};
 use crate::host::proc;
 use crate::host::proc::Watched;
 use crate::host::sys;
-use crate::node::follow::digest::{self, Summary};
 use crate::node::follow::native_lines::{LineCache, ProcessLines};
 use crate::node::follow::stack_lines::StackLines;
 use crate::node::source_reader::Sources;

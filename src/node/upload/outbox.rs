@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
-use crate::node::follow::digest::is_covered;
+use crate::evidence::digest::is_covered;
 use crate::node::timing::Timing;
 use crate::node::upload::journal::Journal;
 
