@@ -134,7 +134,7 @@ oracle-digests: export ORACLE_JOURNALS = $(CURDIR)/target/oracle-journals
 oracle-digests:
 	rm -rf "$$ORACLE_JOURNALS"
 	$(CARGO) test --profile oracle -p ddp-doctor --test tests -- --ignored oracle::executions
-	$(CARGO) test --profile oracle -p ddp-doctor --lib -- --ignored --nocapture digests_of_random_programs
+	$(CARGO) test --profile oracle -p ddp-doctor-coordinator --lib -- --ignored --nocapture digests_of_random_programs
 
 # Model-checks the protocols of the black box more deeply than `make test` does.
 loom:

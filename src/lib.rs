@@ -8,18 +8,18 @@
 //! the nodes before a job starts, [`attach`] reads a running job that was started without capture, and [`demo`]
 //! contains jobs with a planted fault for a first trial. [`host`] changes files, for all of them.
 
-pub mod attach;
-pub mod check;
 pub mod cli;
-pub mod coordinator;
-pub mod demo;
-pub mod monitoring;
-pub mod node;
-pub mod postmortem;
 
+pub use ddp_doctor_attach as attach;
+pub use ddp_doctor_check as check;
+pub use ddp_doctor_coordinator as coordinator;
+pub use ddp_doctor_demo as demo;
 pub use ddp_doctor_diagnosis as diagnosis;
 pub use ddp_doctor_evidence as evidence;
 pub use ddp_doctor_host as host;
 pub use ddp_doctor_ingest as ingest;
+pub use ddp_doctor_monitoring as monitoring;
+pub use ddp_doctor_node as node;
+pub use ddp_doctor_postmortem as postmortem;
 pub use ddp_doctor_report as report;
 pub use ddp_doctor_transport as transport;

@@ -4,6 +4,12 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ddp_doctor_host::log::UserLog;
+use ddp_doctor_node::follow::{Command, Commander, Commands};
+use ddp_doctor_node::launch::coordinator::{Chosen, serve_here};
+use ddp_doctor_node::launch::rendezvous::Rendezvous;
+use ddp_doctor_node::timing::Timing;
+use ddp_doctor_node::upload::attach::{CONCLUSION, Concluded, CoordinatorLink};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use ddp_doctor_proto::viewer::Update;
@@ -12,12 +18,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use v1::event::Kind;
 
 use super::find::RankProcess;
-use crate::host::log::UserLog;
-use crate::node::follow::{Command, Commander, Commands};
-use crate::node::launch::coordinator::{Chosen, serve_here};
-use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::timing::Timing;
-use crate::node::upload::attach::{CONCLUSION, Concluded, CoordinatorLink};
 
 /// Time limit for the last update to viewers of a coordinator in this process.
 const VIEWER_SHUTDOWN: Duration = Duration::from_millis(100);

@@ -92,7 +92,7 @@ impl Counted {
         let than = if behind.is_empty() {
             "than others".to_owned()
         } else {
-            format!("than {}", crate::diagnosis::words::Ranks(&behind))
+            format!("than {}", ddp_doctor_diagnosis::words::Ranks(&behind))
         };
         Some(format!("{} more {than}", counts.join(" and ")))
     }

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use ddp_doctor_diagnosis::input::settings;
+use ddp_doctor_host::proc;
+use ddp_doctor_node::flight_recorder;
+use ddp_doctor_node::stack_reader::elf::Image;
+use ddp_doctor_node::stack_reader::maps::{self, Loaded};
+use ddp_doctor_node::stack_reader::memory::{Fault, Memory, Pages, ProcessMemory, at};
 use serde::{Deserialize, Serialize};
-
-use crate::diagnosis::input::settings;
-use crate::host::proc;
-use crate::node::flight_recorder;
-use crate::node::stack_reader::elf::Image;
-use crate::node::stack_reader::maps::{self, Loaded};
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, ProcessMemory, at};
 
 /// Maximum number of variables that are looked at.
 const MAX_VARIABLES: u64 = 4096;
@@ -203,10 +202,7 @@ pub(super) mod tests {
     use super::*;
 
     /// What `read` returns for the pid of a program that was started with these variables.
-    pub(in crate::attach) fn with_program<T>(
-        variables: &[(&str, &str)],
-        read: impl FnOnce(u32) -> T,
-    ) -> T {
+    pub(crate) fn with_program<T>(variables: &[(&str, &str)], read: impl FnOnce(u32) -> T) -> T {
         let mut command = Command::new("sh");
         command.args(["-c", "echo; read line"]).envs(variables.iter().copied());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -9,15 +9,15 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Stat;
+use ddp_doctor_host::sys;
 use ddp_doctor_proto::report::Exit;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::outside::{self, Question};
-use crate::diagnosis::model::MAX_WORLD;
-use crate::host::proc;
-use crate::host::proc::Stat;
-use crate::host::sys;
 use spawned::Stated;
 
 pub mod spawned;

@@ -4,6 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::Stacks;
+use ddp_doctor_diagnosis::input::backends::Backend;
+use ddp_doctor_diagnosis::input::{place, settings};
+use ddp_doctor_diagnosis::model::STACK_LAYER;
+use ddp_doctor_diagnosis::timing::TimeScale;
+use ddp_doctor_evidence::stacks::decode;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Stat;
+use ddp_doctor_host::source_files::SourceFolders;
+use ddp_doctor_host::sys;
+use ddp_doctor_node::source_reader::{self, Sources};
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, VERSION, v1};
@@ -16,17 +27,6 @@ use super::position::{self, Position, StackCall};
 use super::rank_facts::Facts;
 use super::ras::Answer;
 use super::sample::StackRound;
-use crate::diagnosis::event::Stacks;
-use crate::diagnosis::input::backends::Backend;
-use crate::diagnosis::input::{place, settings};
-use crate::diagnosis::model::STACK_LAYER;
-use crate::diagnosis::timing::TimeScale;
-use crate::evidence::stacks::decode;
-use crate::host::proc;
-use crate::host::proc::Stat;
-use crate::host::source_files::SourceFolders;
-use crate::host::sys;
-use crate::node::source_reader::{self, Sources};
 
 /// Name of the group of all ranks in PyTorch.
 pub(super) const WORLD: &str = "0";

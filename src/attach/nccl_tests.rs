@@ -3,6 +3,8 @@
 //! Frames, states, shares of processor time and counts of calls are those of recorded runs on an H100 (PyTorch 2.11,
 //! NCCL 2.28.9), and the durations of sleeps are assumed. `attach` itself has not been run beside a GPU.
 
+use ddp_doctor_diagnosis::timing::TimeScale;
+use ddp_doctor_postmortem as postmortem;
 use ddp_doctor_proto::report::{Confidence, Effect, Report};
 use ddp_doctor_proto::{Op, v1};
 
@@ -10,8 +12,6 @@ use super::find::{RankProcess, RankedJob};
 use super::messages::Evidence;
 use super::ras::{Answer, Communicator, Member};
 use super::sample::StackRound;
-use crate::diagnosis::timing::TimeScale;
-use crate::postmortem;
 use std::time::Duration;
 
 /// Time of the first capture, and time until the second, in nanoseconds.

@@ -13,9 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::{proc, sys};
 use serde::{Deserialize, Serialize};
-
-use crate::host::{proc, sys};
 
 pub mod answers;
 

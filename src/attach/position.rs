@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Stacks, ThreadStack};
+use ddp_doctor_diagnosis::input::place;
+use ddp_doctor_diagnosis::stacks;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{Op, v1};
-
-use crate::diagnosis::event::{Stacks, ThreadStack};
-use crate::diagnosis::input::place;
-use crate::diagnosis::stacks;
 
 /// Files of PyTorch whose functions issue collectives.
 const CALLS: [&str; 3] = [

@@ -6,6 +6,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::words::{self, Ranks};
+use ddp_doctor_host::cgroup::{self, MemoryGroup};
+use ddp_doctor_host::proc::{self, Stat};
+use ddp_doctor_host::source_files::ProcessRoot;
+use ddp_doctor_host::sys;
+use ddp_doctor_node::blocked;
+use ddp_doctor_node::stack_reader::maps::{self, Loaded};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ProcessState, v1};
 use serde::{Deserialize, Serialize};
@@ -14,13 +21,6 @@ use sysinfo::{Pid, Process, ProcessRefreshKind, ProcessesToUpdate, System};
 use super::find::RankProcess;
 use super::outside::{self, Question};
 use super::ras;
-use crate::diagnosis::words::{self, Ranks};
-use crate::host::cgroup::{self, MemoryGroup};
-use crate::host::proc::{self, Stat};
-use crate::host::source_files::ProcessRoot;
-use crate::host::sys;
-use crate::node::blocked;
-use crate::node::stack_reader::maps::{self, Loaded};
 use step::Step;
 
 mod step;

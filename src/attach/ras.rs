@@ -9,14 +9,14 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc;
+use ddp_doctor_host::sys;
+use ddp_doctor_node::stack_reader::maps::Loaded;
 use ddp_doctor_proto::Op;
 use serde::Deserialize;
 
 use super::environment::Environment;
 use super::rank_facts;
-use crate::host::proc;
-use crate::host::sys;
-use crate::node::stack_reader::maps::Loaded;
 
 mod listener;
 

@@ -6,6 +6,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_diagnosis::event::Stacks;
+use ddp_doctor_diagnosis::input::backends::Backend;
+use ddp_doctor_evidence::stacks::decode;
+use ddp_doctor_host::gpu::Gpus;
+use ddp_doctor_host::{proc, sys};
+use ddp_doctor_node::stack_reader::native::FunctionCache;
 use ddp_doctor_proto::v1;
 
 use super::find::{self, RankProcess, RankedJob};
@@ -15,12 +21,6 @@ use super::rank_facts::{self, Facts};
 use super::ras::{self, Answer};
 use super::sample::{self, StackRound};
 use super::{Attached, Options};
-use crate::diagnosis::event::Stacks;
-use crate::diagnosis::input::backends::Backend;
-use crate::evidence::stacks::decode;
-use crate::host::gpu::Gpus;
-use crate::host::{proc, sys};
-use crate::node::stack_reader::native::FunctionCache;
 
 /// Time between captures: some more than the engine needs between two that it compares.
 const APART: Duration = Duration::from_millis(1600);
@@ -202,7 +202,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::attach::environment::Environment;
+    use crate::environment::Environment;
 
     fn rank(child: &Child, rank: u32) -> RankProcess {
         let environment: Environment = [("MASTER_PORT", "1")].into_iter().collect();
@@ -231,7 +231,7 @@ mod tests {
             ranks: vec![rank(&first, 0), rank(&second, 1)],
             by_order: false,
         };
-        let scale = crate::diagnosis::timing::TimeScale::new(0.01).unwrap();
+        let scale = ddp_doctor_diagnosis::timing::TimeScale::new(0.01).unwrap();
         let mut rounds = Rounds::new(job, Options { time_scale: scale });
         let ranks = |attached: &Attached| {
             (attached.whereabouts.iter().map(|it| it.rank).collect(), attached.ended.clone())

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ddp_doctor_host::sys;
+use ddp_doctor_node::stack_reader::{self, native::FunctionCache};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use prost::Message;
@@ -11,8 +13,6 @@ use prost::Message;
 use super::find::RankProcess;
 use super::outside::{self, Question};
 use super::sleep::ProcessorClocks;
-use crate::host::sys;
-use crate::node::stack_reader::{self, native::FunctionCache};
 
 /// Time limit for the capture of one process: a device that does not respond can keep its memory map locked.
 const MAX_CAPTURE: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use crate::host::sys;
+use ddp_doctor_host::sys;
 
 /// The clocks of the processors that were read so far, in nanoseconds.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ mod tests {
             std::thread::Builder::new().name("asleep".into()).spawn(move || wait.recv()).unwrap();
         let pid = std::process::id();
         let asleep = || {
-            let tasks = crate::node::stack_reader::tasks::list(pid).unwrap().0;
+            let tasks = ddp_doctor_node::stack_reader::tasks::list(pid).unwrap().0;
             let task = tasks.iter().find(|it| it.name == "asleep")?;
             ProcessorClocks::default().asleep(pid, task.tid)
         };

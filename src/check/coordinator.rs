@@ -3,11 +3,11 @@
 use anyhow::Context;
 use ddp_doctor_proto::v1;
 use ddp_doctor_proto::v1::viewer_service_client::ViewerServiceClient;
+use ddp_doctor_transport::{Address, CONNECT, Credentials, connect};
 use tokio::time::timeout;
 use tonic::Code;
 
 use super::facts::{Coordinator, long_text, text};
-use crate::transport::{Address, CONNECT, Credentials, connect};
 
 /// Whether the coordinator at this address answers, and has the token of this node. May take seconds.
 #[must_use]

@@ -8,21 +8,22 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ddp_doctor_host::cgroup::MemoryGroup;
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::gpu::Gpus;
+use ddp_doctor_host::names;
+use ddp_doctor_host::private;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::sys;
+use ddp_doctor_host::sys::Resource;
+use ddp_doctor_node::launch::rendezvous::Rendezvous;
+use ddp_doctor_node::launch::shape::Shape;
+use ddp_doctor_node::sample::environment;
+
 use super::facts::{
     Container, Directory, Facts, GpuLink, GpuState, Interface, Limit, MemoryLimit, Resolved,
 };
 use super::packages;
-use crate::host::cgroup::MemoryGroup;
-use crate::host::files::Dir;
-use crate::host::gpu::Gpus;
-use crate::host::names;
-use crate::host::private;
-use crate::host::proc;
-use crate::host::sys;
-use crate::host::sys::Resource;
-use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::launch::shape::Shape;
-use crate::node::sample::environment;
 
 /// Time limit for a name or a file system that may not answer.
 const ANSWER: Duration = Duration::from_secs(5);

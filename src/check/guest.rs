@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_transport::{Keys, Stream};
 use tokio::time::{Instant, sleep};
 
 use super::facts::Facts;
@@ -12,7 +13,6 @@ use super::probe::{self, Meeting};
 use super::survey::Launch;
 use super::wire::{FROM_HOST, Lines, Message, receive, send};
 use super::{gather, host};
-use crate::transport::{Keys, Stream};
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);

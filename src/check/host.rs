@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
+use ddp_doctor_transport::{Keys, Stream};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -20,8 +22,6 @@ use super::probe;
 use super::rules;
 use super::survey::{Failure, Launch, Node, Offset, Survey};
 use super::wire::{FROM_GUEST, Lines, Message, Peer, Probed, Roster, receive, send};
-use crate::transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
-use crate::transport::{Keys, Stream};
 
 /// Maximum number of guests.
 pub(super) const MAX_NODES: usize = 4096;

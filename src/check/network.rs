@@ -3,10 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ddp_doctor_diagnosis::input::backends::{self, InterfaceVariable};
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Facts, Interface};
-use crate::diagnosis::input::backends::{self, InterfaceVariable};
 
 /// Names of interfaces that NCCL prefers.
 const PREFERRED: &str = "ib";
@@ -224,7 +224,7 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::facts::Resolved;
+    use crate::facts::Resolved;
 
     fn interface(name: &str, addresses: &[&str]) -> Interface {
         Interface {

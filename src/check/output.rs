@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 
 use ddp_doctor_proto::words::wrapped;
+use ddp_doctor_report::json;
+use ddp_doctor_report::text::Style;
 use serde::Serialize;
 
 use super::Checked;
 use super::rules::{Level, Line};
-use crate::report::json;
-use crate::report::text::Style;
 
 /// Name of the layout of the JSON document.
 const SCHEMA: &str = "ddp-doctor/check";

@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use ddp_doctor_agent::files;
 use ddp_doctor_agent::trust::{self, Origin};
-
-use crate::host::sys;
-use crate::node::launch::secrets;
-use crate::node::sample::environment;
+use ddp_doctor_host::sys;
+use ddp_doctor_node::launch::secrets;
+use ddp_doctor_node::sample::environment;
 
 /// Time limit for the interpreter.
 const ANSWER: Duration = Duration::from_secs(20);

@@ -1,8 +1,9 @@
 //! Everything that is known about the nodes of a launch before it starts.
 
+use ddp_doctor_node::launch::shape::Shape;
+
 use super::facts::Facts;
 use super::network::{Outcome, Port};
-use crate::node::launch::shape::Shape;
 
 /// Everything that is known about the nodes of a launch.
 #[derive(Clone, Debug, Default, PartialEq)]

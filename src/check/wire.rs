@@ -157,7 +157,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::rules::Level;
+    use crate::rules::Level;
 
     const SECOND: Duration = Duration::from_secs(1);
 

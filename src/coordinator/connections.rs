@@ -10,16 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ddp_doctor_host::log::UserLog;
+use ddp_doctor_transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
+use ddp_doctor_transport::{Keys, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
-
-use crate::host::log::UserLog;
-use crate::transport::handshakes::{Handshake, Handshakes, Host, MAX_HANDSHAKES};
-use crate::transport::{Keys, Stream};
 
 /// A connection on which no request arrives within this time is closed. Afterwards the keepalive of
 /// HTTP/2 closes it when the peer stops answering.

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ddp_doctor_diagnosis::event::ProcessId;
+use ddp_doctor_evidence::decode::Decoder;
+use ddp_doctor_evidence::digest::EVERY;
 use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
-
-use crate::diagnosis::event::ProcessId;
-use crate::evidence::decode::Decoder;
-use crate::evidence::digest::EVERY;
 
 /// Sequence numbers at which the hash of a group is kept: more than ranks are apart.
 const MAX_CHECKS: usize = 16;

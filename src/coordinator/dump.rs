@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_diagnosis::event::{ProcessId, Stacks};
+use ddp_doctor_diagnosis::model::Process;
+use ddp_doctor_diagnosis::{Engine, Event};
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_report::dump::{of_job, of_rank};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-
-use crate::diagnosis::event::{ProcessId, Stacks};
-use crate::diagnosis::model::Process;
-use crate::diagnosis::{Engine, Event};
-use crate::report::dump::{of_job, of_rank};
 
 /// A request that has not been answered yet.
 #[derive(Debug)]

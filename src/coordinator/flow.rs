@@ -17,13 +17,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ddp_doctor_evidence::decode::Decoder;
+use ddp_doctor_evidence::digest::INTERVAL;
 use ddp_doctor_proto::report::{Timestamp, Verdict};
 use ddp_doctor_proto::v1;
 use v1::request::Kind;
 
 use super::digests::Digests;
-use crate::evidence::decode::Decoder;
-use crate::evidence::digest::INTERVAL;
 
 /// Records a second of all ranks above which digests are requested: about a quarter of a processor.
 const MAX_RECORDS: u64 = 100_000;

@@ -8,8 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::Engine;
+use ddp_doctor_postmortem as postmortem;
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::v1;
+use ddp_doctor_report::viewer::Detail;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -17,10 +20,7 @@ use v1::event::Kind;
 
 use super::dump::DumpRequest;
 use super::session::{Input, MAX_NODES, Published};
-use crate::coordinator::summary::Summary;
-use crate::diagnosis::Engine;
-use crate::postmortem;
-use crate::report::viewer::Detail;
+use crate::summary::Summary;
 
 /// A job whose nodes all disconnected without an end is abandoned after this time.
 const ABANDON_AFTER: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::v1;
+use ddp_doctor_transport::document;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
@@ -13,7 +14,6 @@ use v1::viewer_service_server::ViewerService;
 
 use super::connections::Traffic;
 use super::hub::{AttachError, Hub};
-use crate::transport::document;
 
 /// Capacity of the queue of requests to a node, and of updates to a viewer.
 const OUTGOING: usize = 2;

@@ -5,9 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::ProcessId;
+use ddp_doctor_diagnosis::{Engine, Event};
+use ddp_doctor_evidence::decode::{self, Decoder, MAX_HOLD, Memory};
+use ddp_doctor_evidence::settings;
+use ddp_doctor_host::sys;
 use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::v1;
+use ddp_doctor_report::viewer::Detail;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
@@ -20,13 +26,7 @@ pub(super) use history::Moment;
 use super::clock::Clock;
 use super::dump::DumpRequest;
 use super::flow::Flow;
-use crate::coordinator::summary::Summary;
-use crate::diagnosis::event::ProcessId;
-use crate::diagnosis::{Engine, Event};
-use crate::evidence::decode::{self, Decoder, MAX_HOLD, Memory};
-use crate::evidence::settings;
-use crate::host::sys;
-use crate::report::viewer::Detail;
+use crate::summary::Summary;
 
 /// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
 const REPORTS_AT_ONCE: usize = 64;

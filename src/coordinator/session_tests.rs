@@ -7,6 +7,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use ddp_doctor_evidence::digest::{INTERVAL, Summary, is_covered, is_notable};
+use ddp_doctor_evidence::journal;
 use ddp_doctor_proto::report::{Confidence, Finding};
 use flate2::read::GzDecoder;
 use tokio::sync::Semaphore;
@@ -15,8 +17,6 @@ use v1::event::Kind;
 use super::{
     Arc, Duration, Input, Instant, Memory, Published, Report, Session, Timestamp, mpsc, v1, watch,
 };
-use crate::evidence::digest::{INTERVAL, Summary, is_covered, is_notable};
-use crate::evidence::journal;
 
 #[path = "../../tests/support/simulated_node.rs"]
 mod simulated_node;
@@ -196,7 +196,7 @@ fn diagnose(Evidence { reports, behind }: Evidence, limits: Limits) -> Diagnosis
 }
 
 fn recordings() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/recordings");
     let families = fs::read_dir(root).unwrap().map(|it| it.unwrap().path());
     let files = families.filter(|it| it.is_dir()).flat_map(|family| {
         let files = fs::read_dir(family).unwrap();
@@ -272,7 +272,7 @@ fn short_pulls_give_the_findings_of_records() {
 fn records_that_are_left_out_accuse_nobody() {
     for name in ["message", "thread", "wait"] {
         let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/executions/{name}.gz"));
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/executions/{name}.gz"));
         let scratch = tempfile::tempdir().unwrap();
         let journal = scratch.path().join("journal");
         let mut file = File::create(&journal).unwrap();
@@ -340,8 +340,8 @@ fn engine_pauses_after_an_evaluation() {
         READINGS.set(READINGS.get() + 1);
         *STARTED + Duration::from_millis(20) * READINGS.get()
     };
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings/process/killed.faulty.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/recordings/process/killed.faulty.gz");
     let Evidence { reports, .. } = recorded(&path);
     let mut reports = reports.into_iter();
     let (at, first) = reports.next().unwrap();

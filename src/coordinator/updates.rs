@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ddp_doctor_proto::viewer::Update;
+use ddp_doctor_report::viewer::Sent;
 use tokio::sync::{oneshot, watch};
 
 use super::session::{Moment, Published};
-use crate::report::viewer::Sent;
 
 /// Maximum delay of the first update, while a busy session evaluates the current state.
 const MAX_REFRESH: Duration = Duration::from_secs(1);

@@ -241,7 +241,7 @@ impl Tracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::testing::{INVISIBLE, assert_inert, hostile_report, report};
+    use ddp_doctor_report::testing::{INVISIBLE, assert_inert, hostile_report, report};
 
     fn kinds(events: &[Event]) -> Vec<String> {
         let kind = |event: &Event| match event {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_coordinator::summary::{JobState, State};
+use ddp_doctor_host::names;
 use ddp_doctor_proto::VERSION;
 use ddp_doctor_proto::report::{RankState, Timestamp, Verdict};
 
 use super::exposition::{Kind, Metric, Page};
 use super::webhook::Counts;
-use crate::coordinator::summary::{JobState, State};
-use crate::host::names;
 
 /// No labels.
 const NONE: [(&str, &str); 0] = [];
@@ -151,8 +151,8 @@ fn seconds(at: Timestamp) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinator::summary::Summary;
-    use crate::report::testing::report;
+    use ddp_doctor_coordinator::summary::Summary;
+    use ddp_doctor_report::testing::report;
 
     fn job(id: &str, is_current: bool) -> JobState {
         JobState {

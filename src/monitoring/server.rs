@@ -6,7 +6,10 @@ use std::net::TcpListener as StdTcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_coordinator::Hub;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_transport::Token;
+use ddp_doctor_transport::handshakes::{Handshakes, Host};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -20,9 +23,6 @@ use tokio::time::{Instant, timeout};
 
 use super::metrics;
 use super::webhook::Notifier;
-use crate::coordinator::Hub;
-use crate::transport::Token;
-use crate::transport::handshakes::{Handshakes, Host};
 
 /// Path of the metrics.
 pub const PATH: &str = "/metrics";

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ddp_doctor_coordinator::Hub;
+use ddp_doctor_host::log::UserLog;
 use ddp_doctor_proto::VERSION;
 use ddp_doctor_proto::report::{Timestamp, Verdict};
+use ddp_doctor_transport::Stream;
+use ddp_doctor_transport::public_tls::PublicTls;
+use ddp_doctor_transport::tls;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -19,11 +24,6 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::events::Event;
-use crate::coordinator::Hub;
-use crate::host::log::UserLog;
-use crate::transport::Stream;
-use crate::transport::public_tls::PublicTls;
-use crate::transport::tls;
 
 /// Capacity of the queue. Further messages are dropped.
 const QUEUE: usize = 256;

@@ -12,13 +12,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use ddp_doctor_diagnosis::words::{self, Ranks};
+use ddp_doctor_host::files;
+use ddp_doctor_host::input_files;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::source_files::ProcessRoot;
 use ddp_doctor_proto::report::Timestamp;
-
-use crate::diagnosis::words::{self, Ranks};
-use crate::host::files;
-use crate::host::input_files;
-use crate::host::proc;
-use crate::host::source_files::ProcessRoot;
 
 /// Variable with the beginning of the name of the FIFOs.
 pub const PIPE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";

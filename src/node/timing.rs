@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::diagnosis::{scalable, timing};
+use ddp_doctor_diagnosis::{scalable, timing};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -7,9 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::evidence::journal;
-use crate::host::input_files;
-use crate::host::run_description::Description;
+use ddp_doctor_evidence::journal;
+use ddp_doctor_host::input_files;
+use ddp_doctor_host::run_description::Description;
 
 /// Maximum depth of subdirectories that are searched.
 pub(super) const MAX_DEPTH: usize = 3;

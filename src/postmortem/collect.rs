@@ -7,24 +7,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_agent::blackbox::{Identity, NoBox, OpenError, Reader as BoxReader};
+use ddp_doctor_evidence::blackbox;
+use ddp_doctor_evidence::journal::{self, JournalError, Reader};
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::input_files;
+use ddp_doctor_host::names::word;
+use ddp_doctor_host::private::SHARED_MEMORY;
+use ddp_doctor_host::run_description::Description;
+use ddp_doctor_ingest::{
+    flight_recorder,
+    logs::{self, Log},
+    own_dump,
+};
 use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::below::{self, Below, MAX_DEPTH, MAX_FILES};
 use super::kind::{FileKind, is_named_log, is_packed, kind_of};
 use super::read_logs::{self, ReadLogs};
 use super::{Progress, Remark};
-use crate::evidence::blackbox;
-use crate::evidence::journal::{self, JournalError, Reader};
-use crate::host::boxes::BoxDir;
-use crate::host::input_files;
-use crate::host::names::word;
-use crate::host::private::SHARED_MEMORY;
-use crate::host::run_description::Description;
-use crate::ingest::{
-    flight_recorder,
-    logs::{self, Log},
-    own_dump,
-};
 
 /// Maximum number of names listed in a remark.
 const LISTED: usize = 3;

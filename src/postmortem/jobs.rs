@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use ddp_doctor_evidence::journal;
+use ddp_doctor_ingest::logs::Log;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
 use super::Remark;
 use super::collect::{BoxFile, Collected, JournalFile, NoBoxFile};
-use crate::evidence::journal;
-use crate::ingest::logs::Log;
 
 /// The evidence of one job.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::host::input_files;
-use crate::ingest::{flight_recorder, logs};
+use ddp_doctor_host::input_files;
+use ddp_doctor_ingest::{flight_recorder, logs};
 
 /// Number of bytes at the beginning of a file that determine its kind.
 const HEAD: usize = 4096;

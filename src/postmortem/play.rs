@@ -7,6 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::OomKills;
+use ddp_doctor_diagnosis::{Config, Engine, Event};
+use ddp_doctor_evidence::blackbox;
+use ddp_doctor_evidence::decode::{Decoder, JOB_TABLES, KnownProcess, Memory};
+use ddp_doctor_evidence::journal::SegmentReader;
+use ddp_doctor_evidence::settings;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Watched;
+use ddp_doctor_ingest::{Observer, logs};
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
@@ -14,15 +23,6 @@ use v1::event::Kind;
 use super::Remark;
 use super::collect::BoxFile;
 use super::jobs::{Node, RecordedJob};
-use crate::diagnosis::event::OomKills;
-use crate::diagnosis::{Config, Engine, Event};
-use crate::evidence::blackbox;
-use crate::evidence::decode::{Decoder, JOB_TABLES, KnownProcess, Memory};
-use crate::evidence::journal::SegmentReader;
-use crate::evidence::settings;
-use crate::host::proc;
-use crate::host::proc::Watched;
-use crate::ingest::{Observer, logs};
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);

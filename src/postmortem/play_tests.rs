@@ -1,7 +1,7 @@
+use ddp_doctor_diagnosis::event::{Call, CallId, ProcessId, ThreadId};
 use ddp_doctor_proto::Op;
 
 use super::*;
-use crate::diagnosis::event::{Call, CallId, ProcessId, ThreadId};
 
 #[test]
 fn long_gaps_are_evaluated_a_limited_number_of_times() {

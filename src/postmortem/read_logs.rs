@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::host::input_files;
-use crate::ingest::logs::Log;
+use ddp_doctor_host::input_files;
+use ddp_doctor_ingest::logs::Log;
 
 /// Maximum number of bytes of logs that are read, after decompression.
 const MAX_BYTES: u64 = 64 << 30;
@@ -51,7 +51,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::ingest::logs;
+    use ddp_doctor_ingest::logs;
 
     #[test]
     fn bytes_of_all_logs_are_limited() {

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::Engine;
+use ddp_doctor_ingest::{Observer, logs};
 use ddp_doctor_proto::report::{Report, Timestamp};
 use ddp_doctor_proto::viewer::Update;
+use ddp_doctor_report::viewer::{Detail, Sent};
 
 use super::play::Unobserved;
 use super::sources::{self, Source};
 use super::{Progress, Remark};
-use crate::diagnosis::Engine;
-use crate::ingest::{Observer, logs};
-use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
 const EVERY: Duration = Duration::from_millis(250);

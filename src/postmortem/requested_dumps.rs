@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use ddp_doctor_host::names;
+use ddp_doctor_ingest::flight_recorder;
 use ddp_doctor_proto::report::{Confidence, Effect, RankState, Report, Timestamp};
 
 use super::play::Unobserved;
 use super::sources::Source;
-use crate::host::names;
-use crate::ingest::flight_recorder;
 
 /// Folders with the journals of one job to which `attach` attached; none for other evidence.
 pub(super) fn folders(source: &Source) -> BTreeSet<PathBuf> {
@@ -72,7 +72,7 @@ mod tests {
         let finding = Finding { code: code.into(), effect, confidence, ..Finding::default() };
         let verdict = if code.is_empty() { Verdict::Healthy } else { Verdict::Hang };
         let mut report =
-            crate::diagnosis::Engine::new(crate::diagnosis::Config::default()).report();
+            ddp_doctor_diagnosis::Engine::new(ddp_doctor_diagnosis::Config::default()).report();
         (report.findings, report.verdict) = (vec![finding], verdict);
         report
     }

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::Engine;
+use ddp_doctor_ingest::logs::{self, Log, Statements};
+use ddp_doctor_ingest::{Observer, flight_recorder};
 use ddp_doctor_proto::report::{Report, Timestamp};
+use ddp_doctor_report::timeline::Timeline;
 
 use super::Progress;
 use super::collect::{self, Collected};
 use super::{Remark, jobs, play};
-use crate::diagnosis::Engine;
-use crate::ingest::logs::{self, Log, Statements};
-use crate::ingest::{Observer, flight_recorder};
-use crate::report::timeline::Timeline;
 
 /// Maximum difference between the times at which two recorders see one call.
 const MAX_SKEW: Duration = Duration::from_millis(5);

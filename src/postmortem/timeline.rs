@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
+use ddp_doctor_diagnosis::model::Ending;
+use ddp_doctor_diagnosis::waits::Waits;
+use ddp_doctor_diagnosis::{Engine, Event};
+use ddp_doctor_ingest::Observer;
 use ddp_doctor_proto::report::{CallState, Effect, Report, Timestamp, Verdict};
 use ddp_doctor_proto::{ProcessState, Spending};
-
-use crate::diagnosis::event::{Call, CallId, MemorySample, ProcessId, Stacks, ThreadId};
-use crate::diagnosis::model::Ending;
-use crate::diagnosis::waits::Waits;
-use crate::diagnosis::{Engine, Event};
-use crate::ingest::Observer;
-use crate::report::timeline::Event as What;
-use crate::report::timeline::{Blocked, Curve, Mark, Spent, TimedCall, Timeline, Track};
+use ddp_doctor_report::timeline::Event as What;
+use ddp_doctor_report::timeline::{Blocked, Curve, Mark, Spent, TimedCall, Timeline, Track};
 
 /// Maximum number of calls kept for all processes together …
 const CALLS: usize = 200_000;
@@ -352,8 +351,8 @@ fn add(points: &mut Vec<(Timestamp, u64)>, point: (Timestamp, u64)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::Config;
-    use crate::report::testing::call;
+    use ddp_doctor_diagnosis::Config;
+    use ddp_doctor_report::testing::call;
 
     const PROCESS: ProcessId = ProcessId(1);
     const THREAD: ThreadId = ThreadId(1);

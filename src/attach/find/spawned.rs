@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 
+use ddp_doctor_diagnosis::input::backends::Backend;
+use ddp_doctor_diagnosis::input::place;
+use ddp_doctor_diagnosis::model::MAX_WORLD;
+use ddp_doctor_host::proc::{self, Stat};
+use ddp_doctor_node::stack_reader;
 use serde::{Deserialize, Serialize};
 
 use super::{Candidate, Found, RankProcess, RankedJob, ancestors, meets_at_loopback};
-use crate::attach::environment::Environment;
-use crate::diagnosis::input::backends::Backend;
-use crate::diagnosis::input::place;
-use crate::diagnosis::model::MAX_WORLD;
-use crate::host::proc::{self, Stat};
-use crate::node::stack_reader;
+use crate::environment::Environment;
 
 /// Local variables with the number of a rank, the number of ranks, and the index that `mp.spawn` passes.
 const RANK: &str = "rank";

@@ -5,14 +5,14 @@ use std::io::{self, BufRead, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use ddp_doctor_host::proc;
+use ddp_doctor_node::stack_reader::native::FunctionCache;
 use prost::Message;
 
 use super::{Question, Request};
-use crate::attach::find::spawned::Stated;
-use crate::attach::rank_facts::Contents;
-use crate::attach::{find, sample};
-use crate::host::proc;
-use crate::node::stack_reader::native::FunctionCache;
+use crate::find::spawned::Stated;
+use crate::rank_facts::Contents;
+use crate::{find, sample};
 
 /// Answers questions until the input ends.
 ///
@@ -83,7 +83,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::host::sys;
+    use ddp_doctor_host::sys;
 
     #[test]
     fn users_share_no_cache() {

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
+use ddp_doctor_diagnosis::input::place;
+use ddp_doctor_diagnosis::words;
+use ddp_doctor_node::stack_reader;
 use ddp_doctor_proto::report::Where;
 use serde::{Deserialize, Serialize};
-
-use crate::diagnosis::input::place;
-use crate::diagnosis::words;
-use crate::node::stack_reader;
 
 /// Names of variables that number training steps; the first that a frame has counts. No other variable is read for
 /// this.

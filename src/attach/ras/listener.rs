@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
-use crate::node::blocked::peers;
+use ddp_doctor_node::blocked::peers;
 
 /// Whether both ends of a connection are on this host.
 pub(super) fn is_on_this_host(stream: &TcpStream) -> io::Result<bool> {
@@ -43,7 +43,7 @@ mod tests {
             let stream = TcpStream::connect((host, port)).unwrap();
             let address = stream.peer_addr().unwrap();
             assert!(is_on_this_host(&stream).unwrap(), "{address}");
-            let user = crate::host::sys::user_id();
+            let user = ddp_doctor_host::sys::user_id();
             assert_eq!(owners(address), [user], "{address}");
             assert!(is_of(address, user) && !is_of(address, user + 1), "{address}");
         }

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::input::settings::{meaning, must_agree};
+
 use super::{Line, list};
-use crate::check::facts::Facts;
-use crate::check::survey::Survey;
-use crate::diagnosis::input::settings::{meaning, must_agree};
+use crate::facts::Facts;
+use crate::survey::Survey;
 
 const VERSIONS: &str = "versions";
 const SETTINGS: &str = "settings";

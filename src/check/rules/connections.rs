@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ddp_doctor_transport::token;
+
 use super::{Line, list};
-use crate::check::network::{Outcome, Port};
-use crate::check::survey::{Alone, Launch, Survey};
-use crate::transport::token;
+use crate::network::{Outcome, Port};
+use crate::survey::{Alone, Launch, Survey};
 
 const NODES: &str = "nodes";
 const REACHABILITY: &str = "reachability";
@@ -308,7 +309,7 @@ mod tests {
     use super::super::Level::{Critical, Pass, Unknown, Warning};
     use super::super::testing::assert_rule;
     use super::*;
-    use crate::check::survey::{Failure, Offset};
+    use crate::survey::{Failure, Offset};
 
     fn fails(survey: &mut Survey, port: Port, outcome: Outcome) {
         survey.failures.push(Failure {

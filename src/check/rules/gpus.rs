@@ -1,8 +1,9 @@
 //! Rules about the GPUs of a node: who uses them, faults, settings, links and the way to their memory.
 
+use ddp_doctor_diagnosis::words::bytes;
+
 use super::{Line, list};
-use crate::check::facts::{Facts, GpuLink, GpuState};
-use crate::diagnosis::words::bytes;
+use crate::facts::{Facts, GpuLink, GpuState};
 
 const CHECK: &str = "gpu";
 /// Numbers of lanes that a PCIe link can have.

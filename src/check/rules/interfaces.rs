@@ -1,10 +1,11 @@
 //! Rules about network interfaces.
 
+use ddp_doctor_diagnosis::findings::startup::interfaces::{Interface, Unusable, unusable};
+
 use super::Line;
-use crate::check::facts::Facts;
-use crate::check::network::{Backend, Choice, choice};
-use crate::check::survey::Survey;
-use crate::diagnosis::findings::startup::interfaces::{Interface, Unusable, unusable};
+use crate::facts::Facts;
+use crate::network::{Backend, Choice, choice};
+use crate::survey::Survey;
 
 const CHECK: &str = "interfaces";
 /// Prefixes of names of bridges and tunnels that rarely reach other nodes.
@@ -113,7 +114,7 @@ mod tests {
     use super::super::Level::{self, Critical, Info, Pass, Warning};
     use super::super::testing::{set, survey, worst};
     use super::*;
-    use crate::check::facts;
+    use crate::facts;
 
     fn with_gpu(it: &mut Survey) {
         it.nodes[1].facts.has_unified_memory = Some(true);

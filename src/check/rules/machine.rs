@@ -1,8 +1,8 @@
 //! Rules about one machine: memory, limits, disk, GPUs and the container.
 
 use super::{Line, list, size};
-use crate::check::facts::{Container, Coordinator, Facts};
-use crate::check::survey::{Node, Survey};
+use crate::facts::{Container, Coordinator, Facts};
+use crate::survey::{Node, Survey};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -297,7 +297,7 @@ mod tests {
     use super::super::Level::{self, Critical, Info, Pass, Unknown, Warning};
     use super::super::testing::{GIB, MIB, assert_worst, facts, survey};
     use super::*;
-    use crate::check::facts::{Limit, MemoryLimit};
+    use crate::facts::{Limit, MemoryLimit};
 
     type Change = fn(&mut Facts);
 

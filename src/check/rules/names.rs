@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::{Line, list};
-use crate::check::facts::Resolved;
-use crate::check::network::{Backend, choice};
-use crate::check::survey::{Alone, Launch, Survey};
+use crate::facts::Resolved;
+use crate::network::{Backend, choice};
+use crate::survey::{Alone, Launch, Survey};
 
 const CHECK: &str = "name-resolution";
 

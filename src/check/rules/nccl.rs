@@ -1,8 +1,8 @@
 //! Rules about NCCL on a node with GPUs: its InfiniBand devices and its release.
 
 use super::{Level, Line, gpus, list};
-use crate::check::facts::Facts;
-use crate::check::survey::Survey;
+use crate::facts::Facts;
+use crate::survey::Survey;
 
 const DEVICES: &str = "interfaces";
 const RELEASE: &str = "versions";

@@ -1,9 +1,10 @@
 //! Facts for the tests of rules.
 
+use ddp_doctor_node::launch::shape::Shape;
+
 use super::{Level, Line};
-use crate::check::facts::{Directory, Facts, Interface, Limit, Resolved};
-use crate::check::survey::{Launch, Node, Survey};
-use crate::node::launch::shape::Shape;
+use crate::facts::{Directory, Facts, Interface, Limit, Resolved};
+use crate::survey::{Launch, Node, Survey};
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MIB: u64 = 1 << 20;

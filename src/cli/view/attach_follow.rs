@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn job_of_another_user_chooses_no_host() {
-        let variables = [("MASTER_ADDR", "198.51.100.2"), ("MASTER_PORT", "29500")];
+        let variables = ["MASTER_ADDR=198.51.100.2", "MASTER_PORT=29500"];
         let rank = RankProcess {
             rank: 1,
             world_size: Some(4),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ddp_doctor_evidence::decode::{JOB_TABLES, Memory};
 use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
@@ -17,9 +18,8 @@ use self::jobs::{HostedJob, Inputs, Jobs, Node};
 use super::gathering::Gathering;
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
-use crate::coordinator::summary::Summary;
-use crate::coordinator::summary::{JobState, State};
-use crate::evidence::decode::{JOB_TABLES, Memory};
+use crate::summary::Summary;
+use crate::summary::{JobState, State};
 
 /// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::Engine;
+use ddp_doctor_diagnosis::model::Process;
 use ddp_doctor_proto::report::{Evidence, Job, Rank, RankState, Timestamp, Verdict};
 use ddp_doctor_proto::viewer::{Gauge, RankDetail, Update};
-
-use crate::diagnosis::Engine;
-use crate::diagnosis::model::Process;
-use crate::report::viewer::gauges_of;
+use ddp_doctor_report::viewer::gauges_of;
 
 /// Initial interval of samples. It doubles whenever the history is full.
 const FIRST_INTERVAL: Duration = Duration::from_secs(1);

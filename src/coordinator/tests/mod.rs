@@ -5,6 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Finding;
 use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::{Op, ProcessState, RecordKind, v1};
+use ddp_doctor_transport::document;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use v1::agent_service_client::AgentServiceClient;
@@ -13,7 +14,6 @@ use v1::request;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use super::*;
-use crate::transport::document;
 
 mod clocks;
 mod dumps;

@@ -2,13 +2,13 @@
 
 use std::fs;
 
+use ddp_doctor_host::proc::Stat;
 use ddp_doctor_proto::{BlockKind, v1};
 
 use super::syscall::Syscall;
 use super::{Enders, Wait, Waiter, children, wait_of};
-use crate::host::proc::Stat;
-use crate::node::stack_reader::memory::ProcessMemory;
-use crate::node::stack_reader::python_frames;
+use crate::stack_reader::memory::ProcessMemory;
+use crate::stack_reader::python_frames;
 
 /// Maximum number of waits that are followed, and of processes between a process and one below it.
 const MAX_LENGTH: usize = 4;
@@ -124,7 +124,7 @@ mod tests {
     /// A rank may wait for a process below it that has become root's.
     #[test]
     fn wait_of_a_process_of_another_user_is_not_followed() {
-        if crate::host::sys::user_id() != 0 {
+        if ddp_doctor_host::sys::user_id() != 0 {
             return; // only root starts processes of other users
         }
         let own = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

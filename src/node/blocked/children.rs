@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Stat;
 use ddp_doctor_proto::report::Where;
 
 use super::Waiter;
-use crate::host::proc;
-use crate::host::proc::Stat;
-use crate::node::stack_reader::python_frames;
+use crate::stack_reader::python_frames;
 
 /// Maximum number of data-loader workers whose stacks are read.
 const MAX_WORKERS: usize = 32;
@@ -32,7 +32,7 @@ pub(super) fn process(waiter: u32, pid: u32) -> String {
 pub(super) fn place(waiter: u32, pid: u32) -> Option<String> {
     let frames = is_shown(waiter, pid).then(|| python_frames(pid))??;
     let mut users = frames.iter().filter(|it| !it.file.starts_with('<'));
-    let place = users.find(|it| crate::diagnosis::input::place::is_users(&it.file))?;
+    let place = users.find(|it| ddp_doctor_diagnosis::input::place::is_users(&it.file))?;
     Some(format!(", which is in {}", shown(place)))
 }
 
@@ -92,7 +92,7 @@ pub(super) fn data_loader_worker(waiter: &Waiter<'_>) -> Option<(u32, String)> {
 fn place_in_sample(frames: &[Where]) -> Option<&Where> {
     let fetch = frames.iter().position(|frame| frame.file.ends_with(FETCH))?;
     let mut below = frames[..fetch].iter();
-    let is_users = |frame: &&Where| crate::diagnosis::input::place::is_users(&frame.file);
+    let is_users = |frame: &&Where| ddp_doctor_diagnosis::input::place::is_users(&frame.file);
     below.find(is_users).or(frames[..fetch].last())
 }
 

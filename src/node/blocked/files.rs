@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::host::proc;
-use crate::host::sys;
-use crate::node::source_reader;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::sys;
+
+use crate::source_reader;
 
 /// Time limit for the file system of a source file.
 const MAX_READ: Duration = Duration::from_millis(500);

@@ -3,8 +3,9 @@
 use std::fs::{self, File};
 use std::io::Read;
 
+use ddp_doctor_host::proc;
+
 use super::files;
-use crate::host::proc;
 
 /// Maximum number of descriptors of a process that are examined for locks, and of locks that are named.
 const MAX_DESCRIPTORS: usize = 4096;

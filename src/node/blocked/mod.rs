@@ -10,10 +10,10 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
-use crate::node::stack_reader::memory::{Memory, ProcessMemory};
+use crate::stack_reader::memory::{Memory, ProcessMemory};
 pub use locks::held as held_locks;
 pub use mutex::owner as mutex_owner;
-pub(crate) use peers::between as connections;
+pub use peers::between as connections;
 use peers::{End, SocketEnd};
 use syscall::{Argument, Syscall};
 
@@ -22,7 +22,7 @@ mod children;
 mod files;
 mod locks;
 mod mutex;
-pub(crate) mod peers;
+pub mod peers;
 mod syscall;
 mod unix_sockets;
 

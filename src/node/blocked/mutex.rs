@@ -2,7 +2,7 @@
 
 use super::Waiter;
 use super::syscall::Syscall;
-use crate::node::stack_reader::memory::{Memory, Pages};
+use crate::stack_reader::memory::{Memory, Pages};
 
 /// Functions of the C library that wait for a mutex.
 const FUNCTIONS: [&str; 2] = ["pthread_mutex_lock", "lll_lock_wait"];

@@ -6,8 +6,9 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use ddp_doctor_host::proc;
+
 use super::{files, unix_sockets};
-use crate::host::proc;
 
 /// Flags of a descriptor that may write, in octal, as in `/proc/PID/fdinfo`.
 const WRITES: u32 = 0o3;
@@ -101,7 +102,7 @@ pub(super) fn of_socket(pid: u32, inode: u64) -> SocketEnd {
 }
 
 /// For each of these processes of this user, the others, by their places in the list, to which it has a TCP connection.
-pub(crate) fn between(pids: &[u32]) -> Vec<Vec<usize>> {
+pub fn between(pids: &[u32]) -> Vec<Vec<usize>> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let mut tables: HashMap<PathBuf, Vec<Socket>> = HashMap::new();
     let mut ends: BTreeMap<(SocketAddr, SocketAddr, PathBuf), usize> = BTreeMap::new();
@@ -186,7 +187,7 @@ fn sockets(pid: u32) -> Vec<Socket> {
 }
 
 /// The tables of TCP sockets in the network namespace of a process. Those that listen come first.
-pub(crate) fn tables(pid: u32) -> [String; 2] {
+pub fn tables(pid: u32) -> [String; 2] {
     ["tcp", "tcp6"].map(|table| {
         let mut text = Vec::new();
         let file = File::open(format!("/proc/{pid}/net/{table}"));
@@ -207,7 +208,7 @@ fn socket(line: &str) -> Option<Socket> {
 }
 
 /// An address as words of the host's byte order: "0100007F:1F90". IPv4 addresses in IPv6 are IPv4.
-pub(crate) fn address(text: &str) -> Option<SocketAddr> {
+pub fn address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let words: Option<Vec<u32>> = host
         .as_bytes()

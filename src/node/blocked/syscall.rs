@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::host::{proc, sys};
-use crate::node::stack_reader::memory::{Memory, Pages};
+use ddp_doctor_host::{proc, sys};
+
+use crate::stack_reader::memory::{Memory, Pages};
 
 /// Maximum number of descriptors that are read of a call of `poll`.
 const MAX_DESCRIPTORS: u64 = 16;

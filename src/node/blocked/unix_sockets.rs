@@ -72,7 +72,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::node::blocked::files;
+    use crate::blocked::files;
 
     #[test]
     fn peer_of_a_socket_is_the_other_end_of_its_pair() {

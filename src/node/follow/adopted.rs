@@ -1,11 +1,12 @@
 //! Processes of the job that became children of this process because their parent exited. That happens
 //! only on systems without pidfds, where this process is the subreaper of the job.
 
-use crate::host::proc;
-use crate::host::proc::Watched;
-use crate::host::processes;
-use crate::node::follow::Follower;
-use crate::node::follow::rank::Rank;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Watched;
+use ddp_doctor_host::processes;
+
+use crate::follow::Follower;
+use crate::follow::rank::Rank;
 
 impl Follower {
     /// Reaps those that have ended, as init would, so that their pids become free. The exit status of a

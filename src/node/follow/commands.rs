@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
+use ddp_doctor_host::files::Dir;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use tokio::sync::mpsc;
-
-use crate::host::files::Dir;
 
 /// A command for the follower.
 #[derive(Debug)]
@@ -143,7 +142,7 @@ impl Commands {
     }
 
     /// The next pending command, if any.
-    pub(in crate::node) fn next(&self) -> Result<Command, TryRecvError> {
+    pub(crate) fn next(&self) -> Result<Command, TryRecvError> {
         self.channel.try_recv()
     }
 }

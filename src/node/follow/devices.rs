@@ -5,7 +5,7 @@ use std::time::Instant;
 use ddp_doctor_proto::v1::event::Kind;
 
 use super::Follower;
-use crate::node::follow::rank::Rank;
+use crate::follow::rank::Rank;
 
 impl Follower {
     /// Reports what the samplers of devices have observed.

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use ddp_doctor_agent::blackbox::BoxName;
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::files::{Dir, user_id};
 use rustix::fs::inotify;
-
-use crate::host::boxes::BoxDir;
-use crate::host::files::{Dir, user_id};
 
 /// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;

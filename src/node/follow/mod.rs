@@ -7,32 +7,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_agent::blackbox::Reader;
+use ddp_doctor_evidence::settings;
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Watched;
+use ddp_doctor_host::source_files::SourceFolders;
+use ddp_doctor_host::sys;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
-use crate::evidence::settings;
-use crate::host::boxes::BoxDir;
-use crate::host::files::Dir;
-use crate::host::proc;
-use crate::host::proc::Watched;
-use crate::host::source_files::SourceFolders;
-use crate::host::sys;
-use crate::node::follow::directories::{Arrivals, Directory, NO_BOX};
-use crate::node::follow::pause::Pause;
-use crate::node::follow::rank::Rank;
-use crate::node::follow::requested::DumpReader;
-use crate::node::follow::started_ranks::StartedRanks;
-use crate::node::launch::Launch;
-use crate::node::launch::descendants::Descendants;
-use crate::node::sample::gpus::GpuSampler;
-use crate::node::sample::memory::Memory;
-use crate::node::sample::ports::PortSampler;
-use crate::node::sample::scheduling::Scheduling;
-use crate::node::source_reader::Sources;
-use crate::node::stack_reader::stack_sampler::StackSampler;
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::follow::directories::{Arrivals, Directory, NO_BOX};
+use crate::follow::pause::Pause;
+use crate::follow::rank::Rank;
+use crate::follow::requested::DumpReader;
+use crate::follow::started_ranks::StartedRanks;
+use crate::launch::Launch;
+use crate::launch::descendants::Descendants;
+use crate::sample::gpus::GpuSampler;
+use crate::sample::memory::Memory;
+use crate::sample::ports::PortSampler;
+use crate::sample::scheduling::Scheduling;
+use crate::source_reader::Sources;
+use crate::stack_reader::stack_sampler::StackSampler;
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 mod adopted;
 mod commands;
@@ -237,7 +237,7 @@ impl Follower {
                     self.scheduling.poll(&self.ranks, now, &mut self.out);
                 }
                 if self.out.sends_digests()
-                    && take_due(&mut next_digest, crate::evidence::digest::INTERVAL, now)
+                    && take_due(&mut next_digest, ddp_doctor_evidence::digest::INTERVAL, now)
                 {
                     let now = sys::monotonic_ns();
                     for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {

@@ -13,6 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use addr2line::Context;
+use ddp_doctor_host::input_files;
 use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::v1;
@@ -20,9 +21,8 @@ use gimli::{EndianArcSlice, LittleEndian, SectionId};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSection, ReadCache};
 
-use crate::host::input_files;
-use crate::node::stack_reader::maps::{self, FileId, Loaded};
-use crate::node::stack_reader::native::readable;
+use crate::stack_reader::maps::{self, FileId, Loaded};
+use crate::stack_reader::native::readable;
 
 /// Maximum size of a section that is read, in bytes.
 const MAX_SECTION_BYTES: u64 = 512 << 20;

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
-
-use crate::host::boxes;
-use crate::host::boxes::BoxDir;
-use crate::host::files::Dir;
-use crate::host::input_files;
-use crate::host::proc;
-use crate::host::run_description::Description;
+use ddp_doctor_host::boxes;
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::input_files;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::run_description::Description;
 
 /// A living rank.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,7 +105,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::host::names;
+    use ddp_doctor_host::names;
 
     #[test]
     fn boxes_of_a_copy_name_no_rank() {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ddp_doctor_agent::blackbox::{Identity, Item, OpenError, Reader};
+use ddp_doctor_diagnosis::event::OomKills;
+use ddp_doctor_evidence::blackbox;
+use ddp_doctor_evidence::digest::{self, Summary};
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Watched;
+use ddp_doctor_host::sys;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
-use crate::diagnosis::event::OomKills;
-use crate::evidence::blackbox;
-use crate::evidence::digest::{self, Summary};
-use crate::host::proc;
-use crate::host::proc::Watched;
-use crate::host::sys;
-use crate::node::follow::native_lines::{LineCache, ProcessLines};
-use crate::node::follow::stack_lines::StackLines;
-use crate::node::source_reader::Sources;
-use crate::node::stack_reader::stack_sampler::StackRequest;
-use crate::node::upload::outbox::Outbox;
+use crate::follow::native_lines::{LineCache, ProcessLines};
+use crate::follow::stack_lines::StackLines;
+use crate::source_reader::Sources;
+use crate::stack_reader::stack_sampler::StackRequest;
+use crate::upload::outbox::Outbox;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the
 /// others.

@@ -1,11 +1,11 @@
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Writer};
+use ddp_doctor_diagnosis::Event;
+use ddp_doctor_evidence::decode::Decoder;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::Capacities;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::diagnosis::Event;
-use crate::evidence::decode::Decoder;
 
 /// A rank that makes calls, its follower and what a coordinator receives of it.
 struct Followed {

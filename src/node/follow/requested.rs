@@ -5,15 +5,15 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::Duration;
 
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::proc;
+use ddp_doctor_ingest::flight_recorder::device_calls;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 use super::Follower;
 use super::rank::Rank;
-use crate::host::files::Dir;
-use crate::host::proc;
-use crate::ingest::flight_recorder::device_calls;
-use crate::node::flight_recorder::{self, FILES, PIPE, Recorder};
+use crate::flight_recorder::{self, FILES, PIPE, Recorder};
 
 /// Time limit for dumps: those of the other ranks are read then.
 const MAX_DUMP: Duration = Duration::from_secs(10);

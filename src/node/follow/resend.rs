@@ -5,8 +5,8 @@ use ddp_doctor_proto::v1;
 use tokio::sync::mpsc;
 use v1::event::Kind;
 
-use crate::node::follow::rank::Rank;
-use crate::node::follow::{CAUGHT_UP, Follower};
+use crate::follow::rank::Rank;
+use crate::follow::{CAUGHT_UP, Follower};
 
 impl Follower {
     /// Sends everything to a coordinator.

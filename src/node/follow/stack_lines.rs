@@ -3,9 +3,8 @@
 
 use std::collections::HashSet;
 
+use ddp_doctor_diagnosis::input::place;
 use ddp_doctor_proto::v1;
-
-use crate::diagnosis::input::place;
 
 /// Maximum number of such lines per process. Their sites count down from the largest number.
 const MAX_LINES: usize = 1024;

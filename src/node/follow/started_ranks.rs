@@ -8,15 +8,15 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc::Watched;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
-use crate::host::proc::Watched;
-use crate::node::launch::descendants::ToBeRank;
-use crate::node::stack_reader::stack_sampler::{StackRequest, StackSampler};
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::launch::descendants::ToBeRank;
+use crate::stack_reader::stack_sampler::{StackRequest, StackSampler};
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 /// Offset of process numbers in stack requests, above the numbers of boxes.
 const PROCESS_OFFSET: u64 = 1 << 32;

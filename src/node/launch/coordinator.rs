@@ -6,17 +6,17 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
+use ddp_doctor_coordinator::{Access, Hub, Listeners, serve};
+use ddp_doctor_host::log::UserLog;
+use ddp_doctor_host::sys;
+use ddp_doctor_transport::socket::{self, Socket};
+use ddp_doctor_transport::{Address, Credentials, Keys, TokenError, loopback};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::rendezvous::Rendezvous;
-use crate::coordinator::{Access, Hub, Listeners, serve};
-use crate::host::log::UserLog;
-use crate::host::sys;
-use crate::node::blocked::peers;
-use crate::node::upload::attach::Coordinator;
-use crate::transport::socket::{self, Socket};
-use crate::transport::{Address, Credentials, Keys, TokenError, loopback};
+use crate::blocked::peers;
+use crate::upload::attach::Coordinator;
 
 /// Where a coordinator accepts connections, and the socket among them, which is removed at the end.
 pub type Listening = (Option<Socket>, Listeners);
@@ -217,7 +217,7 @@ pub fn access() -> Access {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::sys;
+    use ddp_doctor_host::sys;
 
     fn rendezvous(host: &str, port: u16) -> Rendezvous {
         Rendezvous { host: host.into(), port, rank: None, id: None }

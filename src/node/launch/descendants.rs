@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::host::proc;
-use crate::host::proc::Stat;
-use crate::node::sample::environment;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Stat;
+
+use crate::sample::environment;
 
 /// Ages at which a process is checked, since it may still have to call `exec` or to load PyTorch.
 const CHECKS: [Duration; 7] = [
@@ -498,7 +499,7 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            crate::host::processes::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
+            ddp_doctor_host::processes::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
         }
     }
 }

@@ -5,10 +5,10 @@ use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::host::files::Dir;
-use crate::host::names;
-use crate::host::private;
-use crate::host::sys;
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::names;
+use ddp_doctor_host::private;
+use ddp_doctor_host::sys;
 
 /// Free bytes of a file system below which no run directory is created in it.
 const MIN_FREE: u64 = 1 << 20;

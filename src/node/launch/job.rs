@@ -5,8 +5,8 @@
 //! are forwarded.
 //!
 //! Threads: the main thread waits for the command; others forward signals, follow the black boxes
-//! ([`crate::node::follow`]), write the journal, print ([`crate::node::launch::screen`]), and run the
-//! coordinator ([`crate::node::launch::monitor`]). The command is started before any of them.
+//! ([`crate::follow`]), write the journal, print ([`crate::launch::screen`]), and run the
+//! coordinator ([`crate::launch::monitor`]). The command is started before any of them.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -14,38 +14,38 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::timing::TimeScale;
+use ddp_doctor_evidence::settings;
+use ddp_doctor_host::boxes;
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::files::{self, Dir};
+use ddp_doctor_host::names;
+use ddp_doctor_host::private;
+use ddp_doctor_host::proc;
+use ddp_doctor_host::processes;
+use ddp_doctor_host::source_files::SourceFolders;
+use ddp_doctor_host::sys;
+use ddp_doctor_host::sys::{Reserve, Signals};
+use ddp_doctor_monitoring as monitoring;
 use ddp_doctor_proto::report::{Job, Report, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
+use ddp_doctor_report::text::Style;
+use ddp_doctor_transport::Credentials;
 
-use crate::diagnosis::timing::TimeScale;
-use crate::evidence::settings;
-use crate::host::boxes;
-use crate::host::boxes::BoxDir;
-use crate::host::files::{self, Dir};
-use crate::host::names;
-use crate::host::private;
-use crate::host::proc;
-use crate::host::processes;
-use crate::host::source_files::SourceFolders;
-use crate::host::sys;
-use crate::host::sys::{Reserve, Signals};
-use crate::monitoring;
-use crate::node::launch::coordinator::Chosen;
-use crate::node::launch::kill::KillAfter;
-use crate::node::launch::meeting::Meeting;
-use crate::node::launch::monitor::{Monitor, MonitorParts};
-use crate::node::launch::nccl::{self, Loaded, Nccl};
-use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::launch::rundir::{RecorderFolder, RunDir};
-use crate::node::launch::secrets::{self, TokenFile};
-use crate::node::launch::shell_status;
-use crate::node::launch::start_failure;
-use crate::node::live::{Live, ReportFile, Verbosity};
-use crate::node::sample::environment::{self, Environment};
-use crate::node::stack_reader::stack_sampler::When;
-use crate::node::timing::Timing;
-use crate::report::text::Style;
-use crate::transport::Credentials;
+use crate::launch::coordinator::Chosen;
+use crate::launch::kill::KillAfter;
+use crate::launch::meeting::Meeting;
+use crate::launch::monitor::{Monitor, MonitorParts};
+use crate::launch::nccl::{self, Loaded, Nccl};
+use crate::launch::rendezvous::Rendezvous;
+use crate::launch::rundir::{RecorderFolder, RunDir};
+use crate::launch::secrets::{self, TokenFile};
+use crate::launch::shell_status;
+use crate::launch::start_failure;
+use crate::live::{Live, ReportFile, Verbosity};
+use crate::sample::environment::{self, Environment};
+use crate::stack_reader::stack_sampler::When;
+use crate::timing::Timing;
 
 /// Exit status of a run whose job was killed because it hung.
 pub const KILLED_STATUS: u8 = 75;

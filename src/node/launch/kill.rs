@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc;
+use ddp_doctor_host::processes;
+use ddp_doctor_host::processes::PidFd;
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
 use ddp_doctor_proto::v1;
 
-use crate::host::proc;
-use crate::host::processes;
-use crate::host::processes::PidFd;
-use crate::node::launch::descendants;
-use crate::node::timing::Timing;
+use crate::launch::descendants;
+use crate::timing::Timing;
 
 /// Time limit for killing the processes of a job without pidfds, and the interval of attempts.
 const MAX_KILL: Duration = Duration::from_secs(5);

@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 
+use ddp_doctor_host::proc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
+use ddp_doctor_transport::loopback;
 
 use super::rendezvous::{Launcher, Rendezvous, Variable, launcher};
 use super::shape::Shape;
-use crate::host::proc;
-use crate::transport::loopback;
 
 /// Where a node meets the other nodes of its launch, and as which of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

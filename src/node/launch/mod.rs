@@ -8,11 +8,11 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use ddp_doctor_agent::blackbox::{Identity, Reader};
+use ddp_doctor_host::proc;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
-use crate::host::proc;
-use crate::node::follow::rank::Rank;
-use crate::node::timing::Timing;
+use crate::follow::rank::Rank;
+use crate::timing::Timing;
 
 pub mod coordinator;
 pub mod descendants;
@@ -25,7 +25,7 @@ pub mod nccl;
 pub mod rendezvous;
 pub mod rundir;
 pub mod screen;
-pub(crate) mod secrets;
+pub mod secrets;
 pub mod shape;
 mod start_failure;
 

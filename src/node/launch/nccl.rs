@@ -7,11 +7,12 @@
 use std::io;
 use std::path::Path;
 
-use crate::host::files::{self, Dir};
-use crate::host::private;
-use crate::node::launch::rendezvous::Variable;
-use crate::node::launch::rundir;
-use crate::node::sample::environment::{self, Found, NcclLoading};
+use ddp_doctor_host::files::{self, Dir};
+use ddp_doctor_host::private;
+
+use crate::launch::rendezvous::Variable;
+use crate::launch::rundir;
+use crate::sample::environment::{self, Found, NcclLoading};
 
 /// Name of the folder in a run directory.
 const NAME: &str = "nccl";

@@ -9,8 +9,8 @@ use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::host::sys;
-use crate::transport::loopback;
+use ddp_doctor_host::sys;
+use ddp_doctor_transport::loopback;
 
 /// Default port of torchrun and of `torch.distributed`.
 const DEFAULT_PORT: u16 = 29500;
@@ -250,7 +250,7 @@ fn of_environment(variable: Variable<'_>) -> Option<Rendezvous> {
 }
 
 fn host_and_port(endpoint: &str) -> (String, Option<u16>) {
-    match crate::transport::split(endpoint) {
+    match ddp_doctor_transport::split(endpoint) {
         Some((host, port)) => (host.to_owned(), Some(port)),
         None => {
             let host = endpoint.trim_start_matches('[').trim_end_matches(']');

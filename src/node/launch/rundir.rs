@@ -8,16 +8,16 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ddp_doctor_evidence::journal;
+use ddp_doctor_host::boxes;
+use ddp_doctor_host::boxes::BoxDir;
+use ddp_doctor_host::files::{Dir, others_at};
+use ddp_doctor_host::names;
+use ddp_doctor_host::run_description::Description;
+use ddp_doctor_host::source_files::SourceFolders;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::evidence::journal;
-use crate::host::boxes;
-use crate::host::boxes::BoxDir;
-use crate::host::files::{Dir, others_at};
-use crate::host::names;
-use crate::host::run_description::Description;
-use crate::host::source_files::SourceFolders;
-use crate::node::launch::fallback;
+use crate::launch::fallback;
 
 /// Files of a run, in the order in which they are moved. While the description exists, the move is
 /// not complete.
@@ -56,7 +56,7 @@ impl RunDir {
                 Ok(()) => return Ok(made),
                 Err(error) => {
                     // It stays if an earlier run used it.
-                    let parent = crate::host::files::parent(made.dir.path());
+                    let parent = ddp_doctor_host::files::parent(made.dir.path());
                     drop(parent.and_then(|(parent, name)| parent.remove_empty(name)));
                     error
                 }
@@ -270,7 +270,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::host::{proc, sys};
+    use ddp_doctor_host::{proc, sys};
 
     /// Creates the files of a run.
     fn create_files(dir: &Path, job: &str, pid: u32, host: &str) {

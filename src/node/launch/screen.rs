@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::processes;
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 use ddp_doctor_proto::viewer::Update;
 
-use crate::host::files::Dir;
-use crate::host::processes;
-use crate::node::follow::{self, Commander, Secured};
-use crate::node::launch::fallback;
-use crate::node::launch::job::KILLED_STATUS;
-use crate::node::launch::kill::{self, HangTimer, KillAfter, TerminatedJob};
-use crate::node::live::{Live, ReportFile};
+use crate::follow::{self, Commander, Secured};
+use crate::launch::fallback;
+use crate::launch::job::KILLED_STATUS;
+use crate::launch::kill::{self, HangTimer, KillAfter, TerminatedJob};
+use crate::live::{Live, ReportFile};
 
 /// Time from SIGTERM for the job to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_secs(5);
@@ -366,8 +366,8 @@ mod tests {
     use ddp_doctor_proto::report::{Confidence, Effect, Finding, Job, Severity};
 
     use super::*;
-    use crate::node::live::Verbosity;
-    use crate::report::text::Style;
+    use crate::live::Verbosity;
+    use ddp_doctor_report::text::Style;
 
     fn update(findings: Vec<Finding>) -> Message {
         Message::Update(Box::new(Update { findings: Some(findings), ..Update::default() }))

@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::host::files::Dir;
-use crate::monitoring::METRICS_TOKEN;
-use crate::transport::Credentials;
-use crate::transport::token::{self, TOKEN_FILE};
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_monitoring::METRICS_TOKEN;
+use ddp_doctor_transport::Credentials;
+use ddp_doctor_transport::token::{self, TOKEN_FILE};
 
 /// Variables with secrets.
 const SECRETS: [&str; 3] = [token::VARIABLE, METRICS_TOKEN, "DDP_DOCTOR_WEBHOOK"];
@@ -17,7 +17,7 @@ const SECRETS: [&str; 3] = [token::VARIABLE, METRICS_TOKEN, "DDP_DOCTOR_WEBHOOK"
 const NAME: &str = "ddp-doctor.token";
 
 /// Removes all secrets from the environment of a command.
-pub(crate) fn remove_from(command: &mut Command) {
+pub fn remove_from(command: &mut Command) {
     for name in SECRETS {
         command.env_remove(name);
     }

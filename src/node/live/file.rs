@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 
+use ddp_doctor_host::files::{self, Dir};
 use ddp_doctor_proto::report::Report;
-
-use crate::host::files::{self, Dir};
-use crate::report::json;
+use ddp_doctor_report::json;
 
 /// A file with the last report.
 pub struct ReportFile {

@@ -5,15 +5,14 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::source_files::SourceFolders;
+use ddp_doctor_monitoring::events::{Event, Tracker};
+use ddp_doctor_monitoring::webhook::Notifier;
 use ddp_doctor_proto::catalogue::{is_gap, is_over_time};
 use ddp_doctor_proto::report::{Effect, Finding, Job, Report, Role, Severity, Verdict};
 use ddp_doctor_proto::viewer::Update;
-
-use crate::host::source_files::SourceFolders;
-use crate::monitoring::events::{Event, Tracker};
-use crate::monitoring::webhook::Notifier;
-use crate::report::json::Assembler;
-use crate::report::text::{self, Style};
+use ddp_doctor_report::json::Assembler;
+use ddp_doctor_report::text::{self, Style};
 
 /// How long a finding must be unchanged before it is printed: many are refined a moment later.
 const PRINT_DELAY: Duration = Duration::from_millis(150);

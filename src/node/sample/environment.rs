@@ -7,8 +7,7 @@ use std::{env, io};
 
 use ddp_doctor_agent::blackbox::{FollowedBy, Following};
 use ddp_doctor_agent::trust::{self, Origin};
-
-use crate::host::files::{Dir, KnownDirectories};
+use ddp_doctor_host::files::{Dir, KnownDirectories};
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";

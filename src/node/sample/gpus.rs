@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Instant;
 
+use ddp_doctor_host::gpu::{Gpus, Observation};
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::host::gpu::{Gpus, Observation};
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 /// Maximum number of observations that wait for the follower. Further ones are dropped.
 const QUEUE: usize = 1024;

@@ -5,18 +5,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_diagnosis::event::OomKills;
+use ddp_doctor_host::cgroup;
+use ddp_doctor_host::cgroup::{MemoryGroup, Usage};
+use ddp_doctor_host::proc;
+use ddp_doctor_host::proc::Watched;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use crate::diagnosis::event::OomKills;
-use crate::host::cgroup;
-use crate::host::cgroup::{MemoryGroup, Usage};
-use crate::host::proc;
-use crate::host::proc::Watched;
-use crate::node::follow::rank::Rank;
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::follow::rank::Rank;
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 /// Maximum time between an out-of-memory kill and the detected end of its victim.
 const KILL_WINDOW: Duration = Duration::from_secs(5);

@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_evidence::ports::Samples;
+use ddp_doctor_host::ports::Port;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::evidence::ports::Samples;
-use crate::host::ports::Port;
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 /// Maximum number of samples that wait for the follower. Further ones are dropped.
 const QUEUE: usize = 1024;

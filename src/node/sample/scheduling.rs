@@ -9,13 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::host::proc;
-use crate::node::follow::rank::Rank;
-use crate::node::timing::Timing;
-use crate::node::upload::outbox::Outbox;
+use crate::follow::rank::Rank;
+use crate::timing::Timing;
+use crate::upload::outbox::Outbox;
 
 /// Minimum reported change, in thousandths of the time.
 const MIN_CHANGE: u32 = 100;

@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
+use ddp_doctor_host::proc;
+use ddp_doctor_host::source_files::{ProcessRoot, SourceFolders};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
-
-use crate::host::proc;
-use crate::host::source_files::{ProcessRoot, SourceFolders};
 
 mod python;
 

@@ -7,10 +7,9 @@
 
 use std::collections::HashSet;
 
+use ddp_doctor_diagnosis::event::OtherBranch;
+use ddp_doctor_diagnosis::source::python::{is_of_word, split_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
-
-use crate::diagnosis::event::OtherBranch;
-use crate::diagnosis::source::python::{is_of_word, split_word};
 
 use self::expression::{header_test, value_of};
 use self::lines::{Line, is_plausible, logical_lines};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use crate::host::sys;
+use ddp_doctor_host::sys;
 
 /// The facts that the kernel's decision depends on.
 #[derive(Clone, Copy, Debug)]

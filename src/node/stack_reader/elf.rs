@@ -4,7 +4,7 @@
 //! Sources: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as read by glibc
 //! (`elf/dl-lookup.c`).
 
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
+use crate::stack_reader::memory::{Fault, Memory, Pages, at};
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -258,8 +258,8 @@ fn number(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::stack_reader::maps;
-    use crate::node::stack_reader::memory::ProcessMemory;
+    use crate::stack_reader::maps;
+    use crate::stack_reader::memory::ProcessMemory;
 
     #[test]
     fn libc_symbol_is_found_at_its_address() {

@@ -5,8 +5,8 @@
 //! headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
 //! `Include/cpython/{pystate,code,frameobject,unicodeobject}.h`) for 64-bit machines.
 
-use crate::node::stack_reader::lines::LineFormat;
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
+use crate::stack_reader::lines::LineFormat;
+use crate::stack_reader::memory::{Fault, Memory, Pages, at};
 
 /// Offsets within CPython's structs, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 use ddp_doctor_proto::{BlockKind, v1};
 
@@ -25,8 +26,7 @@ pub mod tasks;
 pub mod unwind;
 pub mod values;
 
-use crate::host::proc;
-use crate::node::blocked;
+use crate::blocked;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
 use native::{FunctionCache, Native};

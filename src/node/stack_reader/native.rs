@@ -1,7 +1,7 @@
 //! Native frames of threads that sleep in the kernel.
 //!
 //! The kernel provides the instruction and stack pointers of such a thread
-//! (`/proc/PID/task/TID/syscall`); the rest is read from its memory ([`crate::node::stack_reader::unwind`]). A running
+//! (`/proc/PID/task/TID/syscall`); the rest is read from its memory ([`crate::stack_reader::unwind`]). A running
 //! thread would have to be stopped to read its registers, and has no native frames here. Function
 //! names come from the dynamic symbols of the loaded images, so that static functions have none.
 
@@ -11,10 +11,10 @@ use std::{fmt, fs};
 
 use ddp_doctor_proto::report::Where;
 
-use crate::node::stack_reader::elf::{Functions, Image};
-use crate::node::stack_reader::maps::{FileId, Loaded};
-use crate::node::stack_reader::memory::{Memory, Pages};
-use crate::node::stack_reader::unwind::Registers;
+use crate::stack_reader::elf::{Functions, Image};
+use crate::stack_reader::maps::{FileId, Loaded};
+use crate::stack_reader::memory::{Memory, Pages};
+use crate::stack_reader::unwind::Registers;
 
 /// Maximum number of frames of a thread.
 const MAX_FRAMES: usize = 64;
@@ -144,7 +144,7 @@ fn sleeping_at(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Demangles a symbol, without parameters and return type; other symbols are returned unchanged.
-pub(in crate::node) fn readable(symbol: &str) -> String {
+pub(crate) fn readable(symbol: &str) -> String {
     /// Maximum length of a symbol that is demangled, since templates can be very long.
     const MAX_SYMBOL_CHARS: usize = 2048;
     let demangled = || {
@@ -184,8 +184,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::node::stack_reader::maps::images;
-    use crate::node::stack_reader::memory::ProcessMemory;
+    use crate::stack_reader::maps::images;
+    use crate::stack_reader::memory::ProcessMemory;
 
     #[test]
     fn only_sleeping_threads_have_registers() {

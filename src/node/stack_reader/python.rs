@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use ddp_doctor_proto::report::Where;
 
-use crate::node::stack_reader::elf::Image;
-use crate::node::stack_reader::layout::{Gil, Innermost, Layout, Place, Version};
-use crate::node::stack_reader::maps::Loaded;
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
-use crate::node::stack_reader::values::{self, CallGroup, Objects, TextLayout};
+use crate::stack_reader::elf::Image;
+use crate::stack_reader::layout::{Gil, Innermost, Layout, Place, Version};
+use crate::stack_reader::maps::Loaded;
+use crate::stack_reader::memory::{Fault, Memory, Pages, at};
+use crate::stack_reader::values::{self, CallGroup, Objects, TextLayout};
 
 /// Maximum number of interpreters of a process that are read.
 const MAX_INTERPRETERS: usize = 16;

@@ -3,11 +3,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_host::proc::Stat;
 use ddp_doctor_proto::v1;
 
 use super::super::native::FunctionCache;
 use super::*;
-use crate::host::proc::Stat;
 
 /// Interpreters to test with: those in `DDP_DOCTOR_TEST_PYTHONS`, separated by colons, or
 /// `python3`.

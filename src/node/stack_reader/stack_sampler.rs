@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
-use crate::node::stack_reader::native::FunctionCache;
+use crate::stack_reader::native::FunctionCache;
 
 /// Time after which another thread captures the next process.
 const MAX_CAPTURE: Duration = Duration::from_secs(3);
@@ -89,7 +89,7 @@ impl StackSampler {
     pub fn new(when: When) -> Self {
         let cache = FunctionCache::default();
         let capture =
-            move |pid, start_ticks| crate::node::stack_reader::capture(pid, start_ticks, &cache);
+            move |pid, start_ticks| crate::stack_reader::capture(pid, start_ticks, &cache);
         Self::with(when, Arc::new(capture))
     }
 

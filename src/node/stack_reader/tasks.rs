@@ -4,13 +4,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use ddp_doctor_host::proc::{self, Stat};
+use ddp_doctor_host::sys;
 use ddp_doctor_proto::v1;
 
-use crate::host::proc::{self, Stat};
-use crate::host::sys;
-use crate::node::blocked;
-use crate::node::launch::descendants;
-use crate::node::stack_reader::python::MAX_THREADS;
+use crate::blocked;
+use crate::launch::descendants;
+use crate::stack_reader::python::MAX_THREADS;
 
 /// Maximum number of processes below a process that a capture contains.
 const MAX_CHILDREN: usize = 256;

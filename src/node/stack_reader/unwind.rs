@@ -14,7 +14,7 @@ use gimli::{
     UnwindExpression, UnwindSection, Value, Vendor,
 };
 
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
+use crate::stack_reader::memory::{Fault, Memory, Pages, at};
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::node::stack_reader::layout::Version;
-use crate::node::stack_reader::memory::{Fault, Memory, Pages, at};
+use crate::stack_reader::layout::Version;
+use crate::stack_reader::memory::{Fault, Memory, Pages, at};
 
 /// Maximum number of entries of a dictionary that are read.
 const MAX_ENTRIES: u64 = 1 << 16;

@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use ddp_doctor_coordinator::{Hub, MAX_UPDATE, Updates};
+use ddp_doctor_host::log::UserLog;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::viewer::Update;
 use ddp_doctor_proto::words::plain;
 use ddp_doctor_proto::{VERSION, v1};
+use ddp_doctor_transport::{Address, CONNECT, connect, document};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,11 +23,8 @@ use v1::agent_service_client::AgentServiceClient;
 use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use crate::coordinator::{Hub, MAX_UPDATE, Updates};
-use crate::host::log::UserLog;
-use crate::node::follow::{Command, Commander};
-use crate::node::timing::Timing;
-use crate::transport::{Address, CONNECT, connect, document};
+use crate::follow::{Command, Commander};
+use crate::timing::Timing;
 
 /// Maximum number of batches that wait for the coordinator: at most 256 MiB.
 const QUEUE: usize = 4_096;
@@ -491,8 +491,8 @@ mod tests {
     use v1::viewer_service_server::{ViewerService, ViewerServiceServer};
 
     use super::*;
-    use crate::diagnosis::timing::TimeScale;
-    use crate::transport::Credentials;
+    use ddp_doctor_diagnosis::timing::TimeScale;
+    use ddp_doctor_transport::Credentials;
 
     /// A coordinator that refuses every job.
     #[derive(Clone, Default)]

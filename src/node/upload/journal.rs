@@ -6,13 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ddp_doctor_evidence::journal::{JournalError, Segments};
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::log::UserLog;
+use ddp_doctor_host::sys;
+use ddp_doctor_host::sys::Space;
 use ddp_doctor_proto::v1;
-
-use crate::evidence::journal::{JournalError, Segments};
-use crate::host::files::Dir;
-use crate::host::log::UserLog;
-use crate::host::sys;
-use crate::host::sys::Space;
 
 /// Maximum number of batches that wait for the disk: at most 64 MiB.
 const JOURNAL_QUEUE: usize = 1_024;
@@ -161,8 +160,8 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::evidence::journal::{FIRST, LATER, SegmentReader};
-    use crate::node::upload::outbox::Outbox;
+    use crate::upload::outbox::Outbox;
+    use ddp_doctor_evidence::journal::{FIRST, LATER, SegmentReader};
 
     fn lost(count: u64) -> Kind {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })

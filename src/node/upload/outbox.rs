@@ -3,13 +3,13 @@
 //! Neither blocks the reader of the black boxes: a thread writes the journal, and a coordinator
 //! whose queue is full is disconnected. After a new connection it gets all events again.
 
+use ddp_doctor_evidence::digest::is_covered;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
-use crate::evidence::digest::is_covered;
-use crate::node::timing::Timing;
-use crate::node::upload::journal::Journal;
+use crate::timing::Timing;
+use crate::upload::journal::Journal;
 
 /// Maximum size of a batch in memory, in bytes, unless one event is larger. The coordinator may hold one
 /// of each node before it has time for it.
@@ -167,10 +167,10 @@ fn size(kind: &Kind) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::journal::{FIRST, Reader};
-    use crate::host::files::Dir;
-    use crate::host::log::UserLog;
-    use crate::node::upload::journal::DEFAULT_LIMIT;
+    use crate::upload::journal::DEFAULT_LIMIT;
+    use ddp_doctor_evidence::journal::{FIRST, Reader};
+    use ddp_doctor_host::files::Dir;
+    use ddp_doctor_host::log::UserLog;
 
     fn lost(count: u64) -> Kind {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })

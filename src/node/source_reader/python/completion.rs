@@ -1,11 +1,11 @@
 //! Lines that the program reaches in the order in which something completes: results of tasks, futures or
 //! threads. The timing of each rank decides on that order.
 
+use ddp_doctor_diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{header_test, value_of};
 use super::{Guard, Head, Source, subject};
-use crate::diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word};
 
 /// Functions that return results in the order in which they are complete.
 const RETURN_AS_COMPLETED: [&str; 5] =

@@ -4,11 +4,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ddp_doctor_diagnosis::source::python::{at_depth_zero, is_of_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::lines::Line;
 use super::{Guard, subject};
-use crate::diagnosis::source::python::{at_depth_zero, is_of_word};
 
 /// Names in the value of a constant, besides constants.
 const IN_VALUES: [&str; 17] = [

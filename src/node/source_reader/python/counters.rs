@@ -1,7 +1,8 @@
 //! Tests on counters of iterations, which have the same result on all ranks that are in the same iteration.
 
+use ddp_doctor_diagnosis::source::python::is_of_word;
+
 use super::subject;
-use crate::diagnosis::source::python::is_of_word;
 
 /// Whether a test depends on nothing but counters of iterations and the configuration: it has the same
 /// result on all ranks that are in the same iteration.

@@ -1,6 +1,8 @@
 //! Expressions and statements in a line, without a parser of the language.
 
-use crate::diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word, split_word};
+use ddp_doctor_diagnosis::source::python::{
+    at_depth_zero, end_of_argument, is_of_word, split_word,
+};
 
 /// The test of `if test: suite`, and the suite if it is on the same line.
 pub(super) fn header_test(text: &str) -> Option<(&str, &str)> {

@@ -1,6 +1,6 @@
 //! Logical lines of a source.
 
-use crate::diagnosis::source::python::is_of_word;
+use ddp_doctor_diagnosis::source::python::is_of_word;
 
 /// Maximum number of lines read of a file.
 const MAX_LINES: usize = 200_000;

@@ -1,10 +1,10 @@
 //! Sizes of tensors that follow from the rank: `n = 8 + rank`, `x = torch.randn(n, 16)`, `model(x)`.
 
+use ddp_doctor_diagnosis::source::python::{end_of_argument, is_of_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{header_test, value_of};
 use super::{Guard, Head, Source, subject};
-use crate::diagnosis::source::python::{end_of_argument, is_of_word};
 
 /// Functions and methods whose positional arguments are sizes …
 const SIZED: [&str; 11] = [

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ddp_doctor_diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word};
 use ddp_doctor_proto::GuardSubject;
 
 use super::lines::Line;
-use crate::diagnosis::source::python::{at_depth_zero, end_of_argument, is_of_word};
 
 /// Maximum number of names of a file.
 const MAX_NAMES: usize = 4096;

@@ -1,12 +1,12 @@
 //! The tests that decide on the values which a line uses.
 
+use ddp_doctor_diagnosis::source::python::{is_of_word, split_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::{
     assigns, changes, conditional_tests, header_test, is_comparison, parts, value_of,
 };
 use super::{Guard, Head, Source, subject};
-use crate::diagnosis::source::python::{is_of_word, split_word};
 
 /// Maximum number of names in a line that are followed …
 const MAX_NAMES: usize = 16;

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::Hub;
-use crate::host::log::UserLog;
-use crate::transport::token::{GENERATE, VARIABLE};
-use crate::transport::{Token, TokenError};
+use ddp_doctor_coordinator::Hub;
+use ddp_doctor_host::log::UserLog;
+use ddp_doctor_transport::token::{GENERATE, VARIABLE};
+use ddp_doctor_transport::{Token, TokenError};
 
 pub mod events;
 pub mod exposition;

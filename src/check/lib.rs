@@ -14,11 +14,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use anyhow::Context;
+use ddp_doctor_node::launch::rendezvous::Rendezvous;
+use ddp_doctor_node::launch::shape::Shape;
+use ddp_doctor_transport::{Credentials, Keys, loopback};
 use tokio::time::Instant;
-
-use crate::node::launch::rendezvous::Rendezvous;
-use crate::node::launch::shape::Shape;
-use crate::transport::{Credentials, Keys, loopback};
 
 mod coordinator;
 pub mod facts;

@@ -13,11 +13,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_host::log::UserLog;
 use ddp_doctor_proto::v1::agent_service_server::AgentServiceServer;
 use ddp_doctor_proto::v1::viewer_service_server::ViewerServiceServer;
 use tonic::transport::Server;
-
-use crate::host::log::UserLog;
 
 mod clock;
 mod connections;

@@ -9,16 +9,17 @@
 //! ranks recorded up to their end. The end of a rank and the duration of its last wait are then
 //! known only as far as they were observed; the report states what was not observed.
 //!
-//! Flight Recorder dumps ([`crate::ingest::flight_recorder`]) and logs ([`crate::ingest::logs`]) of
-//! one job lead to one report if their contents show that they belong together (`sources`). What
-//! ddp-doctor recorded itself states more than both, except for the stacks that `attach` read (`requested_dumps`).
+//! Flight Recorder dumps ([`ddp_doctor_ingest::flight_recorder`]) and logs
+//! ([`ddp_doctor_ingest::logs`]) of one job lead to one report if their contents show that they
+//! belong together (`sources`). What ddp-doctor recorded itself states more than both, except for
+//! the stacks that `attach` read (`requested_dumps`).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ddp_doctor_proto::report::Report;
+use ddp_doctor_report::timeline::Timeline;
 
-use crate::report::timeline::Timeline;
 use sources::Source;
 
 mod below;
@@ -32,7 +33,7 @@ mod requested_dumps;
 mod sources;
 mod timeline;
 
-pub use crate::ingest::{Progress, Remark};
+pub use ddp_doctor_ingest::{Progress, Remark};
 pub use play::engine_of_rounds;
 pub use record::{Recording, last_report, record};
 pub use requested_dumps::add_contents;

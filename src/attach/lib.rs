@@ -4,13 +4,13 @@
 //! the stacks of all ranks, `position` determines from two captures which call each rank is inside, `counts` and `ras`
 //! do so for calls of NCCL, which return at once, and `messages` writes that to a journal, as the follower of the ranks
 //! would have done. `facts` reads memory, versions and connections, and [`flight_recorder`] requests what PyTorch recorded.
-//! The report is made from that journal as from every other one ([`crate::postmortem`]), so that `analyze` gives the same
+//! The report is made from that journal as from every other one (`src/postmortem`), so that `analyze` gives the same
 //! report later, and one report for several hosts. `outside` reads processes of other users, and `connection` sends rounds
 //! to a coordinator: for those who watch, and for other hosts.
 //!
 //! The ranks are only read, except for that request: none is stopped, gets a signal, or runs code of this program. What
 //! their stacks show proves nothing: the engine limits all findings to *supported*
-//! ([`crate::diagnosis::input::provenance::Provenance::Attached`]).
+//! ([`ddp_doctor_diagnosis::input::provenance::Provenance::Attached`]).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,19 +18,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use ddp_doctor_diagnosis::timing::TimeScale;
+use ddp_doctor_diagnosis::words::{self, Ranks};
+use ddp_doctor_evidence::journal::{self, Writer};
+use ddp_doctor_host::files::Dir;
+use ddp_doctor_host::names;
+use ddp_doctor_host::private;
+use ddp_doctor_host::source_files::SourceFolders;
+use ddp_doctor_node::flight_recorder::{self, Dump, Recorder};
+use ddp_doctor_node::launch::rundir::RunDir;
+use ddp_doctor_node::source_reader;
 use ddp_doctor_proto::report::{ActivityKind, RankActivity, Report, Timestamp};
 use ddp_doctor_proto::v1;
-
-use crate::diagnosis::timing::TimeScale;
-use crate::diagnosis::words::{self, Ranks};
-use crate::evidence::journal::{self, Writer};
-use crate::host::files::Dir;
-use crate::host::names;
-use crate::host::private;
-use crate::host::source_files::SourceFolders;
-use crate::node::flight_recorder::{self, Dump, Recorder};
-use crate::node::launch::rundir::RunDir;
-use crate::node::source_reader;
 
 pub mod connection;
 pub mod counts;
