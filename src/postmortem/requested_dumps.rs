@@ -33,8 +33,10 @@ pub(super) fn add(report: &mut Report, dumps: Report) {
         finding.ranks.root_confidence = finding.ranks.root_confidence.min(Confidence::Supported);
     }
     report.evidence.records += dumps.evidence.records;
-    let layers = std::mem::take(&mut report.evidence.layers).into_iter();
-    let layers: BTreeSet<String> = layers.chain(dumps.evidence.layers).collect();
+    let layers: BTreeSet<String> = std::mem::take(&mut report.evidence.layers)
+        .into_iter()
+        .chain(dumps.evidence.layers)
+        .collect();
     report.evidence.layers = layers.into_iter().collect();
     for of_dump in dumps.ranks {
         let Some(rank) = report.ranks.iter_mut().find(|it| it.rank == of_dump.rank) else {

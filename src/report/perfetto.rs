@@ -100,9 +100,8 @@ impl TracedJob<'_> {
                     name.push_str(&format!(", thread {thread}"));
                 }
                 self.name(self.process, Some(number), &name, number)?;
-                let calls = track.calls.iter();
                 let calls: Vec<&TimedCall> =
-                    calls.filter(|it| it.call.thread.0 == thread).collect();
+                    track.calls.iter().filter(|it| it.call.thread.0 == thread).collect();
                 self.calls(track, timeline, number, &calls)?;
             }
             let first = threads.values().min().copied().unwrap_or_default();

@@ -86,10 +86,8 @@ fn run(report: &Report) -> Value {
 fn rule(code: &str, report: &Report) -> Value {
     let finding = report.findings.iter().find(|finding| finding.code == code);
     let known = Code::find(code);
-    let name = known.map(|it| it.name);
-    let name = name.or(finding.map(|it| it.name.as_str()));
-    let severity = known.map(|it| it.severity);
-    let severity = severity.or(finding.map(|it| it.severity));
+    let name = known.map(|it| it.name).or(finding.map(|it| it.name.as_str()));
+    let severity = known.map(|it| it.severity).or(finding.map(|it| it.severity));
     let mut rule = json!({
         "id": code,
         "name": pascal(name.unwrap_or_default()),
@@ -256,8 +254,11 @@ mod tests {
         let text = log["runs"][0]["results"][0]["message"]["text"].as_str().unwrap();
         assert!(text.contains("\\[link\\](3)"), "{text}");
         let without_uris = |line: &&str| !line.trim_start().starts_with("\"uri\":");
-        let lines = serde_json::to_string_pretty(&log["runs"]).unwrap();
-        let lines: String = lines.lines().filter(without_uris).collect();
+        let lines: String = serde_json::to_string_pretty(&log["runs"])
+            .unwrap()
+            .lines()
+            .filter(without_uris)
+            .collect();
         testing::assert_inert(&lines);
     }
 

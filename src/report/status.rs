@@ -107,8 +107,8 @@ fn memory_words(memory: &RankMemory) -> Option<String> {
         (memory.device_reserved_bytes, "GPU reserved"),
         (memory.device_largest_free_bytes, "GPU largest free block"),
         (memory.device_free_bytes, "GPU free"),
-    ];
-    let words = words.into_iter();
+    ]
+    .into_iter();
     let known: Vec<String> =
         words.filter_map(|(it, name)| Some(format!("{name} {}", bytes(it?)))).collect();
     (!known.is_empty()).then(|| known.join(", "))

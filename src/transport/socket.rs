@@ -319,8 +319,8 @@ mod tests {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let runtime = runtime.unwrap();
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 while !is_over.load(Ordering::Relaxed) {
                     runtime.block_on(sweep());
                 }

@@ -178,8 +178,10 @@ fn log_of_another_job_has_a_report_of_its_own() {
     let another_world = format!("[rank2]: world_size=8\n{}", exception(2, &label(41, 0)));
     let gave_up = "rank 0 gave up all_reduce #42, and the dump of that rank does not, or not then";
     // The clock of no time zone is a day ahead, or 13 hours behind.
-    let later = [24, -13].map(|zone| exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone));
-    let later = later.into_iter().map(|log| (log, gave_up));
+    let later = [24, -13]
+        .map(|zone| exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone))
+        .into_iter()
+        .map(|log| (log, gave_up));
     let others = [
         (other, "rank 0 gave up all_reduce #7, and the dump of that rank does not"),
         (larger, "it names rank 5, and the dumps are of a world of 4 ranks"),
@@ -283,10 +285,13 @@ fn recorded(later: u64) -> (TempDir, Vec<PathBuf>) {
     let timeline = &postmortem::analyze(std::slice::from_ref(&run)).timelines[0];
     for track in &timeline.tracks {
         let calls = track.calls.iter().filter(|it| it.call.op.to_string() == "all_reduce");
-        let entries = (1..).zip(calls).map(|(seq, it)| {
-            Entry::new("gloo:all_reduce", "0", seq).with("time_created_ns", it.call.at.0 + later)
-        });
-        let entries: Vec<Entry> = entries.collect();
+        let entries: Vec<Entry> = (1..)
+            .zip(calls)
+            .map(|(seq, it)| {
+                Entry::new("gloo:all_reduce", "0", seq)
+                    .with("time_created_ns", it.call.at.0 + later)
+            })
+            .collect();
         write(dir.path(), track.rank, &dump(&WORLD, &entries));
     }
     let paths = vec![run, dir.path().to_owned()];

@@ -131,10 +131,12 @@ pub(super) fn check(report: &Report, truth: &Truth) -> Result<(), String> {
     if let Some(seq) = truth.seq {
         same("seq", format!("{:?}", leading.seq), format!("{:?}", Some(seq)))?;
     }
-    let lines = leading.per_rank.iter().filter_map(|it| it.place.as_ref());
-    let lines =
-        lines.map(|it| format!("{}:{}", it.file.rsplit('/').next().unwrap_or_default(), it.line));
-    let lines: Vec<String> = lines.collect();
+    let lines: Vec<String> = leading
+        .per_rank
+        .iter()
+        .filter_map(|it| it.place.as_ref())
+        .map(|it| format!("{}:{}", it.file.rsplit('/').next().unwrap_or_default(), it.line))
+        .collect();
     if let Some(line) = truth.line.as_ref().filter(|it| !lines.contains(it)) {
         return Err(format!("{line} is not among the lines {lines:?}"));
     }

@@ -125,8 +125,9 @@ impl Program {
             for rank in &self.truth.idle {
                 let of_rank = report.ranks.iter().find(|it| it.rank == *rank);
                 let activity = of_rank.and_then(|it| it.activity.as_ref());
-                let line = activity.filter(|it| it.kind == ActivityKind::Idle);
-                let line = line.and_then(|it| Some(it.place.as_ref()?.line));
+                let line = activity
+                    .filter(|it| it.kind == ActivityKind::Idle)
+                    .and_then(|it| Some(it.place.as_ref()?.line));
                 expect(
                     line.is_some_and(|it| self.lines[rank].contains(&it)),
                     format!("rank {rank} is not idle at its line: {activity:?}"),

@@ -99,8 +99,11 @@ fn assert_are_two_jobs(done: &Value) {
 #[test]
 fn jobs_of_one_folder_are_told_apart_by_name_and_time() {
     let later = |entries: &[Entry]| {
-        let entries = entries.iter().cloned().zip(1_u64..);
-        let entries = entries.map(|(it, at)| it.with("time_created_ns", START + at * 900 * SECOND));
+        let entries = entries
+            .iter()
+            .cloned()
+            .zip(1_u64..)
+            .map(|(it, at)| it.with("time_created_ns", START + at * 900 * SECOND));
         dump(&WORLD, &entries.collect::<Vec<_>>())
     };
     assert_are_two_jobs(&later(&[all_reduce(1), all_reduce(2)]));

@@ -175,8 +175,7 @@ fn ranks_that_outlive_run_can_be_inspected() {
     assert_eq!(job.0.wait().unwrap().signal(), Some(9));
     let run_dir = run_dir(dir.path());
     let ask = |command: &str| {
-        let output = program(dir.path()).arg(command).arg(&run_dir).output();
-        let output = output.unwrap();
+        let output = program(dir.path()).arg(command).arg(&run_dir).output().unwrap();
         let said = stderr(&output);
         let is_said = said.contains("Ranks 0, 2 and 3 are alive, but the run in");
         let text = String::from_utf8(output.stdout).unwrap();

@@ -42,8 +42,7 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
         .into_iter()
         .filter(|file| folder != "src" || !below.iter().any(|it| file.starts_with(it)))
         .map(|file| {
-            let path = file.strip_prefix(root().join(folder)).unwrap();
-            let path = path.with_extension("");
+            let path = file.strip_prefix(root().join(folder)).unwrap().with_extension("");
             let mut module: Module =
                 path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
             module.retain(|part| !["mod", "lib", "main"].contains(&part.as_str()));
@@ -180,8 +179,11 @@ fn no_finding_uses_another() {
 
 #[test]
 fn crates_point_down() {
-    let folders = fs::read_dir(root().join("src")).unwrap().map(|it| it.unwrap().path());
-    let folders: BTreeSet<PathBuf> = folders.filter(|it| it.is_dir()).collect();
+    let folders: BTreeSet<PathBuf> = fs::read_dir(root().join("src"))
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .filter(|it| it.is_dir())
+        .collect();
     let listed = CRATES.iter().chain(&["cli"]).map(|it| root().join("src").join(it));
     assert_eq!(folders, listed.collect(), "a folder of src is in no layer");
     for (at, name) in CRATES.iter().enumerate() {

@@ -192,8 +192,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         let until = columns.iter().filter(|it| it.0 <= turn);
         until.map(|it| it.1.width + 2).sum()
     };
-    let last = turns.into_iter().take_while(|&turn| needs(turn) <= width + 2);
-    let last = last.last().unwrap_or(0);
+    let last = turns.into_iter().take_while(|&turn| needs(turn) <= width + 2).last().unwrap_or(0);
     let spare = width.saturating_sub(needs(last));
     let mut columns: Vec<Column> =
         columns.into_iter().filter(|it| it.0 <= last).map(|it| it.1).collect();

@@ -180,14 +180,14 @@ fn process(line: &str) -> Option<(u32, &str)> {
 /// The signal in "Fatal Python error: Segmentation fault".
 fn fatal(line: &str) -> Option<i32> {
     let error = line.strip_prefix("Fatal Python error: ")?;
-    let signals = [
+    let mut signals = [
         ("Segmentation fault", 11),
         ("Aborted", 6),
         ("Bus error", 7),
         ("Floating", 8),
         ("Illegal instruction", 4),
-    ];
-    let mut signals = signals.into_iter();
+    ]
+    .into_iter();
     signals.find_map(|(words, signal)| error.starts_with(words).then_some(signal))
 }
 

@@ -91,9 +91,11 @@ pub(super) fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     }
     let held_locks = locks.iter().map(|word| word["holds=".len()..].into()).collect();
     let children = children.iter().map(|word| child(word)).collect::<Result<_, _>>()?;
-    let threads = args.split(|word| word == "|").enumerate();
-    let threads: Result<Vec<ThreadStack>, String> =
-        threads.map(|(i, words)| thread_stack(i as u32 + 1, words)).collect();
+    let threads: Result<Vec<ThreadStack>, String> = args
+        .split(|word| word == "|")
+        .enumerate()
+        .map(|(i, words)| thread_stack(i as u32 + 1, words))
+        .collect();
     Ok(Stacks { at, threads: threads?, children, held_locks, ..Stacks::default() })
 }
 

@@ -125,8 +125,7 @@ impl<'a> Calls<'a> {
             last_of_thread[entries[unit.entries.start].thread as usize] = Some(at);
         }
         let last_of_thread =
-            (0..).zip(last_of_thread).filter_map(|(thread, at)| Some((thread, at?)));
-        let last_of_thread = last_of_thread.collect();
+            (0..).zip(last_of_thread).filter_map(|(thread, at)| Some((thread, at?))).collect();
         let mut calls = Self { entries, units, last_of_thread, one_stream: true };
         if !silent.is_empty() {
             calls.open_unmet(groups, &kinds);

@@ -108,8 +108,8 @@ pub(super) fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
             have_one_backend(known, &it.dump).then_some((known, &it.dump))
         });
         let repeated: Vec<(&Dump, &Dump)> = repeated.collect();
-        let periods = parts.values().map(|part| period(part.iter().copied()));
-        let mut periods: Vec<(u64, u64)> = periods.collect();
+        let mut periods: Vec<(u64, u64)> =
+            parts.values().map(|part| period(part.iter().copied())).collect();
         periods.sort_unstable();
         let are_apart = periods.windows(2).all(|pair| pair[0].1 < pair[1].0);
         let differ = |(one, other): &(&Dump, &Dump)| are_of_other_processes(one, other);

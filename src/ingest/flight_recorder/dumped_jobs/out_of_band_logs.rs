@@ -106,9 +106,9 @@ impl DumpedJob {
         let difference = i64::try_from(created).ok()? - i64::try_from(wait.since.0).ok()?;
         // The same call of another attempt is at least the timeout apart.
         let half = i64::try_from(wait.lasted.as_nanos() / 2).unwrap_or(i64::MAX).min(HOUR / 4);
-        let zones = [(ZONES, MAX_SKEW), (HOUR, half)].into_iter();
-        let mut zones =
-            zones.map(|(step, skew)| ((difference + step / 2).div_euclid(step) * step, skew));
+        let mut zones = [(ZONES, MAX_SKEW), (HOUR, half)]
+            .into_iter()
+            .map(|(step, skew)| ((difference + step / 2).div_euclid(step) * step, skew));
         let is_zone = |zone: i64| (-FURTHEST[1]..=FURTHEST[0]).contains(&zone);
         let found = zones.find(|&(zone, skew)| is_zone(zone) && (difference - zone).abs() <= skew);
         found.map(|(zone, _)| zone)

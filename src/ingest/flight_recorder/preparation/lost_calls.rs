@@ -52,8 +52,10 @@ pub(super) fn add(job: &mut DumpedJob, groups: &Groups) -> bool {
                 let kind = call.kind(dump, ops[&(call.group, call.seq)]);
                 dump.kinds.push(kind);
             }
-            let added = dump.kinds[first..].iter().zip(&calls);
-            let added = added.map(|(kind, it)| Entry::counted(kind, it.entry_seq, dump.period.0));
+            let added = dump.kinds[first..]
+                .iter()
+                .zip(&calls)
+                .map(|(kind, it)| Entry::counted(kind, it.entry_seq, dump.period.0));
             dump.packed = added.chain(dump.entries()).collect();
         }
     }

@@ -44,9 +44,8 @@ pub(super) struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     pub(super) fn new(job: &'a DumpedJob, groups: Groups) -> Self {
-        let calls = job.ranks.iter();
         let mut calls: BTreeMap<u32, Calls<'_>> =
-            calls.map(|(&rank, dump)| (rank, Calls::new(rank, dump, &groups))).collect();
+            job.ranks.iter().map(|(&rank, dump)| (rank, Calls::new(rank, dump, &groups))).collect();
         let messages = Messages::new(job, &groups, &calls);
         messages.complete(&mut calls);
         let waits = Waits::new(job, &groups, &calls, &messages);

@@ -320,9 +320,8 @@ fn issue(
 /// Adds the calls that PyTorch compared: those of one collective. Returns whether a difference is known
 /// that matters.
 pub(super) fn add_compared_calls(job: &mut LoggedJob) -> bool {
-    let runs = job.ranks.iter();
     let runs: BTreeMap<u32, Waiting> =
-        runs.filter_map(|(&number, rank)| Some((number, rank.runs.clone()?))).collect();
+        job.ranks.iter().filter_map(|(&number, rank)| Some((number, rank.runs.clone()?))).collect();
     let ranks: Vec<u32> = runs.keys().copied().collect();
     if ranks.len() < 2 {
         return false;

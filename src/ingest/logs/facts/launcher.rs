@@ -217,8 +217,7 @@ impl Report {
     /// Reads a line in which an agent lists its local ranks, "local_ranks=[0, 1]", or their ranks.
     fn read_ranks(&mut self, text: &str, facts: &mut Facts) {
         let list = |key| {
-            let ranks = until(after(text, key)?, &[']']).split(',');
-            let ranks = ranks.take(MAX_WORLD as usize);
+            let ranks = until(after(text, key)?, &[']']).split(',').take(MAX_WORLD as usize);
             Some(ranks.map(|it| scan::rank(it.trim())).collect::<Vec<_>>())
         };
         if let Some(locals) = list("local_ranks=[") {
@@ -359,8 +358,7 @@ fn signal_of(text: &str) -> Option<i32> {
 
 /// "-9 (pid: 7)".
 fn status(value: &str) -> Option<i32> {
-    let number = value.split([' ', '(']).next()?.trim_end_matches('.');
-    let number: i64 = number.parse().ok()?;
+    let number: i64 = value.split([' ', '(']).next()?.trim_end_matches('.').parse().ok()?;
     i32::try_from(number).ok().filter(|it| (-64..=255).contains(it))
 }
 
@@ -427,8 +425,10 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     }
     if let Some(pid) = small_after(line.text, "Worker PID: ") {
-        let host = ["ip=", "Worker IP address: "].iter().find_map(|it| after(line.text, it));
-        let host = host.map(|it| until(it, &[')', ',', ' ']));
+        let host = ["ip=", "Worker IP address: "]
+            .iter()
+            .find_map(|it| after(line.text, it))
+            .map(|it| until(it, &[')', ',', ' ']));
         ray_worker("", pid, host, None, at, facts);
         return;
     }
@@ -484,15 +484,15 @@ fn ended(how: &str) -> Option<ExitStatus> {
         let code = number(code).and_then(|it| i32::try_from(it).ok())?;
         return Some(ExitStatus::of_status(code));
     }
-    let signals = [
+    let mut signals = [
         ("Out Of Memory", 9, true),
         ("Killed", 9, false),
         ("Segmentation fault", 11, false),
         ("Aborted", 6, false),
         ("Bus error", 7, false),
         ("Terminated", 15, false),
-    ];
-    let mut signals = signals.into_iter();
+    ]
+    .into_iter();
     let (_, signal, for_memory) = signals.find(|(words, ..)| how.starts_with(words))?;
     let how = ExitStatus::of_status(-signal);
     Some(ExitStatus { for_memory, ..how })

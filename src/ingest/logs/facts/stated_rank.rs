@@ -140,8 +140,9 @@ fn in_header(text: &str) -> Option<(u32, u32)> {
 fn of_ray(text: &str) -> Option<Label> {
     let (process, rank) = scan::split(text, ") world_rank=")?;
     let pid = scan::small_after(process, "pid=")?;
-    let host = scan::after(process, " ip=").or_else(|| scan::after(process, "(ip="));
-    let host = host.map(|it| scan::until(it, &[',']));
+    let host = scan::after(process, " ip=")
+        .or_else(|| scan::after(process, "(ip="))
+        .map(|it| scan::until(it, &[',']));
     Some(Label {
         rank: scan::rank(rank),
         worker: Worker::of_ray("", pid, host),

@@ -145,11 +145,14 @@ impl ProcessNames {
             });
         let last = locals.last().copied();
         let has_all = |facts: &&Facts| {
-            let own = facts.facts.iter().filter_map(|it| match it.what {
-                Statement::Named { of: Some(size) } if Some(size) == self.world => it.who.rank,
-                _ => None,
-            });
-            let own: BTreeSet<u32> = own.collect();
+            let own: BTreeSet<u32> = facts
+                .facts
+                .iter()
+                .filter_map(|it| match it.what {
+                    Statement::Named { of: Some(size) } if Some(size) == self.world => it.who.rank,
+                    _ => None,
+                })
+                .collect();
             self.world == u32::try_from(own.len()).ok()
         };
         // All of them write to the output of one launcher, or the last one of the node is known.
@@ -248,13 +251,15 @@ impl ProcessNames {
     /// rank: those of a second node would not.
     fn expect_tasks_to_be_ranks(&mut self, all: &[&Facts]) {
         let facts = all.iter().flat_map(|facts| &facts.facts);
-        let pairs = facts.clone().map(|fact| (fact.who.label.task, fact.who.label.local));
-        let pairs: BTreeSet<(u32, u32)> =
-            pairs.filter_map(|(task, local)| Some((task?, local?))).collect();
+        let pairs: BTreeSet<(u32, u32)> = facts
+            .clone()
+            .filter_map(|fact| Some((fact.who.label.task?, fact.who.label.local?)))
+            .collect();
         let are_locals = pairs.len() > 1 && pairs.iter().all(|(task, local)| task == local);
-        let tasks = facts.filter_map(|fact| fact.who.label.task);
-        let tasks: BTreeSet<u32> =
-            tasks.chain(all.iter().flat_map(|it| &it.tasks).copied()).collect();
+        let tasks: BTreeSet<u32> = facts
+            .filter_map(|fact| fact.who.label.task)
+            .chain(all.iter().flat_map(|it| &it.tasks).copied())
+            .collect();
         let is_world = self.world.is_some_and(|size| tasks.iter().copied().eq(0..size));
         let is_likely = is_world || are_locals;
         if !(agree(&self.tasks) || is_likely && self.tasks.is_empty()) {

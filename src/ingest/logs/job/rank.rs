@@ -248,9 +248,11 @@ impl Raised {
             "monitoredBarrier",
             "from remote rank [",
         ];
-        let failed = after(&self.text, CHECKPOINT);
-        let failed = failed.map(|it| until(it, &[']']).split(','));
-        let mut failed = failed.into_iter().flatten().map(|it| it.trim().parse());
+        let mut failed = after(&self.text, CHECKPOINT)
+            .map(|it| until(it, &[']']).split(','))
+            .into_iter()
+            .flatten()
+            .map(|it| it.trim().parse());
         match failed.next() {
             Some(first) => first != Ok(rank) && failed.all(|it| it != Ok(rank)),
             None => OTHERS.iter().any(|it| self.text.contains(it)),

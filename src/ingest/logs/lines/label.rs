@@ -232,8 +232,11 @@ impl<'a> Line<'a> {
     /// The time that the line states with its year: at its beginning, or in a report of torchrun or Slurm.
     pub(in super::super) fn full_time(&self) -> Option<Timestamp> {
         let reported = || {
-            let time = self.text.trim_start().strip_prefix("time ");
-            let time = time.and_then(|it| it.trim_start().strip_prefix(": "));
+            let time = self
+                .text
+                .trim_start()
+                .strip_prefix("time ")
+                .and_then(|it| it.trim_start().strip_prefix(": "));
             report_time(time.or_else(|| scan::after(self.text, " CANCELLED AT "))?)
         };
         self.time.filter(|_| !self.is_guessed).or_else(reported)
@@ -426,9 +429,11 @@ fn rank(text: &str) -> Option<(u32, &str)> {
 /// space or the header of a message, and no higher rank within a group; a launcher writes no space before a
 /// traceback.
 fn shows_role(text: &str, rank: u32) -> Option<bool> {
-    let header = text.strip_prefix('[').unwrap_or(text);
-    let header = header.strip_prefix(['D', 'V', 'I', 'W', 'E', 'F', 'C']);
-    let header = header.or_else(|| text.strip_prefix('['));
+    let header = text
+        .strip_prefix('[')
+        .unwrap_or(text)
+        .strip_prefix(['D', 'V', 'I', 'W', 'E', 'F', 'C'])
+        .or_else(|| text.strip_prefix('['));
     let is_header = header.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()));
     let is_own = text.is_empty() || text.starts_with(' ') || is_header;
     let in_group = scan::after(text, "[PG ").and_then(|it| scan::after(it, " Rank "));

@@ -86,8 +86,7 @@ fn offset(text: &str) -> Option<(i64, &str)> {
 
 /// The time in "E1206 18:44:12.715298746 ", which begins a line of PyTorch's C++ or launcher.
 pub(super) fn glog(text: &str) -> Option<Day> {
-    let inner = text.strip_prefix('[').unwrap_or(text);
-    let inner = inner.strip_prefix(['E', 'W', 'I', 'F'])?;
+    let inner = text.strip_prefix('[').unwrap_or(text).strip_prefix(['E', 'W', 'I', 'F'])?;
     let (day, rest) = inner.split_once(' ')?;
     // The month has no leading zero in some versions.
     if !matches!(day.len(), 3 | 4) {

@@ -112,8 +112,8 @@ impl Writer<'_> {
         args: &[String],
         place: Option<Arc<Where>>,
     ) -> Result<(), String> {
-        let size = args.first().and_then(|size| size.parse().ok());
-        let size: u32 = size.ok_or("the world size is missing")?;
+        let size: u32 =
+            args.first().and_then(|size| size.parse().ok()).ok_or("the world size is missing")?;
         let meeting = args.get(1).ok_or("the rendezvous address is missing")?;
         let (address, port) = match meeting.rsplit_once(':') {
             Some((address, port)) if port.parse::<u16>().is_ok() => (address, port),
