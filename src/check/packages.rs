@@ -201,7 +201,7 @@ fn interpreter_of(script: &Path, is_executed: bool) -> Option<PathBuf> {
 /// other users are followed only to what the command itself would execute.
 fn on_path(program: &OsStr, is_executed: bool) -> Option<PathBuf> {
     let is_file = |path: &Path| {
-        let found = if is_executed { files::find(path) } else { files::reach(path) };
+        let found = if is_executed { files::find(path) } else { files::find_by_own_links(path) };
         found.and_then(|it| File::from(it).metadata()).is_ok_and(|it| it.is_file())
     };
     let path = Path::new(program);

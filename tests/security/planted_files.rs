@@ -236,7 +236,10 @@ fn planted_names_in_a_run_directory_change_no_other_file() {
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     for kind in ["hard", "symbolic", "fifo"] {
-        assert!(said.contains(&format!("{kind}: the secret; go secret started \n")), "{said}");
+        assert!(
+            said.contains(&format!("{kind}: the secret; .cache go secret started \n")),
+            "{said}"
+        );
     }
 }
 

@@ -44,9 +44,7 @@ fn reached(mut way: Way) -> io::Result<OwnedFd> {
             way.enter(&name, next, mount);
             continue;
         }
-        let is_followed =
-            entry.st_uid == sys::effective_uid() || way.is_of_root(&directory, &entry);
-        if way.mount.is_served || !is_followed {
+        if way.mount.is_served || !is_own_link(&way, &directory, &entry) {
             let whose = if way.mount.is_served {
                 "on a file system of another user".to_owned()
             } else {
@@ -74,6 +72,19 @@ fn reached(mut way: Way) -> io::Result<OwnedFd> {
 ///
 /// If it cannot be opened, or is on such a file system.
 pub fn find(path: &Path) -> io::Result<OwnedFd> {
+    found(path, true)
+}
+
+/// Like [`find`], but without following links of other users.
+///
+/// # Errors
+///
+/// Like [`find`], and if a component is such a link.
+pub fn find_by_own_links(path: &Path) -> io::Result<OwnedFd> {
+    found(path, false)
+}
+
+fn found(path: &Path, by_all_links: bool) -> io::Result<OwnedFd> {
     let mut way = Way::begin(path)?;
     loop {
         if way.mount.is_served {
@@ -86,11 +97,21 @@ pub fn find(path: &Path) -> io::Result<OwnedFd> {
             Ok::<_, io::Error>(calls::status(next.as_fd())?.st_mode & libc::S_IFMT == libc::S_IFLNK)
         };
         if !mount.is_served && is_link()? {
+            let (directory, link) = (calls::status(way.fd.as_fd())?, calls::status(next.as_fd())?);
+            if !by_all_links && !is_own_link(&way, &directory, &link) {
+                let whose = format!("of user {}", link.st_uid);
+                return Err(not_followed(&way.shown.join(&name), &whose, way.left.is_empty()));
+            }
             way.follow(next.as_fd())?;
         } else {
             way.enter(&name, next, mount);
         }
     }
+}
+
+/// Whether a link belongs to this user or to root.
+fn is_own_link(way: &Way, directory: &libc::stat, link: &libc::stat) -> bool {
+    link.st_uid == sys::effective_uid() || way.is_of_root(directory, link)
 }
 
 /// The error for a link of another user. The caller states the path if the link is its last component.

@@ -30,7 +30,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     draft.summary = format!(
         "rank {} {}: its memory grows by {} with every step{too}",
         first.rank,
-        runs_out(situation, &memory, end),
+        runs_out(situation, memory, end),
         words::bytes(first.growth.trend.slope as u64),
     );
     let left = format!(
