@@ -226,7 +226,8 @@ impl Arrivals {
         number
     }
 
-    /// See [`LostTime::at_most`].
+    /// Upper bound of the time lost by waiting in the encounters of an interval, and the maximum number of ranks
+    /// of one; `None`: unknown, since it was too long ago.
     pub fn lost_at_most(&self, interval: (Timestamp, Timestamp)) -> Option<(Duration, usize)> {
         self.lost.at_most(interval)
     }
