@@ -209,8 +209,9 @@ fn on_path(program: &OsStr, is_executed: bool) -> Option<PathBuf> {
         return is_file(path).then(|| path.to_owned());
     }
     let dirs = env::var_os("PATH")?;
-    let mut files = env::split_paths(&dirs).map(|dir| dir.join(program));
-    files.find(|it| is_file(it))
+    // Others lead to the working directory, which may be another user's.
+    let dirs = env::split_paths(&dirs).filter(|dir| dir.is_absolute());
+    dirs.map(|dir| dir.join(program)).find(|it| is_file(it))
 }
 
 #[cfg(test)]

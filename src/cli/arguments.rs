@@ -6,6 +6,7 @@ use std::io::Write;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches};
+use ddp_doctor_proto::words::{is_hidden, plain};
 
 use super::Cli;
 
@@ -55,17 +56,53 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
         };
         let Some((name, id, variable, is_secret)) = invalid_variable(&command, arguments, &error)
         else {
-            return Err(without_secrets(error));
+            return Err(inert(without_secrets(error)));
         };
         let value = std::env::var_os(&variable).unwrap_or_default();
         let value = if is_secret { String::new() } else { format!("={}", value.display()) };
         let variable = variable.display();
         writeln!(out, "ddp-doctor: {variable}{value} is ignored: not a valid value").ok();
         if ignored.contains(&(name.clone(), id.clone())) {
-            return Err(without_secrets(error));
+            return Err(inert(without_secrets(error)));
         }
         ignored.push((name, id));
     }
+}
+
+/// An error whose words from the command line control no terminal and begin no line: a wildcard leads to names of files that
+/// others chose.
+fn inert(mut error: clap::Error) -> clap::Error {
+    let words = |value: &ContextValue| match value {
+        ContextValue::String(text) => vec![text.clone()],
+        ContextValue::Strings(all) => all.clone(),
+        _ => Vec::new(),
+    };
+    if !error.context().any(|(_, value)| words(value).iter().any(|it| it.contains(is_hidden))) {
+        return error;
+    }
+    let cleaned: Vec<(ContextKind, ContextValue)> = error
+        .context()
+        .map(|(kind, value)| {
+            let value = match value {
+                ContextValue::String(text) => ContextValue::String(plain(text)),
+                ContextValue::Strings(all) => {
+                    ContextValue::Strings(all.iter().map(|it| plain(it)).collect())
+                }
+                // Advice that quotes such a word.
+                ContextValue::StyledStr(_) | ContextValue::StyledStrs(_)
+                    if kind != ContextKind::Usage =>
+                {
+                    ContextValue::None
+                }
+                other => other.clone(),
+            };
+            (kind, value)
+        })
+        .collect();
+    for (kind, value) in cleaned {
+        error.insert(kind, value);
+    }
+    error
 }
 
 /// Removes the value from an error about an option whose value may be a secret: one that hides the value of
@@ -112,4 +149,20 @@ fn invalid_variable(
     let is_set = std::env::var_os(variable).is_some() && !own.any(|it| is_given(&it));
     let is_secret = option.is_hide_env_values_set();
     is_set.then(|| (name.to_owned(), option.get_id().clone(), variable.to_owned(), is_secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_an_error_control_no_terminal_and_begin_no_line() {
+        for word in ["--\u{1b}]0;owned\u{7}", "--a\n::error::forged", "--\u{1b}[31mformat"] {
+            let arguments: Vec<OsString> = ["ddp-doctor", "analyze", word].map(Into::into).into();
+            let error = parse(&arguments, &mut Vec::new()).err().unwrap();
+            let said = error.render().ansi().to_string();
+            assert!(!said.contains("\u{1b}]0") && !said.contains('\u{7}'), "{said:?}");
+            assert!(!said.contains("\n::error") && !said.contains("\u{1b}[31mformat"), "{said:?}");
+        }
+    }
 }

@@ -42,10 +42,19 @@ pub fn new_job() -> String {
 pub fn job_of(command: &[OsString]) -> String {
     /// Maximum length of the name of the script in it.
     const MAX_NAME: usize = 24;
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = proc::without_secrets(words);
+    // A shell gets a whole command as one argument. What is assigned in it may be a secret.
+    let is_of_shell = |it: &str| it.contains(['=', ';', '&', '|', '\'', '"', '$']);
+    let words = words.iter().flat_map(|it| {
+        let parts: Vec<&str> =
+            if is_of_shell(it) { it.split_whitespace().collect() } else { vec![it] };
+        parts
+    });
+    let words: Vec<&str> = words.filter(|it| !it.contains('=')).collect();
     let script = words.iter().find(|word| word.ends_with(".py"));
     let module = words.windows(2).find(|two| two[0] == "-m").map(|two| &two[1]);
-    let word = script.or(module).or(words.first()).map_or("", |word| word.as_ref());
+    let word = script.or(module).or(words.first()).map_or("", |word| *word);
     let path = Path::new(word);
     let name = if script.is_some() { path.file_stem() } else { path.file_name() };
     let name = name.unwrap_or_default().to_string_lossy();
@@ -192,6 +201,9 @@ mod tests {
             (&["python", "-m", "project.training"], "training-"),
             (&["/usr/bin/mpirun", "./a.out"], "mpirun-"),
             (&["python", "été 1.py"], "t__1-"),
+            (&["bash", "-c", "X_WEBHOOK=https://h/T0/SECRET python3 train.py"], "train-"),
+            (&["bash", "-c", "export HF_TOKEN=hf_SECRET; python3 src/train.py"], "train-"),
+            (&["HF_TOKEN=hf_SECRET", "torchrun", "train.py"], "train-"),
         ] {
             let command: Vec<OsString> = command.iter().map(OsString::from).collect();
             let job = job_of(&command);

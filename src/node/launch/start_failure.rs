@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+use ddp_doctor_host::proc;
+
 /// The line for the user about a command that could not be started.
 pub(super) fn line(command: &[OsString], error: &io::Error) -> String {
-    let Some(name) = command.first().map(|it| it.display().to_string()) else {
+    let name = command.first().map(|it| it.display().to_string());
+    let Some(name) = proc::without_secrets(name.into_iter().collect()).pop() else {
         return error.to_string();
     };
     let is_script = Path::new(&name).extension().is_some_and(|it| it == "py");
