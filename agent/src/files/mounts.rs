@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_at_a_well_known_name_is_not_the_directory_of_the_system() {
+    fn volume_at_a_well_known_name_is_not_of_the_system() {
         let mounts = "\
 1 0 0:1 / /home rw - ext4 /dev/sda rw
 2 0 0:1 /home /home rw - ext4 /dev/sda rw

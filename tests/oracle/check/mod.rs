@@ -275,7 +275,10 @@ impl<'a> Truth<'a> {
         if finding.code == "DD113" && finding.ranks.root.iter().any(|&it| self.is_hopeless(it)) {
             return true;
         }
-        is_of_waits(finding) && finding.ranks.root.iter().any(|&rank| self.threads(rank) > 1)
+        // A cycle may blame one of its ranks alone. Its rows are those of all of them.
+        let of_rows = finding.per_rank.iter().map(|row| row.rank);
+        let mut waiting = of_rows.chain(finding.ranks.root.iter().copied());
+        is_of_waits(finding) && waiting.any(|rank| self.threads(rank) > 1)
     }
 
     fn has_rooted_call_that_failed(&self, finding: &Finding) -> bool {

@@ -203,7 +203,7 @@ impl RankArrivals {
         self.all.len()
     }
 
-    /// Whether there are no arrivals.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -9,7 +9,6 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::input::event::{Call, Guard};
-use crate::model::history::Meeting;
 use crate::model::{Ending, Join, Process};
 use crate::situation::Situation;
 use crate::source::guards;
@@ -258,22 +257,18 @@ impl Sides<'_> {
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }
 
-    /// Whether ranks `elsewhere` took part, from other lines, in earlier calls that ranks `here` made at the lines where
-    /// they wait now, in a cycle of groups: a test on the rank that keeps them from these lines is no reason.
+    /// Whether ranks `elsewhere` have a call of their own for that at which ranks `here` wait, in a cycle of groups: a test
+    /// on the rank that keeps them from its line is no reason.
     pub(super) fn have_met_there(&self, here: &[u32], elsewhere: &[u32]) -> bool {
-        let lines = |rank: &u32| {
-            let process = self.situation.model.process_of(*rank)?;
-            Some((*rank, self.line_of(process)?))
-        };
-        let lines: Vec<(u32, Arc<Where>)> = here.iter().filter_map(lines).collect();
-        let met = |meeting: &Meeting| {
-            lines.iter().any(|(rank, line)| {
-                let mut others = elsewhere.iter().filter_map(|&rank| meeting.place_of(rank));
-                meeting.place_of(*rank) == Some(line) && others.any(|it| it != line)
+        let model = self.situation.model;
+        let mut lines =
+            here.iter().filter_map(|rank| Some((rank, self.line_of(model.process_of(*rank)?)?)));
+        self.place.is_none()
+            && lines.any(|(rank, line)| {
+                let mut groups = model.groups().map(|group| (group.id, u64::MAX));
+                groups
+                    .any(|it| guards::have_call_of_their_own(model, it, &line, &[*rank], elsewhere))
             })
-        };
-        let mut groups = self.situation.model.groups();
-        self.place.is_none() && groups.any(|group| group.history.recent().any(met))
     }
 
     /// Why loops around a line may run less often on some ranks, with the reason in the source, if there is

@@ -208,7 +208,20 @@ pub fn parted(
 ) -> Option<RankGuard> {
     let mut strangers = elsewhere.iter().filter_map(|&rank| model.member(group, rank));
     let is_new_to_them = !strangers.any(|it| it.places.contains(place));
-    // Calls of theirs, at a line of their own, have matched those at this one: that has one call for each role.
+    let have_met = have_call_of_their_own(model, (group, seq), place, here, elsewhere);
+    (is_new_to_them && !have_met)
+        .then(|| parted_now(model, (group, seq), place, here, elsewhere))?
+}
+
+/// Whether calls of ranks `elsewhere`, at a line of their own, have matched those of the ranks `here` at this line before:
+/// the program has one call for each role.
+pub fn have_call_of_their_own(
+    model: &Model,
+    (group, before): (GroupId, u64),
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> bool {
     let is_their_own = |line: &Where| {
         let mut processes = here.iter().filter_map(|&rank| model.member(group, rank));
         processes.all(|it| !it.places.contains(line))
@@ -218,9 +231,7 @@ pub fn parted(
         here.iter().all(|&rank| it.place_of(rank) == Some(place))
             && others.any(|it| is_their_own(it))
     };
-    let have_met = model.group(group).history.recent().any(|it| it.seq < seq && met(it));
-    (is_new_to_them && !have_met)
-        .then(|| parted_now(model, (group, seq), place, here, elsewhere))?
+    model.group(group).history.recent().any(|it| it.seq < before && met(it))
 }
 
 /// The same even if `elsewhere` have been at the line, by way of another caller.
