@@ -1,10 +1,10 @@
 //! Communication between the ranks of a demonstration: the simplest mechanism that blocks like a
 //! real collective.
 //!
-//! Every rank has a connection to the launcher, a pair of sockets that no other process can reach. For a collective it sends a line, `group seq op
-//! value`, and waits for the sum. The launcher answers when all ranks have sent the same group,
-//! sequence number and op: mismatching calls wait forever, as do calls that an ended rank never
-//! makes.
+//! Every rank has a connection to the launcher, a pair of sockets that no other process can reach.
+//! For a collective it sends a line, `group seq op value`, and waits for the sum. The launcher answers
+//! when all ranks have sent the same group, sequence number and op: mismatching calls wait forever, as
+//! do calls that an ended rank never makes.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
