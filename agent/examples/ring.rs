@@ -156,9 +156,9 @@ struct Neighbors {
 
 impl Neighbors {
     fn meet(rank: u32) -> Result<Self> {
-        let ports = env::var("PORTS")?;
+        let list = env::var("PORTS")?;
         let ports: Vec<u16> =
-            ports.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
+            list.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?;
         let address = |rank: u32| {
             let port = ports[(rank % RANKS) as usize];
             SocketAddr::from((Ipv4Addr::LOCALHOST, port))

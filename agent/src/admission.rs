@@ -63,9 +63,9 @@ fn wait_for_follower<T>(
 
 /// Whether a process exists and has not ended: in a container, a first process that reaps nothing leaves it as a zombie.
 fn is_running(pid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let bytes = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name of a process may have any bytes.
-    let stat = String::from_utf8_lossy(&stat);
+    let stat = String::from_utf8_lossy(&bytes);
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
     state.is_some_and(|it| !matches!(it, 'Z' | 'X'))
 }

@@ -53,8 +53,8 @@ fn attempt(variable: impl Fn(&str) -> Option<String>) -> u32 {
 /// is not used, since ranks may know the master by different names. Empty: unknown.
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();
-    let launch = of("TORCHELASTIC_RUN_ID");
-    let launch = if launch.is_empty() { pmix_namespace().unwrap_or_default() } else { launch };
+    let run_id = of("TORCHELASTIC_RUN_ID");
+    let launch = if run_id.is_empty() { pmix_namespace().unwrap_or_default() } else { run_id };
     match (of("MASTER_PORT"), launch) {
         (port, launch) if port.is_empty() && launch.is_empty() => String::new(),
         (port, launch) => format!("{port}/{launch}"),
@@ -70,8 +70,8 @@ fn pmix_namespace() -> Option<String> {
 /// The PMIx namespace in an environment of zero-separated variables.
 fn namespace_in(environment: &[u8]) -> Option<String> {
     let mut variables = environment.split(|&byte| byte == 0);
-    let value = variables.find_map(|variable| variable.strip_prefix(b"PMIX_NAMESPACE="))?;
-    let value = String::from_utf8(value.to_vec()).ok()?;
+    let bytes = variables.find_map(|variable| variable.strip_prefix(b"PMIX_NAMESPACE="))?;
+    let value = String::from_utf8(bytes.to_vec()).ok()?;
     (!value.is_empty()).then_some(value)
 }
 

@@ -108,9 +108,9 @@ fn query_driver() -> Result<Vec<Sample>, GpuError> {
     let mut mode = cuda::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointer is to a live value; the mode belongs to this thread.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
-    let samples =
-        (0..devices.min(MAX_DEVICES)).filter_map(|device| query_device(device).transpose());
-    let samples = samples.collect();
+    let samples = (0..devices.min(MAX_DEVICES))
+        .filter_map(|device| query_device(device).transpose())
+        .collect();
     // SAFETY: as above; restores the previous mode.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
     samples

@@ -120,8 +120,8 @@ fn start_program(path: &Path, place: &Place) -> io::Result<u32> {
         .chain(directories)
         .map(text)
         .collect::<Result<_, _>>()?;
-    let known = KnownDirectories::new(identities).to_string();
-    let known = (OsString::from(KnownDirectories::VARIABLE), OsString::from(known));
+    let value = KnownDirectories::new(identities).to_string();
+    let known = (OsString::from(KnownDirectories::VARIABLE), OsString::from(value));
     let environment = env::vars_os()
         .filter(|(name, _)| {
             let name = name.to_string_lossy();
@@ -158,9 +158,9 @@ fn find() -> io::Result<PathBuf> {
         .and_then(Path::parent)
         .into_iter()
         .flat_map(|folder| PLACES.map(|place| folder.join(place)));
-    let path = env::var_os("PATH").unwrap_or_default();
+    let search_path = env::var_os("PATH").unwrap_or_default();
     // Relative folders are not trusted: another user may control the working directory.
-    let path = env::split_paths(&path).take(MAX_PATHS).filter(|it| it.is_absolute());
+    let path = env::split_paths(&search_path).take(MAX_PATHS).filter(|it| it.is_absolute());
     let mut refused = None;
     // What a link of another user leads to is not looked up: it may never answer.
     let found = near.map(|folder| folder.join(NAME)).find_map(|it| {

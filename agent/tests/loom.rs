@@ -211,8 +211,7 @@ impl Texts {
         match self.known.load(Ordering::Acquire) {
             0 => {
                 let strings = self.strings();
-                let id = strings.add(&self.count, &self.used, b"train.py", 0);
-                let id = u64::from(id.unwrap());
+                let id = u64::from(strings.add(&self.count, &self.used, b"train.py", 0).unwrap());
                 self.known.store(id, Ordering::Release);
                 id
             }
@@ -230,8 +229,8 @@ impl Texts {
 fn published_string_is_complete() {
     model(3, || {
         let texts = Texts::new();
-        let adds = Arc::clone(&texts);
-        let adds = thread::spawn(move || adds.intern());
+        let shared = Arc::clone(&texts);
+        let adds = thread::spawn(move || shared.intern());
         let looks = thread::spawn(move || {
             assert_ne!(texts.is_whole(1), Some(false), "half a text");
         });

@@ -132,10 +132,10 @@ impl Replay {
     /// Applies the updates recorded by the current position. Returns when to call it again.
     pub fn tick(&mut self, now: Timestamp, state: &mut State) -> Option<Duration> {
         let (since, from) = self.playing?;
-        let passed = now.since(since);
+        let elapsed = now.since(since);
         let passed = match self.speed {
-            0.. => passed * (1 << self.speed),
-            slow => passed / (1 << -slow),
+            0.. => elapsed * (1 << self.speed),
+            slow => elapsed / (1 << -slow),
         };
         let there = from.plus(passed);
         while let Some(next) = self.updates.get(self.applied)
@@ -149,10 +149,10 @@ impl Replay {
             self.playing = None;
             return None;
         };
-        let wait = next.since(there);
+        let gap = next.since(there);
         let wait = match self.speed {
-            0.. => wait / (1 << self.speed),
-            slow => wait * (1 << -slow),
+            0.. => gap / (1 << self.speed),
+            slow => gap * (1 << -slow),
         };
         Some(wait.max(FRAME))
     }

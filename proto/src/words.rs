@@ -98,8 +98,11 @@ pub fn sides<'a>(
         // A later attempt has another process.
         let process = rank(call.rank).filter(|it| it.attempt == finding.attempt);
         let is_root = roots.contains(&call.rank);
-        let place = call.place.as_ref();
-        let place = place.map(|place| ways.text(place, &shown, &mut source)).unwrap_or_default();
+        let place = call
+            .place
+            .as_ref()
+            .map(|place| ways.text(place, &shown, &mut source))
+            .unwrap_or_default();
         let (line, way) = place;
         let cells = [side(finding, call, is_root, process), line, way, call_text(call)];
         let row = *known.entry((cells, is_root)).or_insert_with_key(|(cells, is_root)| {

@@ -79,7 +79,7 @@ impl Connection {
         let (stop_serving, stop) = oneshot::channel();
         serve_here(&runtime, chosen.listening, &chosen.coordinator, &log, stop);
         let (ending, has_ended) = watch::channel(false);
-        let diagnosis = CoordinatorLink {
+        let link = CoordinatorLink {
             follower: commander.clone(),
             log,
             job: job.to_owned(),
@@ -88,7 +88,7 @@ impl Connection {
             timing,
             ending: has_ended,
         };
-        let diagnosis = runtime.spawn(diagnosis.run(chosen.coordinator));
+        let diagnosis = runtime.spawn(link.run(chosen.coordinator));
         Ok(Self { outgoing, commander, ending, diagnosis, stop_serving, runtime })
     }
 

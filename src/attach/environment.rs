@@ -145,11 +145,11 @@ fn current(pid: u32) -> Option<Environment> {
         name.starts_with("libc.so") || name.starts_with("libc-") || name.starts_with("ld-musl")
     };
     let candidates = images.iter().filter(is_program).chain(images.iter().filter(is_libc));
-    let mut places = candidates.filter_map(|image| {
+    let mut symbols = candidates.filter_map(|image| {
         let image = Image::at(&mut pages, image.start).ok()?;
         image.symbol(&mut pages, "environ").ok()?
     });
-    let places: Vec<u64> = places.by_ref().collect();
+    let places: Vec<u64> = symbols.by_ref().collect();
     places.into_iter().find_map(|place| {
         let variables = read(&mut pages, place).ok()?;
         (!variables.0.is_empty()).then_some(variables)
@@ -234,10 +234,10 @@ pub(super) mod tests {
     #[test]
     fn size_is_bounded() {
         let long = "x".repeat(MAX_LENGTH);
-        let variables: Vec<(String, &str)> =
+        let owned: Vec<(String, &str)> =
             (0..1000).map(|number| (format!("NCCL_{number}"), &long[..MAX_LENGTH - 64])).collect();
         let mut variables: Vec<(&str, &str)> =
-            variables.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+            owned.iter().map(|(name, value)| (name.as_str(), *value)).collect();
         variables.push(("RANK", &long));
         let (environment, in_memory) = of_program(&variables);
         for environment in [environment, in_memory.unwrap()] {

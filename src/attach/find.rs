@@ -171,7 +171,7 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
     };
     let facts =
         answers(&users.keys().copied().collect::<Vec<u32>>(), Question::Rank, candidate_facts);
-    let candidates = facts.into_iter().filter_map(|(pid, facts): (u32, Option<CandidateFacts>)| {
+    let readable = facts.into_iter().filter_map(|(pid, facts): (u32, Option<CandidateFacts>)| {
         let (facts, stat) = (facts?, stats.get(&pid)?);
         let number = numbers(&facts.environment).and_then(|(rank, _)| rank);
         Some(Candidate {
@@ -184,7 +184,7 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
             has_joined: facts.has_joined,
         })
     });
-    let candidates: Vec<Candidate> = candidates.collect();
+    let candidates: Vec<Candidate> = readable.collect();
     let unnumbered = spawned::unnumbered(&candidates, stats);
     let stated = answers(&unnumbered, Question::Frames, Stated::read).into_iter().collect();
     let candidates = candidates.into_iter().filter(|it| is_same(it.pid)).collect();

@@ -333,8 +333,8 @@ mod tests {
         assert!(!receivers.is_empty());
         for thread in receivers {
             let status = of(&thread, "status");
-            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
-            let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+            let digits = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            let blocked = u64::from_str_radix(digits.trim(), 16).unwrap();
             // The first bit is that of signal 1.
             assert_eq!(blocked >> (libc::SIGINT - 1) & 1, 1, "{status}");
         }

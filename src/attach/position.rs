@@ -195,8 +195,7 @@ fn operation(thread: &ThreadStack, line: Option<&Where>) -> Option<(Op, bool)> {
 
 /// The operation of a function of `torch.distributed`.
 fn op_of(function: &str) -> Option<Op> {
-    let name = function.rsplit('.').next().unwrap_or_default();
-    let name = match name {
+    let name = match function.rsplit('.').next().unwrap_or_default() {
         "all_gather_into_tensor"
         | "_all_gather_base"
         | "all_gather_tensor"

@@ -237,15 +237,15 @@ impl From<Sent> for Answer {
 
 impl From<SentMember> for Member {
     fn from(sent: SentMember) -> Self {
-        let counts = &sent.collective_counts;
-        let counts = [
-            (Op::Broadcast, counts.broadcast),
-            (Op::Reduce, counts.reduce),
-            (Op::AllGather, counts.all_gather),
-            (Op::ReduceScatter, counts.reduce_scatter),
-            (Op::AllReduce, counts.all_reduce),
+        let sent_counts = &sent.collective_counts;
+        let by_op = [
+            (Op::Broadcast, sent_counts.broadcast),
+            (Op::Reduce, sent_counts.reduce),
+            (Op::AllGather, sent_counts.all_gather),
+            (Op::ReduceScatter, sent_counts.reduce_scatter),
+            (Op::AllReduce, sent_counts.all_reduce),
         ];
-        let counts = counts.into_iter().filter_map(|(op, count)| Some((op, count?)));
+        let counts = by_op.into_iter().filter_map(|(op, count)| Some((op, count?)));
         Self { rank: sent.rank, pid: sent.pid, counts: counts.collect() }
     }
 }

@@ -304,8 +304,8 @@ mod tests {
             interfaces: vec![Interface::default(); MAX_ENTRIES * 2],
             gpu_links: vec![GpuLink::default(); MAX_ENTRIES * 2],
             ..Facts::default()
-        };
-        let facts = facts.bounded();
+        }
+        .bounded();
         assert_eq!(facts.host, "a\u{fffd}[2J");
         assert_eq!((facts.gpus.len(), facts.variables.len()), (MAX_ENTRIES, MAX_ENTRIES));
         assert_eq!(facts.gpus[0].chars().count(), MAX_TEXT + 1);

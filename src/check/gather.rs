@@ -165,8 +165,8 @@ fn is_in_memory(mounts: &str, path: &Path) -> bool {
 /// The directory for run directories, which need not exist, and those above it.
 fn run_dirs() -> Vec<PathBuf> {
     let given = std::env::var_os(environment::RUN_DIR).map(PathBuf::from);
-    let wanted = given.unwrap_or_else(|| PathBuf::from(names::RUNS));
-    let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
+    let requested = given.unwrap_or_else(|| PathBuf::from(names::RUNS));
+    let wanted = std::path::absolute(&requested).unwrap_or(requested);
     wanted.ancestors().map(Path::to_owned).collect()
 }
 

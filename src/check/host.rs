@@ -210,8 +210,8 @@ async fn welcome(
     let Message::Hello(facts) = hello else {
         return None;
     };
-    let remaining = door.deadline.saturating_duration_since(Instant::now());
-    let remaining = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+    let time_left = door.deadline.saturating_duration_since(Instant::now());
+    let remaining = u64::try_from(time_left.as_millis()).unwrap_or(u64::MAX);
     send(&mut stream, &Message::Welcome(remaining)).await.ok()?;
     let clock = clock(&mut stream).await;
     Some(Arrival::Guest(Box::new(Guest {
@@ -289,8 +289,7 @@ fn peers(nodes: &[Node], guests: &[Guest], places: &[usize]) -> Vec<Peer> {
     let peers = nodes.iter().enumerate().map(|(node, it)| {
         let mut addresses = network::addresses(&it.facts);
         if addresses.is_empty() {
-            let mut came = places.iter().zip(guests);
-            let came = came.find(|(place, _)| **place == node);
+            let came = places.iter().zip(guests).find(|(place, _)| **place == node);
             addresses.extend(came.map(|(_, guest)| guest.address));
         }
         Peer {
@@ -348,13 +347,12 @@ async fn connect_all(
 fn add(survey: &mut Survey, node: usize, probed: Probed) {
     let count = survey.nodes.len();
     survey.nodes[node].is_unprobed = probed.is_partial;
-    let failures = probed
+    let failures: Vec<Failure> = probed
         .failures
         .into_iter()
         .take(probe::MAX_FAILURES)
         .filter(|it| it.to < count && it.to != node)
-        .filter(|it| !survey.ports_in_use.contains(&it.port));
-    let failures: Vec<Failure> = failures
+        .filter(|it| !survey.ports_in_use.contains(&it.port))
         .map(|it| Failure {
             from: node,
             to: it.to,

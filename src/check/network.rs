@@ -101,12 +101,14 @@ pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
             let resolved = facts.names.get(&facts.host)?;
             let mut own = resolved.addresses.iter().filter_map(|address| {
                 let has = |it: &&&Interface| it.addresses.contains(address);
-                let interface = usable.iter().find(has);
-                // Every address 127.x.y.z is one of the loopback interface.
-                let interface = interface.or_else(|| {
-                    let loopback = usable.iter().find(|it| it.is_loopback);
-                    loopback.filter(|_| address.is_loopback())
-                })?;
+                let interface = usable
+                    .iter()
+                    .find(has)
+                    // Every address 127.x.y.z is one of the loopback interface.
+                    .or_else(|| {
+                        let loopback = usable.iter().find(|it| it.is_loopback);
+                        loopback.filter(|_| address.is_loopback())
+                    })?;
                 Some((*interface, *address))
             });
             let (interface, address) = own.next()?;

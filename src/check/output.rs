@@ -89,8 +89,8 @@ fn names(line: &Line, checked: &Checked) -> Option<String> {
     if line.nodes.is_empty() || line.nodes.len() == checked.nodes.len() {
         return None;
     }
-    let shown: Vec<&str> = line.nodes.iter().take(MAX_NAMES).map(String::as_str).collect();
-    let shown = shown.join(", ");
+    let names: Vec<&str> = line.nodes.iter().take(MAX_NAMES).map(String::as_str).collect();
+    let shown = names.join(", ");
     Some(match line.nodes.len().saturating_sub(MAX_NAMES) {
         0 => shown,
         more => format!("{shown} and {more} others"),

@@ -208,9 +208,9 @@ fn on_path(program: &OsStr, is_executed: bool) -> Option<PathBuf> {
     if path.components().count() > 1 {
         return is_file(path).then(|| path.to_owned());
     }
-    let dirs = env::var_os("PATH")?;
+    let search_path = env::var_os("PATH")?;
     // Others lead to the working directory, which may be another user's.
-    let dirs = env::split_paths(&dirs).filter(|dir| dir.is_absolute());
+    let dirs = env::split_paths(&search_path).filter(|dir| dir.is_absolute());
     dirs.map(|dir| dir.join(program)).find(|it| is_file(it))
 }
 

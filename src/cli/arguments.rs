@@ -58,8 +58,8 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
         else {
             return Err(inert(without_secrets(error)));
         };
-        let value = std::env::var_os(&variable).unwrap_or_default();
-        let value = if is_secret { String::new() } else { format!("={}", value.display()) };
+        let current = std::env::var_os(&variable).unwrap_or_default();
+        let value = if is_secret { String::new() } else { format!("={}", current.display()) };
         let variable = variable.display();
         writeln!(out, "ddp-doctor: {variable}{value} is ignored: not a valid value").ok();
         if ignored.contains(&(name.clone(), id.clone())) {

@@ -198,13 +198,13 @@ fn diagnose(Evidence { reports, behind }: Evidence, limits: Limits) -> Diagnosis
 fn recordings() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/recordings");
     let families = fs::read_dir(root).unwrap().map(|it| it.unwrap().path());
-    let files = families.filter(|it| it.is_dir()).flat_map(|family| {
+    let paths = families.filter(|it| it.is_dir()).flat_map(|family| {
         let files = fs::read_dir(family).unwrap();
         files.map(|it| it.unwrap().path())
     });
     // Some programs are kept beside their recordings.
     let mut files: Vec<PathBuf> =
-        files.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();
+        paths.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();
     files.sort();
     files
 }

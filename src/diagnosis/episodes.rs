@@ -129,8 +129,9 @@ impl Episode {
             .take(MAX_LISTED)
             .map(|period| format!("from {} to {}", after(period.from), after(period.to)))
             .collect();
-        let more = self.periods.len() - listed.len();
-        let more = if more > 0 { format!(", and in {more} later periods") } else { String::new() };
+        let unlisted = self.periods.len() - listed.len();
+        let more =
+            if unlisted > 0 { format!(", and in {unlisted} later periods") } else { String::new() };
         format!(
             "{} held for {} of {}: {}{more} after the first collective.",
             draft.code.name,

@@ -108,9 +108,11 @@ pub(crate) fn link(situation: &Situation<'_>, found: &mut Vec<Draft>) {
 /// A finding without an effect takes that of a finding that follows from it: settings that differ
 /// are harmless until ranks cannot join or connect.
 fn pass_on_effects(found: &mut [Draft]) {
-    let effects =
-        found.iter().filter(|draft| draft.effect != Effect::None && draft.follows.is_some());
-    let effects: Vec<Draft> = effects.cloned().collect();
+    let effects: Vec<Draft> = found
+        .iter()
+        .filter(|draft| draft.effect != Effect::None && draft.follows.is_some())
+        .cloned()
+        .collect();
     for effect in effects {
         let cause = found.iter_mut().find(|it| Some(&it.key) == effect.follows.as_ref());
         let Some(cause) = cause.filter(|it| it.effect == Effect::None) else { continue };

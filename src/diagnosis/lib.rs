@@ -514,12 +514,15 @@ fn conclude(
     first_seen.retain(|key, _| keys.contains(key));
     let findings = judged.into_iter().zip(&keys).map(|(draft, key)| {
         let detected_at = *first_seen.entry(key.clone()).or_insert(situation.now);
-        let cause = draft.caused_by.clone().map(|cause| (draft.attempt, cause));
-        let cause = cause.and_then(|cause| keys.iter().position(|key| *key == cause));
+        let cause = draft
+            .caused_by
+            .clone()
+            .map(|cause| (draft.attempt, cause))
+            .and_then(|cause| keys.iter().position(|key| *key == cause));
         let caused_by = cause.into_iter().collect();
-        let finding = findings::finding(draft, situation, detected_at);
+        let drafted = findings::finding(draft, situation, detected_at);
         let finding =
-            if situation.config.provenance.is_attached() { unproved(finding) } else { finding };
+            if situation.config.provenance.is_attached() { unproved(drafted) } else { drafted };
         Finding { caused_by, ..finding }
     });
     findings.collect()
@@ -536,7 +539,7 @@ fn unproved(mut finding: Finding) -> Finding {
 /// When the passage of time alone may change the findings.
 fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let model = situation.model;
-    let busy = model.processes.values().any(|process| {
+    let any_busy = model.processes.values().any(|process| {
         let mut threads = process.threads.values();
         let is_busy = threads.any(|thread| {
             let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
@@ -544,7 +547,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
         });
         !process.has_ended() && (is_busy || capture::may_stand_unseen(model, process))
     });
-    let busy = busy || situation.settled().next().is_some();
+    let busy = any_busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(model.timing.reexamination_interval));
     let overdue = situation.stalls.iter().map(|stall| situation.overdue_at(stall));
     let inside = situation.inside.iter().map(|inside| inside.overdue_at);

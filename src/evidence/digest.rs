@@ -226,8 +226,7 @@ impl Summary {
         if let Some(group) = group.filter(|_| fact == ParameterFact::Values) {
             // The model, its number of averages, the parameter, and its elements.
             let what = [record.seq, record.numel.unwrap_or(0), u64::from(record.tensors)];
-            let values = record.dims.iter().map(|&bits| u64::from(bits));
-            let values = what.into_iter().chain(values);
+            let values = what.into_iter().chain(record.dims.iter().map(|&bits| u64::from(bits)));
             group.add(group.issued + 1, |hash| values.fold(hash, mix));
         }
     }

@@ -42,24 +42,25 @@ pub fn new_job() -> String {
 pub fn job_of(command: &[OsString]) -> String {
     /// Maximum length of the name of the script in it.
     const MAX_NAME: usize = 24;
-    let words = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let words = proc::without_secrets(words);
+    let words = proc::without_secrets(
+        command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+    );
     // A shell gets a whole command as one argument. What is assigned in it may be a secret.
     let is_of_shell = |it: &str| it.contains(['=', ';', '&', '|', '\'', '"', '$']);
-    let words = words.iter().flat_map(|it| {
+    let separate = words.iter().flat_map(|it| {
         let parts: Vec<&str> =
             if is_of_shell(it) { it.split_whitespace().collect() } else { vec![it] };
         parts
     });
-    let words: Vec<&str> = words.filter(|it| !it.contains('=')).collect();
+    let words: Vec<&str> = separate.filter(|it| !it.contains('=')).collect();
     let script = words.iter().find(|word| word.ends_with(".py"));
     let module = words.windows(2).find(|two| two[0] == "-m").map(|two| &two[1]);
     let word = script.or(module).or(words.first()).map_or("", |word| *word);
     let path = Path::new(word);
-    let name = if script.is_some() { path.file_stem() } else { path.file_name() };
-    let name = name.unwrap_or_default().to_string_lossy();
+    let os_name = if script.is_some() { path.file_stem() } else { path.file_name() };
+    let stem = os_name.unwrap_or_default().to_string_lossy();
     // Of a module, the last part of its name.
-    let name: String = name.rsplit('.').next().unwrap_or_default().chars().take(MAX_NAME).collect();
+    let name: String = stem.rsplit('.').next().unwrap_or_default().chars().take(MAX_NAME).collect();
     match name.trim_matches(|c: char| !c.is_ascii_alphanumeric()) {
         "" => new_job(),
         name => file_name(&format!("{name}-{}", new_job())),

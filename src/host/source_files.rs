@@ -193,8 +193,8 @@ impl SourceFolders {
         let named = |file: &PathBuf| Some(absolute(file)?.parent()?.to_owned());
         let folders = sources.flat_map(|file| [real(&file), named(&file)]).flatten();
         // A shell follows links by name.
-        let by_shell = std::env::var_os("PWD").map(PathBuf::from);
-        let by_shell = by_shell
+        let by_shell = std::env::var_os("PWD")
+            .map(PathBuf::from)
             .filter(|it| it.canonicalize().is_ok_and(|it| it.as_path() == working_directory));
         let mut folders: Vec<PathBuf> =
             folders.chain([working_directory.to_owned()]).chain(by_shell).collect();
@@ -470,9 +470,15 @@ mod tests {
         let folders = root
             .map(|it| SourceFolders::in_root(it, &words, "/opt/app".as_ref()))
             .unwrap_or_default();
-        let names = ["app/main.py", "app/inside.py", "app/outside.py", "other/other.py"];
-        let names =
-            [&names[..], &["app/text.py", "app/magic.py", "app/../../opt/app/main.py"]].concat();
+        let names = [
+            "app/main.py",
+            "app/inside.py",
+            "app/outside.py",
+            "other/other.py",
+            "app/text.py",
+            "app/magic.py",
+            "app/../../opt/app/main.py",
+        ];
         let read: Vec<Option<String>> =
             names.iter().map(|name| folders.read(&format!("/opt/{name}"))).collect();
         let here = SourceFolders::of_program(&["/opt/app".into()]).read("/opt/app/main.py");

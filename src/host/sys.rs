@@ -544,8 +544,8 @@ pub fn ask_secret(prompt: &str) -> io::Result<Option<String>> {
     if line.contains(&INTERRUPT) {
         return Ok(None);
     }
-    let answer = String::from_utf8_lossy(line);
-    let answer = answer.trim();
+    let text = String::from_utf8_lossy(line);
+    let answer = text.trim();
     Ok((!answer.is_empty()).then(|| answer.to_owned()))
 }
 

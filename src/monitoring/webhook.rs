@@ -313,10 +313,10 @@ impl Client {
 
     async fn status(&self, body: Bytes) -> anyhow::Result<StatusCode> {
         let url = &self.url;
-        let stream = tls::connect(&url.host, url.port).await?;
+        let socket = tls::connect(&url.host, url.port).await?;
         let stream: Box<dyn Stream> = match &self.tls {
-            Some(tls) => Box::new(tls.connect(&url.host, stream).await?),
-            None => Box::new(stream),
+            Some(tls) => Box::new(tls.connect(&url.host, socket).await?),
+            None => Box::new(socket),
         };
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let path = url.uri.path_and_query().map_or("/", |it| it.as_str());

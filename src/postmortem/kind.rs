@@ -76,8 +76,8 @@ pub(super) fn is_packed(path: &Path) -> bool {
 
 /// Whether a file has a name of logs.
 pub(super) fn is_named_log(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = file_name.trim_end_matches(".gz").trim_end_matches(".zst");
     let end = name.rsplit('.').next();
     end.is_some_and(|it| ["log", "out", "err", "txt", "stdout", "stderr"].contains(&it))
 }

@@ -55,8 +55,7 @@ struct Process {
 
 impl Observer for Collector {
     fn event(&mut self, event: &Event) {
-        let room = CALLS / self.processes.len().max(1);
-        let room = room.clamp(CALLS_EACH[0], CALLS_EACH[1]);
+        let room = (CALLS / self.processes.len().max(1)).clamp(CALLS_EACH[0], CALLS_EACH[1]);
         match event {
             Event::ProcessJoined { process, rank, host, pid, layer, at, .. } => {
                 let it = self.processes.entry(*process).or_insert_with(|| Process {

@@ -121,8 +121,8 @@ pub fn text(value: &impl Serialize) -> serde_json::Result<String> {
         if c == '\n' || !is_hidden(c) && !is_of_command {
             escaped.push(c);
         } else {
-            let mut units = [0; 2];
-            let units = c.encode_utf16(&mut units).iter();
+            let mut buffer = [0; 2];
+            let units = c.encode_utf16(&mut buffer).iter();
             escaped.extend(units.map(|unit| format!("\\u{unit:04x}")));
         }
     }
@@ -191,8 +191,8 @@ mod tests {
         write_in(&report, &opened, "report.json".as_ref()).unwrap();
         write_in(&report, &opened, "report.json".as_ref()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        let read = fs::read(dir.path().join("report.json")).unwrap();
-        let read: Report = serde_json::from_slice(&read).unwrap();
+        let bytes = fs::read(dir.path().join("report.json")).unwrap();
+        let read: Report = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(read, report);
     }
 }

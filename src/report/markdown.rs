@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn report_is_formatted_as_a_page() {
-        let expected = "\
+        let template = "\
 # hang: job j-1
 
 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
@@ -153,7 +153,7 @@ all_reduce #\u{2060}23 needs all three ranks.
 
 <sub>ddp-doctor VERSION</sub>
 ";
-        let expected = expected.replace("VERSION", ddp_doctor_proto::VERSION);
+        let expected = template.replace("VERSION", ddp_doctor_proto::VERSION);
         assert_eq!(written(&testing::report()), expected);
     }
 

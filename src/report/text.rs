@@ -84,8 +84,7 @@ pub fn report(
     let (on, off) = style.label();
     let verdict = report.verdict;
     let label = format!("{verdict}: ");
-    let job = format!("job {}, {}", report.job.id, about(report));
-    let job = style.headline(label.len(), &job);
+    let job = style.headline(label.len(), &format!("job {}, {}", report.job.id, about(report)));
     writeln!(out, "{on}{verdict}{off}: {job}")?;
     findings(out, report, style, all, folders)?;
     if report.findings.is_empty() {

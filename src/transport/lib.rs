@@ -48,8 +48,7 @@ pub async fn connect(address: &Address) -> anyhow::Result<Channel> {
         .http2_keep_alive_interval(KEEP_ALIVE.0)
         .keep_alive_timeout(KEEP_ALIVE.1);
     let connector = Connector(address.clone());
-    let channel = endpoint.connect_with_connector(connector);
-    let channel = tokio::time::timeout(CONNECT, channel).await;
+    let channel = tokio::time::timeout(CONNECT, endpoint.connect_with_connector(connector)).await;
     let no_answer = || format!("no coordinator answers at {address}");
     match channel.with_context(no_answer)? {
         Ok(channel) => Ok(channel),

@@ -108,8 +108,7 @@ impl Keys {
         let stream = connect(host, port).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
-        let handshake = self.connector.connect(name, stream);
-        let handshake = timeout(HANDSHAKE, handshake).await;
+        let handshake = timeout(HANDSHAKE, self.connector.connect(name, stream)).await;
         handshake?.map_err(|error| match cause(&error) {
             Some(Error::InvalidCertificate(_)) => {
                 io::Error::new(io::ErrorKind::PermissionDenied, "the coordinator has another token")
@@ -189,8 +188,7 @@ impl Pair {
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed)
             .map_err(|error| Error::General(error.to_string()))?;
         let public = [&PUBLIC_KEY[..], pair.public_key().as_ref()].concat();
-        let private = [&PKCS8[..], &seed].concat();
-        let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(private));
+        let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from([&PKCS8[..], &seed].concat()));
         let key = provider.key_provider.load_private_key(private)?;
         let certified = CertifiedKey::new(vec![CertificateDer::from(public.clone())], key);
         Ok(Self { certified: Arc::new(certified), public })

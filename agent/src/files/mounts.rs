@@ -50,8 +50,8 @@ impl Mount {
             return Self { id, is_served: false, has_own_name: true };
         };
         // The names of mount points may have any bytes.
-        let mounts = fs::read(list).unwrap_or_default();
-        let mounts = String::from_utf8_lossy(&mounts);
+        let bytes = fs::read(list).unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&bytes);
         Self {
             id,
             is_served: is_served(&mounts, number, [sys::effective_uid(), own_number()]),

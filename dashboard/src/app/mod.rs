@@ -313,8 +313,8 @@ impl App {
                     return;
                 };
                 let shown = self.seq.or_else(|| group.relevant_seq());
-                let at = group.seqs.iter().position(|it| Some(it.seq) == shown);
-                let at = moved(at.unwrap_or_default(), by, group.seqs.len());
+                let current = group.seqs.iter().position(|it| Some(it.seq) == shown);
+                let at = moved(current.unwrap_or_default(), by, group.seqs.len());
                 self.seq = group.seqs.get(at).map(|it| it.seq);
             }
             Screen::Memory => self.gauge = moved(self.gauge, by, self.state.ranks.gauges().len()),

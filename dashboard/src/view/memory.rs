@@ -214,8 +214,7 @@ fn large_curve(
             let at = cell * values.len() / room;
             at..at + 1
         };
-        let eighths = highest(&values[of]) / high * f32::from(area.height) * 8.0;
-        let eighths = eighths as u16;
+        let eighths = (highest(&values[of]) / high * f32::from(area.height) * 8.0) as u16;
         for row in 0..area.height {
             let left = eighths.saturating_sub(row * 8).min(8);
             if left > 0 {

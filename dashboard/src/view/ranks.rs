@@ -95,11 +95,11 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
             }
             let from = host.start + part * width;
             let until = host.end.min(from + width);
-            let label = match part {
+            let title = match part {
                 0 => plain(name),
                 _ => String::new(),
             };
-            let label: String = label.chars().take(12).collect();
+            let label: String = title.chars().take(12).collect();
             let number = app.state.ranks.nth(from).map_or(0, RankView::rank);
             let label = format!("{label:<13}{number:>7}  ");
             let mut spans = vec![Span::styled(label, theme.style(Tone::Dim))];
@@ -107,11 +107,11 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
                 let Some(view) = app.state.ranks.nth(index) else {
                     continue;
                 };
-                let style = theme.style(Theme::of_health(view.health));
+                let of_health = theme.style(Theme::of_health(view.health));
                 let style = if Some(view.rank()) == selected {
-                    style.add_modifier(ratatui::style::Modifier::REVERSED)
+                    of_health.add_modifier(ratatui::style::Modifier::REVERSED)
                 } else {
-                    style
+                    of_health
                 };
                 spans.push(Span::styled(Theme::mark(view.health), style));
             }

@@ -47,8 +47,8 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             .map(|frame| {
                 // The user cannot change library code.
                 let is_library = in_library(&frame.file).is_some();
-                let source = if is_library { None } else { app.sources.line(frame) };
-                let source = source.unwrap_or_default();
+                let line = if is_library { None } else { app.sources.line(frame) };
+                let source = line.unwrap_or_default();
                 [plain(&frame.function), app.sources.shown(frame, 44), source]
             })
             .collect();

@@ -49,15 +49,16 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         );
         let mut spans = vec![Span::styled(text, theme.style(tone))];
         for cell in 0..cells {
-            let of = share(shown.len(), cells, cell);
-            let of = shown.start + of.start..shown.start + of.end;
+            let part = share(shown.len(), cells, cell);
+            let of = shown.start + part.start..shown.start + part.end;
             let moments = view.lane.get(of.start..of.end.min(view.lane.len()));
             spans.push(one_cell(theme, moments.unwrap_or_default()));
         }
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
         // Lateness too small for a lane is shown in its own column.
-        let came = view.detail.late_us.map_or_else(String::new, late);
-        let came = format!("{came:>LATENESS_WIDTH$}", LATENESS_WIDTH = usize::from(LATENESS_WIDTH));
+        let lateness = view.detail.late_us.map_or_else(String::new, late);
+        let came =
+            format!("{lateness:>LATENESS_WIDTH$}", LATENESS_WIDTH = usize::from(LATENESS_WIDTH));
         buffer.put(late_at, y, LATENESS_WIDTH, Line::from(came));
         if index == app.ranks.position {
             buffer.select(area.x, y, label, theme);
@@ -92,8 +93,7 @@ fn section(moments: usize, zoom: u32, pan: usize) -> std::ops::Range<usize> {
 fn one_cell(theme: Theme, moments: &[Moment]) -> Span<'static> {
     let sum = |of: fn(&Moment) -> u32| moments.iter().map(of).sum::<u32>();
     let waits = 2 * sum(|it| it.waiting) > sum(|it| it.samples);
-    let worst = moments.iter().map(|it| it.state).max();
-    let worst = match worst {
+    let worst = match moments.iter().map(|it| it.state).max() {
         Some(Health::Waiting) if !waits => Some(Health::Running),
         worst => worst,
     };

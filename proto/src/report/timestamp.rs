@@ -58,10 +58,10 @@ impl std::str::FromStr for Timestamp {
         if text.len() != 24 || !text.ends_with('Z') {
             return Err(wrong());
         }
-        let days =
+        let signed_days =
             days_from_civil(number(0..4)? as i64, number(5..7)? as i64, number(8..10)? as i64);
         // No field has more than four digits: none of these overflows.
-        let days = u64::try_from(days).ok().ok_or_else(wrong)?;
+        let days = u64::try_from(signed_days).ok().ok_or_else(wrong)?;
         let seconds = days * 86_400 + number(11..13)? * 3600 + number(14..16)? * 60;
         let millis = (seconds + number(17..19)?) * 1000 + number(20..23)?;
         // 64 bits reach to the year 2554.

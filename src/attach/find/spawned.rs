@@ -137,7 +137,7 @@ pub fn ranks(
             && above
                 .any(|above| (has_joined(above) || is_started(above)) && above.number == it.number)
     };
-    let found = |it: &Candidate| {
+    let as_rank = |it: &Candidate| {
         if launchers.contains(&it.pid) || is_helper(it) {
             return None;
         }
@@ -157,7 +157,7 @@ pub fn ranks(
         let stated = own.is_none().then(|| stated.get(&it.pid).copied().unwrap_or_default());
         Some(Found { process: it.process(own), user: it.user, stated })
     };
-    let mut found: Vec<Found> = candidates.iter().filter_map(found).collect();
+    let mut found: Vec<Found> = candidates.iter().filter_map(as_rank).collect();
     share_meeting(&mut found);
     found
 }
@@ -240,15 +240,17 @@ fn job(
     let of_environment = || ranks.iter().filter_map(|(it, _)| it.world_size).max();
     let world_size = stated.or_else(of_environment).filter(|&it| it >= least).unwrap_or(least);
     let is_local = world_size == count || ranks.iter().all(|(it, _)| meets_at_loopback(it));
-    let ranks =
-        (0..).zip(ranks).zip(numbers).map(|((position, (process, stated)), rank)| RankProcess {
+    let mut ranks: Vec<RankProcess> = (0..)
+        .zip(ranks)
+        .zip(numbers)
+        .map(|((position, (process, stated)), rank)| RankProcess {
             rank,
             world_size: Some(world_size),
             local_rank: stated.index.or(Some(position)),
             local_world_size: is_local.then_some(world_size),
             ..process
-        });
-    let mut ranks: Vec<RankProcess> = ranks.collect();
+        })
+        .collect();
     ranks.sort_by_key(|it| it.rank);
     let id = ranks.first().map(name).unwrap_or_default();
     RankedJob { id, user, ranks, by_order }
@@ -270,8 +272,8 @@ mod tests {
     }
 
     fn candidate(pid: u32, parent: u32, number: Option<u32>, has_joined: bool) -> Candidate {
-        let environment = number.map(|it| format!("RANK={it}")).unwrap_or_default();
-        let environment = [environment.as_str()].into_iter().collect();
+        let variable = number.map(|it| format!("RANK={it}")).unwrap_or_default();
+        let environment = [variable.as_str()].into_iter().collect();
         Candidate { pid, user: 7, start_ticks: 1, parent, environment, number, has_joined }
     }
 

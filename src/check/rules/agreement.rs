@@ -49,10 +49,10 @@ fn versions(survey: &Survey) -> Vec<Line> {
         lines.push(line.fix(format!("Install one version of {label} on all nodes.")));
     }
     if lines.is_empty() {
-        let known = survey.nodes.first().map(|it| &it.facts.versions);
+        let versions = survey.nodes.first().map(|it| &it.facts.versions);
         let known: Vec<String> = COMPARED
             .iter()
-            .filter_map(|(name, label)| Some(format!("{label} {}", known?.get(*name)?)))
+            .filter_map(|(name, label)| Some(format!("{label} {}", versions?.get(*name)?)))
             .collect();
         lines.push(Line::pass(VERSIONS, format!("{}.", list(&known))));
     }
@@ -145,9 +145,8 @@ fn sides(
 }
 
 fn shown(sides: &BTreeMap<String, Vec<String>>) -> String {
-    let texts = sides.iter();
     let texts: Vec<String> =
-        texts.map(|(value, nodes)| format!("{value} on {}", list(nodes))).collect();
+        sides.iter().map(|(value, nodes)| format!("{value} on {}", list(nodes))).collect();
     list(&texts)
 }
 

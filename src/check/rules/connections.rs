@@ -87,9 +87,9 @@ fn unmet(ports: &[(u16, Outcome)], survey: &Survey) -> Line {
         )
         .fix(format!("Set {} to the same value on every node.", token::VARIABLE));
     }
-    let shown: Vec<String> =
+    let outcomes: Vec<String> =
         ports.iter().map(|(port, outcome)| format!("port {port}: {outcome}")).collect();
-    let shown = list(&shown);
+    let shown = list(&outcomes);
     let at_master = ports.iter().find(|(port, _)| *port == master);
     match at_master.map(|(_, it)| it) {
         Some(Outcome::OtherHost) => Line::critical(
@@ -138,8 +138,8 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
     if came < least {
         let missing = if owners.len() == came as usize {
             let all = 0..least.min(MAX_RANKS);
-            let missing = all.filter(|it| !owners.contains_key(it));
-            let missing: Vec<String> = missing.map(|it| it.to_string()).collect();
+            let missing: Vec<String> =
+                all.filter(|it| !owners.contains_key(it)).map(|it| it.to_string()).collect();
             format!("missing: node rank {}", list(&missing))
         } else {
             format!("those of {} came", list(&names))
@@ -203,8 +203,10 @@ fn reachability(survey: &Survey, launch: &Launch) -> Vec<Line> {
         let context = (launch, reaches_master && to == 0);
         lines.push(failure(&direction, port, outcome, address, context));
     }
-    let unprobed = (0..survey.nodes.len()).filter(|&it| survey.nodes[it].is_unprobed);
-    let unprobed: Vec<String> = unprobed.map(|it| survey.name(it)).collect();
+    let unprobed: Vec<String> = (0..survey.nodes.len())
+        .filter(|&it| survey.nodes[it].is_unprobed)
+        .map(|it| survey.name(it))
+        .collect();
     if !unprobed.is_empty() {
         let reason = format!("{} did not report which nodes it reaches.", list(&unprobed));
         lines.push(
@@ -273,8 +275,8 @@ fn clocks(survey: &Survey, launch: &Launch) -> Vec<Line> {
     for (index, node) in survey.nodes.iter().enumerate() {
         let Some(offset) = node.clock else { continue };
         measured.insert(index);
-        let certain = offset.ahead_ns.unsigned_abs();
-        let certain = Duration::from_nanos(certain.saturating_sub(offset.error_ns.unsigned_abs()));
+        let apart = offset.ahead_ns.unsigned_abs();
+        let certain = Duration::from_nanos(apart.saturating_sub(offset.error_ns.unsigned_abs()));
         largest = largest.max(certain);
         if certain < LOGS {
             continue;

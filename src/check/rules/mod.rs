@@ -137,8 +137,8 @@ fn size(bytes: u64) -> String {
 /// A list of names for users, of limited length.
 fn list<T: AsRef<str>>(names: &[T]) -> String {
     const MAX: usize = 8;
-    let shown: Vec<&str> = names.iter().take(MAX).map(AsRef::as_ref).collect();
-    let shown = shown.join(", ");
+    let first: Vec<&str> = names.iter().take(MAX).map(AsRef::as_ref).collect();
+    let shown = first.join(", ");
     match names.len().saturating_sub(MAX) {
         0 => shown,
         more => format!("{shown} and {more} others"),

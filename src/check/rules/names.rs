@@ -152,8 +152,12 @@ fn differs_from_own(
 fn peers(survey: &Survey, launch: &Launch) -> Vec<Line> {
     let from: BTreeSet<usize> = survey.unresolved.iter().map(|(from, _)| *from).collect();
     let lines = from.into_iter().map(|index| {
-        let names = survey.unresolved.iter().filter(|(from, _)| *from == index);
-        let names: Vec<String> = names.map(|(_, to)| survey.name(*to)).collect();
+        let names: Vec<String> = survey
+            .unresolved
+            .iter()
+            .filter(|(from, _)| *from == index)
+            .map(|(_, to)| survey.name(*to))
+            .collect();
         let reason = format!("These names of other nodes do not resolve: {}", list(&names));
         let line = if launch.shape.is_dynamic {
             let reason = format!("{reason}. A rendezvous of torchrun passes on the name of the node that has rank 0.");

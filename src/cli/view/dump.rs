@@ -163,9 +163,11 @@ async fn request_dump(live: &Live) -> anyhow::Result<Dump> {
         _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),
     };
     let mut stream = client.dump(request).await.map_err(refused)?.into_inner();
-    let first = stream.message().await.map_err(refused)?;
-    let first =
-        first.with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
+    let first = stream
+        .message()
+        .await
+        .map_err(refused)?
+        .with_context(|| format!("the coordinator at {} sent nothing", live.address))?;
     let mut dump: Dump = document::decode(&first).map_err(refused)?;
     let mut left = MAX_DUMP;
     while let Some(process) = stream.message().await.map_err(refused)? {

@@ -213,8 +213,7 @@ impl Jobs {
             return Ok(());
         }
         let mut jobs = self.by_number.iter();
-        let oldest = jobs.find(|(_, job)| job.has_ended());
-        let oldest = *oldest.ok_or(AttachError::TooManyJobs)?.0;
+        let oldest = *jobs.find(|(_, job)| job.has_ended()).ok_or(AttachError::TooManyJobs)?.0;
         self.by_number.remove(&oldest);
         Ok(())
     }

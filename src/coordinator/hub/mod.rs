@@ -151,7 +151,7 @@ impl Hub {
     where
         S: Stream<Item = v1::Report> + Send + Unpin + 'static,
     {
-        let first = async {
+        let next_filled = async {
             loop {
                 let report = reports.next().await?;
                 if !report.events.is_empty() {
@@ -159,7 +159,7 @@ impl Hub {
                 }
             }
         };
-        let first = tokio::time::timeout(FIRST_REPORT, first)
+        let first = tokio::time::timeout(FIRST_REPORT, next_filled)
             .await
             .ok()
             .flatten()
@@ -372,8 +372,8 @@ impl Hub {
     /// Number of open streams of the job.
     #[cfg(test)]
     pub(super) fn attached(&self, job: &str) -> usize {
-        let jobs = self.jobs();
-        let jobs = jobs.by_number.values().filter(|it| it.id == job);
+        let locked = self.jobs();
+        let jobs = locked.by_number.values().filter(|it| it.id == job);
         jobs.flat_map(|it| &it.nodes).map(|it| it.attached).sum()
     }
 

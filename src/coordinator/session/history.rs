@@ -76,8 +76,8 @@ impl History {
     fn gauges(&mut self, process: &Process) -> Vec<(Arc<GaugeName>, u64)> {
         let gauges = gauges_of(process).into_iter().take(MAX_GAUGES);
         let named = gauges.map(|it| {
-            let name = (it.name, it.unit);
-            let name = self.gauges.get(&name).cloned().unwrap_or_else(|| Arc::new(name));
+            let key = (it.name, it.unit);
+            let name = self.gauges.get(&key).cloned().unwrap_or_else(|| Arc::new(key));
             self.gauges.insert(Arc::clone(&name));
             (name, it.value)
         });

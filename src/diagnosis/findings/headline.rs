@@ -50,9 +50,10 @@ fn shortened(text: &str, max: usize) -> String {
     // The ellipsis takes one character.
     let end = text.char_indices().nth(max - 1).map_or(text.len(), |it| it.0);
     let kept = &text[..end];
-    let clause = kept.rfind([';', ':', ',']);
-    // A clause that is much shorter states too little.
-    let clause = clause.filter(|&at| at > max / 2);
+    let clause = kept
+        .rfind([';', ':', ','])
+        // A clause that is much shorter states too little.
+        .filter(|&at| at > max / 2);
     let words = || kept.rfind(' ').filter(|&at| at > max / 2);
     let kept = &kept[..clause.or_else(words).unwrap_or(end)];
     format!("{}…", kept.trim_end_matches(" at"))

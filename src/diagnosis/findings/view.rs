@@ -17,9 +17,9 @@ use crate::words::{self, Ranks};
 pub(crate) fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let of = situation.model.group(group);
     let join = of.open_or_entered(seq);
-    let outside = situation.model.not_made_by(of);
+    let ranks = situation.model.not_made_by(of);
     let outside =
-        situation.model.members(group, &outside).map(|(rank, process)| last_call(rank, process));
+        situation.model.members(group, &ranks).map(|(rank, process)| last_call(rank, process));
     let mut calls: Vec<RankCall> = of
         .members
         .iter()

@@ -123,8 +123,8 @@ impl Iterator for Column<'_> {
             let code = u64::from_le_bytes(*bytes.first_chunk()?) >> (bit % 8);
             (code & ((1 << self.bits) - 1)).checked_sub(self.missing)
         } else {
-            let code = u128::from_le_bytes(*bytes.first_chunk()?) >> (bit % 8);
-            let code = (code & ((1 << self.bits) - 1)).checked_sub(self.missing.into());
+            let shifted = u128::from_le_bytes(*bytes.first_chunk()?) >> (bit % 8);
+            let code = (shifted & ((1 << self.bits) - 1)).checked_sub(self.missing.into());
             code.map(|it| it as u64)
         };
         Some(difference.map(|it| self.lowest + it))

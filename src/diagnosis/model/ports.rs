@@ -170,8 +170,10 @@ impl Port {
     pub fn down(&self) -> Option<Down> {
         let pairs = || self.samples.iter().zip(self.samples.iter().skip(1));
         let downs = |before: &PortSample, after: &PortSample| {
-            let counted = after.downs.zip(before.downs);
-            let counted = counted.map_or(0, |(after, before)| after.saturating_sub(before));
+            let counted = after
+                .downs
+                .zip(before.downs)
+                .map_or(0, |(after, before)| after.saturating_sub(before));
             counted.max(u64::from(before.is_up && !after.is_up))
         };
         let ((before, earlier), (&at, sample)) =

@@ -107,8 +107,8 @@ pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool 
     if !variable.by_prefix {
         return names(value).iter().any(|name| !usable.contains(&name.as_str()));
     }
-    let plain = names(value.trim_start_matches(['^', '=']));
-    let mut plain = plain.iter().map(String::as_str);
+    let listed = names(value.trim_start_matches(['^', '=']));
+    let mut plain = listed.iter().map(String::as_str);
     match value.as_bytes().first() {
         Some(b'=') => plain.all(|name| !usable.contains(&name)),
         Some(b'^') => usable.iter().all(|it| plain.clone().any(|name| it.starts_with(name))),
@@ -213,7 +213,7 @@ mod tests {
     /// Checks two processes that join at these places with these values of a setting.
     fn settings(places: [&str; 2], name: &str, values: [Option<&str>; 2]) -> Result<(), Rejection> {
         let joins = [joins(places[0], 1, None), joins(places[1], 2, None)];
-        let has = |rank: u32, place: &str| {
+        let setting = |rank: u32, place: &str| {
             Fact::Setting(SettingFact {
                 rank,
                 host: place.split(' ').nth(3).unwrap_or("node").to_owned(),
@@ -222,7 +222,7 @@ mod tests {
                 value: values[rank as usize].map(str::to_owned),
             })
         };
-        let has = [has(0, places[0]), has(1, places[1])];
+        let has = [setting(0, places[0]), setting(1, places[1])];
         check(&Certificate {
             kind: CertificateKind::Contradiction,
             facts: joins.into_iter().chain(has).collect(),

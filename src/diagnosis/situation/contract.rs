@@ -282,7 +282,7 @@ impl<'a> Copies<'a> {
             return None;
         }
         [Kind::Bypassed, Kind::Thawed].into_iter().find_map(|kind| {
-            let those = self.all.iter().filter_map(|copy| {
+            let candidates = self.all.iter().filter_map(|copy| {
                 let report = kind.report(copy.replica)?;
                 let layout = copy.replica.layout().map(|(_, parameter)| parameter);
                 let largest = match kind {
@@ -292,20 +292,20 @@ impl<'a> Copies<'a> {
                 let averages_none = copy.process.largest_own < largest;
                 (copy.process.lost == 0 && averages_none).then_some((copy, report))
             });
-            let those: Vec<(&Copy<'_>, &ReducerReport)> = those.collect();
+            let those: Vec<(&Copy<'_>, &ReducerReport)> = candidates.collect();
             self.reported(kind, &those)
         })
     }
 
     /// Gradients that ranks lack, once these can no longer arrive.
     fn unused(&self) -> Option<Breach> {
-        let lack = self.all.iter().filter_map(|copy| {
+        let lacking = self.all.iter().filter_map(|copy| {
             let report = Kind::Unused.report(copy.replica)?;
             // A later report may have been lost.
             let counts = copy.process.lost == 0 || raised_at(copy.process, report).is_some();
             counts.then_some((copy, report))
         });
-        let lack: Vec<(&Copy<'_>, &ReducerReport)> = lack.collect();
+        let lack: Vec<(&Copy<'_>, &ReducerReport)> = lacking.collect();
         let (_, first) = lack.first()?;
         let breach = self.reported(Kind::UnusedDiffer, &lack)?;
         let others: Vec<u32> =

@@ -74,8 +74,11 @@ pub(super) fn cycle(moment: &Moment<'_>) -> Option<DeviceCycle> {
         let first = it.filter(|it| matches!(it.progress, dumped::Progress::Incomplete { .. }));
         first.map(|it| it.at)
     };
-    let dumped_at = shown.iter().map(is_first).collect::<Option<Vec<Timestamp>>>();
-    let dumped_at = dumped_at.and_then(|it| it.into_iter().min());
+    let dumped_at = shown
+        .iter()
+        .map(is_first)
+        .collect::<Option<Vec<Timestamp>>>()
+        .and_then(|it| it.into_iter().min());
     let victims = standing.keys().copied().filter(is_victim).collect();
     Some(DeviceCycle { waits, victims, evidence_at: since.plus(limit), dumped_at })
 }

@@ -162,8 +162,8 @@ impl<'a> Moment<'a> {
             .iter()
             .filter_map(|side| {
                 let place = place_of(*side.first()?)?;
-                let others = sides.iter().filter(|it| *it != side);
-                let others: Vec<u32> = others.flatten().copied().collect();
+                let others: Vec<u32> =
+                    sides.iter().filter(|it| *it != side).flatten().copied().collect();
                 guards::parted(self.model, (group.id, seq), &place, side, &others)
             })
             .collect();

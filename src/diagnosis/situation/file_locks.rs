@@ -38,8 +38,7 @@ impl Moment<'_> {
             self.model.members(stall.group, &stall.waiting).filter_map(|(_, process)| {
                 let look = process.stacks.last().filter(|it| it.at >= process.progressed_at())?;
                 // Of several locks, each may be the one.
-                let locks = look.held_locks.iter().map(ToString::to_string);
-                let locks = words::joined(locks, " or ");
+                let locks = words::joined(look.held_locks.iter().map(ToString::to_string), " or ");
                 if locks.is_empty() {
                     return None;
                 }

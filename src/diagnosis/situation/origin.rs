@@ -189,8 +189,10 @@ impl OpenCalls<'_> {
             let waits = |it| device::is_waited_for(it, &self.model.timing);
             behind.is_some() && process.is_some_and(waits)
         };
-        let still = still.into_iter().filter(|it| !for_others(it)).collect();
-        let still = StallOrigin { why: OriginKind::Stuck, ranks: still };
+        let still = StallOrigin {
+            why: OriginKind::Stuck,
+            ranks: still.into_iter().filter(|it| !for_others(it)).collect(),
+        };
         let idle = with(OriginKind::Idle);
         let kept = first([with(OriginKind::Making), still, with(OriginKind::LongPhase), idle]);
         kept.or(behind).unwrap_or_else(|| with(OriginKind::Elsewhere))

@@ -257,8 +257,10 @@ impl OpenCalls<'_> {
         if self.may_go_on(group, rank, joined, missing) {
             return missing.to_vec();
         }
-        let process = self.model.member(group.id, rank);
-        let process = process.filter(|process| has_last_issued_in(group, process, &joined.call));
+        let process = self
+            .model
+            .member(group.id, rank)
+            .filter(|process| has_last_issued_in(group, process, &joined.call));
         let Some(error) = process.and_then(Process::transport_error) else { return needs };
         let has_left = |rank: &u32| self.has_left_before(group, *rank, error.at);
         missing.iter().copied().filter(has_left).collect()
@@ -413,8 +415,10 @@ impl OpenCalls<'_> {
 
     /// Whether an asynchronous call of a message raised an exception, and ended its rank, because its partner had left.
     fn was_refused(&self, group: &Group, lone: &UnmatchedMessage) -> bool {
-        let process = self.model.member(group.id, lone.rank);
-        let process = process.filter(|it| it.has_last_issued(&lone.joined.call));
+        let process = self
+            .model
+            .member(group.id, lone.rank)
+            .filter(|it| it.has_last_issued(&lone.joined.call));
         let error = process.and_then(Process::transport_error);
         let has_left = |rank: u32| error.is_some_and(|it| self.has_left_before(group, rank, it.at));
         lone.joined.returned.is_none()
@@ -536,8 +540,10 @@ fn retain_hopeless(waiters: &mut Vec<Waiter<'_>>, missing: &[Absent]) {
     let mut last: Option<(Rc<[u32]>, bool)> = None;
     waiters.retain(|it| {
         let known = last.take().filter(|(open, _)| Rc::ptr_eq(open, &it.open));
-        let may_come = || hopelessness(missing, &it.open) == Some(Hopelessness::MayCome);
-        let may_come = known.map_or_else(may_come, |(_, known)| known);
+        let may_come = known.map_or_else(
+            || hopelessness(missing, &it.open) == Some(Hopelessness::MayCome),
+            |(_, known)| known,
+        );
         last = Some((Rc::clone(&it.open), may_come));
         !may_come
     });

@@ -54,8 +54,8 @@ impl<'a> Frames<'a> {
     /// or waits for them.
     pub(super) fn collective(&self) -> Option<&'a Where> {
         let in_folder = |frame: &Where, folder: &str| frame.file.contains(folder);
-        let saves = |frame: &Where| in_folder(frame, "/torch/distributed/checkpoint/");
-        let saves = self.below.iter().any(saves);
+        let saves =
+            self.below.iter().any(|frame| in_folder(frame, "/torch/distributed/checkpoint/"));
         let mut called = self.below.iter().rev();
         called.find(|frame| {
             let logs = frame.file.ends_with("/c10d_logger.py");
@@ -131,9 +131,9 @@ fn in_stdlib(file: &str) -> Option<&str> {
     }
     let (_, rest) =
         ["/lib/python3.", "/lib64/python3."].iter().find_map(|folder| file.split_once(folder))?;
-    let inner = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let after_version = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     // "python3.13t" is built without the global interpreter lock.
-    let inner = inner.strip_prefix('t').unwrap_or(inner);
+    let inner = after_version.strip_prefix('t').unwrap_or(after_version);
     inner.starts_with('/').then_some(inner)
 }
 

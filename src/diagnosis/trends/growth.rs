@@ -204,13 +204,13 @@ pub struct Filling {
 fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling> {
     let enough = timing.shared_memory_growth;
     let memory = &process.memory;
-    let series = [
+    let all_series = [
         (RoomKind::Host, &memory.host_by_step),
         (RoomKind::Cgroup, &memory.cgroup_by_step),
         (RoomKind::Shm, &memory.shm_by_step),
     ];
     // Repetitions of calls serve for the memory of the ranks alone.
-    let series = series.into_iter().filter(|_| process.step > 0);
+    let series = all_series.into_iter().filter(|_| process.step > 0);
     series.filter_map(move |(kind, series)| {
         let room = memory.room(kind)?;
         let growth = growth(series, process.training_step())?;

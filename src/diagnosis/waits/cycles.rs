@@ -65,8 +65,8 @@ impl Graph {
                 members.len() - 1
             })
         };
-        let lists = ranks.iter().map(|rank| blocked[rank].iter().map(&mut list).collect());
-        let lists = lists.collect();
+        let lists =
+            ranks.iter().map(|rank| blocked[rank].iter().map(&mut list).collect()).collect();
         Self { lists, members, ranks }
     }
 

@@ -35,10 +35,10 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     if let Some(at) = process.standing_of(call.id).map(|(.., at)| at).max() {
         return Progress::Within(at);
     }
-    let before = |queued: &&Arc<Call>| {
+    let is_earlier = |queued: &&Arc<Call>| {
         queued.id <= call.id && queued.on_stream.is_some_and(|it| it.stream == on.stream)
     };
-    let mut before = process.queued.iter().filter(before);
+    let mut before = process.queued.iter().filter(is_earlier);
     let Some(first) = before.clone().next() else {
         // Completed calls leave the queue, but so do calls beyond its limit.
         return if process.queue_cut { Progress::Unknown } else { Progress::Complete };

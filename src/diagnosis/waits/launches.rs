@@ -34,12 +34,12 @@ impl ProcessAt<'_> {
             let Some(Target::Message(group, _)) = process.target(call.id) else { return None };
             let peer = call.peer.filter(|&peer| peer != rank)?;
             let partner = model.member(group, peer)?;
-            let stands = |call: &Call| {
+            let is_alone = |call: &Call| {
                 now.since(call.at) >= model.timing.uncertain_wait
                     && launched_with(partner, call).any(|it| it.peer == Some(rank))
                     && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
             };
-            let stands = partner.entered().any(|call| stands(call));
+            let stands = partner.entered().any(|call| is_alone(call));
             stands.then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
         })
     }

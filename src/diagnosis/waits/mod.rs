@@ -350,8 +350,8 @@ fn for_others(
 ) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
-    let missing = missing.entry((group_id, seq));
-    let missing = missing.or_insert_with(|| model.missing(group, seq).into());
+    let missing =
+        missing.entry((group_id, seq)).or_insert_with(|| model.missing(group, seq).into());
     let needs =
         if joined.needs_all() { Arc::clone(missing) } else { joined.needs(rank, missing).into() };
     let (needs, must_wait) = match &needs[..] {

@@ -46,7 +46,7 @@ impl Groups {
             return None;
         }
         let seat = seat(group.seat)?;
-        let info = GroupInfo {
+        let unbounded = GroupInfo {
             key: GroupRef {
                 layer: layer_of(layer, seat).into(),
                 epoch: group.epoch,
@@ -59,7 +59,7 @@ impl Groups {
             seat,
             unstated: Unstated { numbers: layer == STACK_LAYER, ..Unstated::default() },
         };
-        let info = limits.group(info, Listed::new(group.members, group.runs))?;
+        let info = limits.group(unbounded, Listed::new(group.members, group.runs))?;
         self.groups.insert(group.id, info.clone());
         out.push(Event::GroupJoined { process, group: info });
         Some(())

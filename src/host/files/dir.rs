@@ -145,8 +145,9 @@ impl Dir {
     #[must_use]
     pub fn canonical(self) -> Self {
         let link = Path::new("/proc/self/fd").join(self.fd.as_raw_fd().to_string());
-        let path = std::fs::read_link(link).or_else(|_| self.path.canonicalize());
-        let path = path.unwrap_or_else(|_| self.path.clone());
+        let path = std::fs::read_link(link)
+            .or_else(|_| self.path.canonicalize())
+            .unwrap_or_else(|_| self.path.clone());
         match Self::open(&path) {
             Ok(found) if found.identity().ok() == self.identity().ok() => found,
             // Somebody else can have caused this, and may control a part of the path that was not seen.

@@ -64,8 +64,8 @@ mod tests {
         make(&path);
         // ENXIO
         assert_eq!(wake_reader(&path).unwrap_err().raw_os_error(), Some(6), "nobody reads it");
-        let mut reader = OpenOptions::new();
-        let mut reader = reader.read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let mut reader =
+            OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         wake_reader(&path).unwrap();
         let mut buffer = [0; 8];
         assert_eq!(reader.read(&mut buffer).unwrap(), 1);

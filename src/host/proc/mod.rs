@@ -305,8 +305,11 @@ pub fn address_space_limit(pid: u32) -> Option<u64> {
 pub fn shared_memory(pid: u32) -> Option<sys::Space> {
     // The process may have made anything of it, such as a FIFO, whose opening blocks, or a link to a device.
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
-    let place = format!("/proc/{pid}/root/dev/shm");
-    let place = File::options().read(true).custom_flags(flags).open(place).ok()?;
+    let place = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(format!("/proc/{pid}/root/dev/shm"))
+        .ok()?;
     sys::space(&place).ok()
 }
 
@@ -388,8 +391,11 @@ fn in_namespaces_below(pid: u32, start_ticks: u64) -> io::Result<Vec<u32>> {
     processes.retain(|ours| {
         let is_it = || {
             let status = read_lossy(format!("/proc/{ours}/status")).ok()?;
-            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-            let numbers: Vec<&str> = numbers.split_whitespace().collect();
+            let numbers: Vec<&str> = status
+                .lines()
+                .find_map(|line| line.strip_prefix("NSpid:"))?
+                .split_whitespace()
+                .collect();
             Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
         };
         let is_of_start = Stat::read(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks);

@@ -55,8 +55,8 @@ fn cleaned(argument: &str) -> (String, Option<&'static str>) {
             let is_next = left.trim_start().is_empty();
             return (out + left, is_next.then_some(shown));
         }
-        let between = &left[..left.len() - value.len()];
-        let between = between.strip_suffix(['"', '\'']).unwrap_or(between);
+        let quoted = &left[..left.len() - value.len()];
+        let between = quoted.strip_suffix(['"', '\'']).unwrap_or(quoted);
         out.push_str(between);
         out.push_str(shown);
         left = &left[between.len()..];

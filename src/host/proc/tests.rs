@@ -42,8 +42,8 @@ fn eventually(what: impl Fn() -> bool) {
 
 #[test]
 fn process_name_may_contain_separators() {
-    let stat = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
-    let stat = parse(stat.as_bytes()).unwrap();
+    let line = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
+    let stat = parse(line.as_bytes()).unwrap();
     assert_eq!((stat.letter, stat.parent, stat.start_ticks), (b'S', 3, 99));
     assert_eq!(stat.exit_code, 1280);
     assert_eq!(parse(b"7 (cut"), None);

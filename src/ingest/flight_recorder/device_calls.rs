@@ -181,8 +181,9 @@ mod tests {
     #[test]
     fn dump_that_cannot_be_read_as_a_whole_shows_nothing() {
         let entries = [1, 2, 3].map(|it| entry(it, "nccl:all_reduce", "completed"));
-        let text = json!({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": entries});
-        let text = text.to_string().into_bytes();
+        let text = json!({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": entries})
+            .to_string()
+            .into_bytes();
         assert!(device_calls(1, text.clone(), Timestamp(1)).is_some());
         for cut in [1, text.len() / 2, text.len() - 2] {
             assert_eq!(device_calls(1, text[..cut].to_vec(), Timestamp(1)), None, "{cut}");

@@ -109,9 +109,8 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Log> {
     let written = input_files::metadata(path)?
         .modified()
         .ok()
-        .and_then(|it| it.duration_since(UNIX_EPOCH).ok());
-    // Some file systems keep no times.
-    let written = written
+        .and_then(|it| it.duration_since(UNIX_EPOCH).ok())
+        // Some file systems keep no times.
         .filter(|it| !it.is_zero())
         .map_or_else(Timestamp::now, |it| Timestamp(it.as_nanos() as u64));
     read_lines(path, written, || Lines::open(path, limit.min(MAX_BYTES)))

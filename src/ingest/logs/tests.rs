@@ -109,10 +109,10 @@ fn interleaved_tracebacks_are_separated_by_their_labels() {
 
 #[test]
 fn direct_cause_of_an_exception_is_reported() {
-    let text = RAISES.to_owned()
+    let traceback = RAISES.to_owned()
         + "\nThe above exception was the direct cause of the following exception:\n\n"
         + "Traceback (most recent call last):\n  File \"b.py\", line 2, in h\nRuntimeError: worker failed\n";
-    let text = text.lines().map(|line| format!("[rank2]: {line}\n"));
+    let text = traceback.lines().map(|line| format!("[rank2]: {line}\n"));
     let (raised, _) = texts(log("a.log", &text.collect::<String>()));
     assert_eq!(raised, ["KeyError: 'x' @7"]);
 }
@@ -246,11 +246,11 @@ fn log_line_between_frames_is_no_exception() {
 /// Functions of the frames of all threads of the only process, outermost thread first.
 fn functions(text: &str) -> Vec<Vec<String>> {
     let events = evidence(&[log("rank0.log", text)]).events.into_iter();
-    let mut stacks = events.filter_map(|event| match event {
+    let mut all_stacks = events.filter_map(|event| match event {
         Event::Stacks { stacks, .. } => Some(stacks),
         _ => None,
     });
-    let stacks = stacks.next().unwrap();
+    let stacks = all_stacks.next().unwrap();
     let names = |frames: &[Where]| frames.iter().map(|it| it.function.clone()).collect();
     stacks.threads.iter().map(|it| names(&it.python)).collect()
 }

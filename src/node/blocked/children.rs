@@ -21,11 +21,10 @@ const FETCH: &str = "/torch/utils/data/_utils/fetch.py";
 /// Name of a process that another one waits for: "process 17 (sleep 3600)". The command of a process of another user is
 /// not read, since that user decides how long it takes.
 pub(super) fn process(waiter: u32, pid: u32) -> String {
-    let words = if is_shown(waiter, pid) { proc::arguments(pid) } else { Vec::new() };
+    let arguments = if is_shown(waiter, pid) { proc::arguments(pid) } else { Vec::new() };
     // Programs given as arguments have lines.
-    let words: Vec<&str> = words.iter().flat_map(|it| it.split_whitespace()).collect();
-    let command = words.join(" ");
-    let command: String = without_credentials(&command).chars().take(MAX_COMMAND).collect();
+    let words: Vec<&str> = arguments.iter().flat_map(|it| it.split_whitespace()).collect();
+    let command: String = without_credentials(&words.join(" ")).chars().take(MAX_COMMAND).collect();
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }
 

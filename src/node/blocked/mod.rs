@@ -97,11 +97,14 @@ fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<Wait> {
             let waits: Vec<Wait> =
                 fds.iter().filter_map(|&fd| on_descriptor(pid, "wait for", fd)).collect();
             let is_known = !has_timeout && waits.len() == fds.len();
-            let ends = waits.iter().map(|it| match &it.ended_by {
-                Enders::Holders(ends) => Some(&ends[..]),
-                _ => None,
-            });
-            let ends = ends.collect::<Option<Vec<_>>>().filter(|_| is_known);
+            let ends = waits
+                .iter()
+                .map(|it| match &it.ended_by {
+                    Enders::Holders(ends) => Some(&ends[..]),
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>()
+                .filter(|_| is_known);
             let ended_by = ends.map_or(Enders::Unknown, |it| Enders::Holders(it.concat()));
             Some(Wait { on: waits.into_iter().next()?.on, ended_by })
         }

@@ -329,8 +329,8 @@ impl Follower {
             // The journal stays where it is.
             Some(dir) => self.boxes.snapshot_into(&dir).is_ok(),
         };
-        let descendants = self.descendants.as_ref();
-        let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
+        let descendants =
+            self.descendants.as_ref().map(Descendants::remembered).unwrap_or_default();
         Secured { on_disk, descendants }
     }
 

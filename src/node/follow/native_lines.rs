@@ -96,8 +96,8 @@ impl ProcessLines {
     fn place(&self, address: u64) -> Option<Where> {
         // The return address follows the call and may be beyond the end of the function.
         let address = address.checked_sub(1)?;
-        let loaded = maps::images(self.pid).ok()?;
-        let loaded = loaded.iter().find(|it| (it.start..it.end).contains(&address))?;
+        let images = maps::images(self.pid).ok()?;
+        let loaded = images.iter().find(|it| (it.start..it.end).contains(&address))?;
         let lines = self.cache.lines(self.pid, loaded)?;
         lines.user_place(address - loaded.start)
     }
@@ -133,8 +133,8 @@ impl Lines {
             .find(|it| it.p_type(endian) == object::elf::PT_LOAD)?;
         let base = first.p_vaddr(endian).wrapping_sub(first.p_offset(endian));
         let section = |id: SectionId| -> Result<Slice, gimli::Error> {
-            let section = elf.section_by_name(id.name());
-            let section = section.filter(|it| it.size() <= MAX_SECTION_BYTES);
+            let section =
+                elf.section_by_name(id.name()).filter(|it| it.size() <= MAX_SECTION_BYTES);
             let bytes = section.and_then(|it| it.data().ok()).unwrap_or_default();
             Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
         };

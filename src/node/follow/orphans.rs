@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn boxes_of_a_copy_name_no_rank() {
-        let place = tempfile::tempdir().unwrap();
-        let place = place.path().canonicalize().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().canonicalize().unwrap();
         let [original, copy] = ["original", "copy"].map(|name| place.join(name));
         fs::create_dir(&original).unwrap();
         fs::set_permissions(&original, fs::Permissions::from_mode(0o700)).unwrap();

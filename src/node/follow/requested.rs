@@ -41,8 +41,8 @@ impl DumpReader {
         let Some(folder) = self.folder.clone().filter(|_| has_room) else { return };
         let (sender, receiver) = channel();
         let work = move || {
-            let recorders = ranks.iter().map(|&(_, pid, rank)| recorder(&folder, pid, rank));
-            let recorders: Vec<Recorder> = recorders.collect();
+            let recorders: Vec<Recorder> =
+                ranks.iter().map(|&(_, pid, rank)| recorder(&folder, pid, rank)).collect();
             // Why one cannot be asked changes nothing for the user: its completion stays unknown.
             let (dumps, _) = flight_recorder::request(&recorders, MAX_DUMP);
             for dump in dumps {
@@ -111,9 +111,11 @@ fn remove(folder: &Path, recorder: &Recorder) {
 impl Follower {
     /// Requests stacks of these processes; empty for all.
     pub(super) fn request_stacks(&mut self, processes: &[u64], on_request: bool) {
-        let requests = self.ranks.iter().filter_map(Rank::stack_request);
-        let requests =
-            requests.filter(|it| processes.is_empty() || processes.contains(&it.process));
+        let requests = self
+            .ranks
+            .iter()
+            .filter_map(Rank::stack_request)
+            .filter(|it| processes.is_empty() || processes.contains(&it.process));
         self.stacks.request(requests, on_request);
     }
 

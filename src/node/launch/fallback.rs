@@ -48,8 +48,7 @@ fn make_in(place: &Path, name: &str) -> io::Result<Dir> {
 
 /// Parents of run directories, created if they are missing.
 fn places() -> impl Iterator<Item = io::Result<PathBuf>> {
-    let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-    let home = home.map(|home| {
+    let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from).map(|home| {
         let place = home.join(names::RUNS);
         Dir::ensure_own(&place).map(|_| place)
     });

@@ -115,8 +115,10 @@ pub fn run(options: Options) -> Outcome {
     let rendezvous = Rendezvous::from_command(&options.command, &variable);
     let chosen =
         Chosen::new(options.coordinator.as_deref(), rendezvous.as_ref(), &options.credentials);
-    let job = options.job.or(chosen.job);
-    let job = job.map_or_else(|| names::job_of(&options.command), |job| names::file_name(&job));
+    let job = options
+        .job
+        .or(chosen.job)
+        .map_or_else(|| names::job_of(&options.command), |job| names::file_name(&job));
     let started = Timestamp::now();
     let meeting = Meeting::of_command(&options.command, rendezvous.as_ref(), &variable, started);
     let requested_run_dir = options.run_dir.clone();
@@ -173,8 +175,10 @@ pub fn run(options: Options) -> Outcome {
             Loaded::new(options.nccl, run_dir.as_ref(), &name, has_others, log)
         })
         .unwrap_or_default();
-    let recorders = run_dir.as_ref().filter(|_| options.stacks == When::Stall && boxes.is_ok());
-    let recorders = recorders.and_then(RecorderFolder::make);
+    let recorders = run_dir
+        .as_ref()
+        .filter(|_| options.stacks == When::Stall && boxes.is_ok())
+        .and_then(RecorderFolder::make);
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),

@@ -91,8 +91,9 @@ impl Monitor {
         let following = parts.boxes.and_then(|boxes| {
             let out = Outbox::new(journal);
             let stacks = StackSampler::new(parts.stacks);
-            let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
-            let it = it.with_sources(parts.sources).with_recorders(parts.recorders);
+            let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks)
+                .with_sources(parts.sources)
+                .with_recorders(parts.recorders);
             spawn("ddp-follow", &log, move || it.run())
         });
 
@@ -103,8 +104,8 @@ impl Monitor {
         }));
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
-        let runtime = builder.build();
-        let runtime = runtime
+        let runtime = builder
+            .build()
             .map_err(|error| log.print(&format!("no diagnosis: cannot start a runtime: {error}")))
             .ok();
         let monitoring = runtime

@@ -52,13 +52,13 @@ impl Loaded {
         has_others: bool,
         log: &mut dyn FnMut(&str),
     ) -> Self {
-        let library = match when {
+        let search = match when {
             Nccl::Never => return Self::default(),
             Nccl::Auto if !environment::has_nvidia_driver() => return Self::default(),
             Nccl::Auto | Nccl::Always | Nccl::Profiler => environment::find_nccl(),
             Nccl::Soname => environment::find_nccl_by_name(),
         };
-        let library = match library {
+        let library = match search {
             Found::At(library) => library,
             Found::Nowhere if when == Nccl::Auto => return Self::default(),
             Found::Nowhere => {

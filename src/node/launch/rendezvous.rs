@@ -268,8 +268,7 @@ fn first_node(list: &str) -> Option<String> {
     };
     let close = range.find(']')?;
     let first = range.get(..close)?.split([',', '-']).next()?;
-    let suffix = range.get(close + 1..)?;
-    let suffix = suffix.split([',', '[']).next().unwrap_or_default();
+    let suffix = range.get(close + 1..)?.split([',', '[']).next().unwrap_or_default();
     Some(format!("{name}{first}{suffix}"))
 }
 

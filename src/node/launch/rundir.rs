@@ -91,15 +91,15 @@ impl RunDir {
         // Boxes of a killed run move to its run directory before that directory is reused.
         BoxDir::sweep(shared_memory);
         let own = names::run_dir(job, started);
-        let dir = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
-        let dir = Dir::ensure_own(&dir)?.canonical();
+        let path = requested.unwrap_or_else(|| Path::new(names::RUNS).join(&own));
+        let dir = Dir::ensure_own(&path)?.canonical();
         let mut notices = Vec::from_iter(replaceable(&dir)?);
         let dir = match Previous::read(&dir, is_own)? {
             None => dir,
             // Ranks of a killed run may still be alive.
             Some(it) if it.is_over && !BoxDir::are_awaited(shared_memory, dir.path()) => {
-                let aside = it.move_aside(&dir)?;
-                let aside = aside.path().display();
+                let moved = it.move_aside(&dir)?;
+                let aside = moved.path().display();
                 notices.push(format!("the files of an earlier run were moved to {aside}"));
                 dir
             }
@@ -224,9 +224,9 @@ impl Previous {
 /// that others can write to, and a copy, such as a downloaded one, yield no folder.
 #[must_use]
 pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
-    let folders: Option<Vec<Vec<PathBuf>>> =
+    let per_path: Option<Vec<Vec<PathBuf>>> =
         paths.iter().map(|it| own_source_folders(it)).collect();
-    let mut folders = folders.unwrap_or_default().concat();
+    let mut folders = per_path.unwrap_or_default().concat();
     if !folders.is_empty() {
         folders.extend(std::env::current_dir().ok());
     }

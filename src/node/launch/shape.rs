@@ -87,8 +87,9 @@ fn of_accelerate(arguments: &[&str]) -> Shape {
 fn of_environment(variable: Variable<'_>) -> Shape {
     let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
     let is_task = variable("SLURM_JOB_ID").is_some() && number("SLURM_PROCID").is_some();
-    let tasks = number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS"));
-    let tasks = tasks.filter(|&tasks| is_task && tasks > 1);
+    let tasks = number("SLURM_STEP_NUM_TASKS")
+        .or_else(|| number("SLURM_NTASKS"))
+        .filter(|&tasks| is_task && tasks > 1);
     let size = tasks
         .or_else(|| number("WORLD_SIZE").filter(|_| number("RANK").is_some()))
         .unwrap_or(1)

@@ -105,9 +105,11 @@ impl Scheduling {
 
     /// Samples all living ranks and reports changes.
     pub fn poll(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
-        let living = ranks.iter().filter(|rank| !rank.has_ended());
-        let living: Vec<(u64, u32)> =
-            living.filter_map(|rank| Some((rank.process(), rank.watched()?.pid()))).collect();
+        let living: Vec<(u64, u32)> = ranks
+            .iter()
+            .filter(|rank| !rank.has_ended())
+            .filter_map(|rank| Some((rank.process(), rank.watched()?.pid())))
+            .collect();
         self.known.retain(|known, _| living.iter().any(|(process, _)| process == known));
         let mut shared = Shared::default();
         for (process, pid) in living {

@@ -483,8 +483,7 @@ impl Source {
 
     fn head(&self, at: usize) -> Head {
         let text = self.lines[at].text.as_str();
-        let word = text.split(|c: char| !is_of_word(c)).next().unwrap_or("");
-        let word = match word {
+        let word = match text.split(|c: char| !is_of_word(c)).next().unwrap_or("") {
             "async" => text["async".len()..].trim_start().split(' ').next().unwrap_or(""),
             word => word,
         };

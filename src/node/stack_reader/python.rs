@@ -324,12 +324,12 @@ impl Interpreter {
         let frames = chain.into_iter().map(|frame| {
             let place = codes.place(frame)?;
             let mut objects = self.objects(&mut pages);
-            let variables = if place.function == "<module>" {
+            let bindings = if place.function == "<module>" {
                 self.globals(&mut objects, frame, names)
             } else {
                 self.locals(&mut objects, frame)
             };
-            let variables = variables.unwrap_or_default().into_iter();
+            let variables = bindings.unwrap_or_default().into_iter();
             let named = variables.filter(|(name, _)| names.contains(&name.as_str()));
             let known = named.filter_map(|(name, value)| Some((name, objects.integer(value)?)));
             Ok((place, known.collect()))

@@ -52,8 +52,8 @@ pub fn list(pid: u32) -> io::Result<(Vec<Task>, usize)> {
 
 impl Task {
     fn read(pid: u32, tid: u32) -> Option<Self> {
-        let dir = format!("/proc/{pid}/task/{tid}");
-        let dir = Path::new(&dir);
+        let path = format!("/proc/{pid}/task/{tid}");
+        let dir = Path::new(&path);
         let stat = fs::read(dir.join("stat")).ok()?;
         let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
         Some(Self {

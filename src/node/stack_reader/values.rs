@@ -242,9 +242,9 @@ pub fn created_group<M: Memory>(
     let variable = |name: &str| locals.get(name).copied().filter(|&it| it != 0).ok_or(none);
     let name = objects.text(variable("group_name")?)?;
     let ranks = objects.list(variable("ranks")?)?.into_iter();
-    let members: Option<Vec<u32>> =
+    let numbers: Option<Vec<u32>> =
         ranks.map(|it| objects.integer(it).and_then(|it| u32::try_from(it).ok())).collect();
-    let members = members.filter(|it| !it.is_empty()).ok_or(none)?;
+    let members = numbers.filter(|it| !it.is_empty()).ok_or(none)?;
     Ok(CallGroup { name, members, partner: None })
 }
 

@@ -239,8 +239,8 @@ fn follow(
     let stacks = StackSampler::new(options.stacks);
     let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks)
         .with_sources(SourceFolders::of_program(&sources).and_given(&options.sources));
-    let thread = std::thread::Builder::new().name("ddp-follow".into());
-    let thread = match thread.spawn(move || it.run()) {
+    let thread = match std::thread::Builder::new().name("ddp-follow".into()).spawn(move || it.run())
+    {
         Ok(thread) => thread,
         Err(error) => return log.print(&format!("nothing is reported: {error}")),
     };
@@ -259,7 +259,7 @@ fn follow(
                 live.apply(update, Instant::now());
                 true
             };
-            let diagnosis = CoordinatorLink {
+            let link = CoordinatorLink {
                 follower: follower.clone(),
                 log: log.clone(),
                 job: hello.job,
@@ -268,7 +268,7 @@ fn follow(
                 timing,
                 ending: has_ended,
             };
-            let diagnosis = runtime.spawn(diagnosis.run(Coordinator::There(coordinator)));
+            let diagnosis = runtime.spawn(link.run(Coordinator::There(coordinator)));
             // An error means that the follower has ended.
             if ended.recv().is_ok() {
                 ending.send_replace(true);

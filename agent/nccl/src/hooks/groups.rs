@@ -133,8 +133,8 @@ impl Thread {
     /// returns where to record that it left.
     fn launch(&self, function: &'static CStr) -> Option<BlackBox> {
         let Gathered { works, issued, of_framework, .. } = &mut *self.group.borrow_mut();
-        let kept = *of_framework && black_box::outer() == Outer::Nothing;
-        let kept = black_box::current().filter(|_| kept);
+        let is_kept = *of_framework && black_box::outer() == Outer::Nothing;
+        let kept = black_box::current().filter(|_| is_kept);
         if let Some(black_box) = kept {
             black_box.within(call_records::public_name(function));
         }

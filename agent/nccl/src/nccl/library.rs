@@ -212,11 +212,11 @@ fn is_nccl(path: &CStr) -> bool {
 
 /// Base address of the object that contains an address; 0: none.
 fn object_of(address: *const c_void) -> usize {
-    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `found` is valid for the write; all zeros are a valid value.
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `info` is valid for the write; all zeros are a valid value.
     let found = unsafe {
-        libc::dladdr(address, found.as_mut_ptr());
-        found.assume_init()
+        libc::dladdr(address, info.as_mut_ptr());
+        info.assume_init()
     };
     found.dli_fbase.addr()
 }

@@ -40,8 +40,8 @@ pub(super) fn candidates() -> Vec<CString> {
             }
         }
     }
-    let listed = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let listed = env::split_paths(&listed).filter(|it| it.is_absolute());
+    let path_list = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let listed = env::split_paths(&path_list).filter(|it| it.is_absolute());
     let files = in_folders(before)
         .chain(in_folders(listed.collect()))
         .chain(in_folders(after))

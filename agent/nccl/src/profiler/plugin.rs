@@ -89,8 +89,8 @@ unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, arguments: &InitArg
     let made = guarded(|| {
         let communicator = communicator(arguments);
         let next = UserPlugin::load(arguments);
-        let asked = communicator.map_or(0, |_| asked(arguments.version));
-        let asked = asked | next.as_ref().map_or(0, UserPlugin::mask);
+        let asked = communicator.map_or(0, |_| asked(arguments.version))
+            | next.as_ref().map_or(0, UserPlugin::mask);
         let context = Context { communicator, next };
         Some((Box::into_raw(Box::new(context)), asked))
     });

@@ -95,8 +95,7 @@ fn describe(
         record.flags |= flags::ASYNC;
     }
     if what.has_root() {
-        let root = function.and_then(|it| it.root(state, what));
-        let root = root.or_else(|| source.root(state))?;
+        let root = function.and_then(|it| it.root(state, what)).or_else(|| source.root(state))?;
         if root >= 0 {
             record.root_or_peer = i32::try_from(root).ok()?;
             record.flags |= flags::ROOT;

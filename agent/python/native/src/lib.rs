@@ -201,12 +201,12 @@ unsafe extern "C" fn interrupted(
 
 /// `(group)` → whether this thread is inside a recorded call on it, as an integer.
 unsafe extern "C" fn is_inside(_this: Pointer, group: Pointer) -> Pointer {
-    let inside = with_state(|state| {
+    let recorded = with_state(|state| {
         // SAFETY: the interpreter passes a live object.
         let group = unsafe { Ref::new(group) }?.as_number()?;
         Some(calls::is_inside(state, u32::try_from(group).ok()?))
     });
-    let inside = Owned::int(inside.into());
+    let inside = Owned::int(recorded.into());
     unless_escaping(Some(inside.unwrap_or_else(Owned::none)))
 }
 
@@ -365,8 +365,8 @@ unsafe extern "C" fn prepare(_this: Pointer, arguments: *const Pointer, count: i
             return None;
         };
         let address = |it: &Ref<'_>| usize::try_from(it.as_number()?).ok();
-        let addresses = addresses.iter().map(address).collect::<Option<Vec<_>>>()?;
-        let addresses = addresses.try_into().ok()?;
+        let addresses =
+            addresses.iter().map(address).collect::<Option<Vec<_>>>()?.try_into().ok()?;
         // SAFETY: the package passes the addresses of these functions.
         let library = unsafe { Library::new(addresses) }?;
         STATE.set(Shared(State::new(library, *passed)?)).ok()
@@ -476,11 +476,11 @@ unsafe extern "C" fn wrap_method(
 unsafe extern "C" fn hooks_of(_this: Pointer, arguments: *const Pointer, count: isize) -> Pointer {
     // SAFETY: the interpreter passes live objects.
     let arguments = unsafe { list(arguments, count) };
-    let key = match arguments {
+    let numbers = match arguments {
         [group, generation] => group.as_number().zip(generation.as_number()),
         _ => None,
     };
-    let key = key.and_then(|(group, generation)| Owned::number(generation << 32 | group));
+    let key = numbers.and_then(|(group, generation)| Owned::number(generation << 32 | group));
     let Some(key) = key else {
         return raise(c"hooks_of takes the numbers of a group and a generation");
     };

@@ -92,8 +92,8 @@ fn begin(
 pub(crate) fn find(state: &State, group: Ref<'_>) -> Option<RecordedGroup> {
     let members = &state.group;
     let id = Owned::number(group.address() as u64)?;
-    let found = state.python.groups.value(id.as_ref())?;
-    let found = found.as_ref();
+    let entry = state.python.groups.value(id.as_ref())?;
+    let found = entry.as_ref();
     if members.generation.get(found)?.as_ref().as_number()? != state.generation.get() {
         return None;
     }

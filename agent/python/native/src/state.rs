@@ -276,8 +276,7 @@ impl State {
             return Some(site);
         }
         let located = self.python.locate.call(&[start.object()])?;
-        let site = located.as_ref().tuple_item(0)?.as_int()?;
-        let site = u32::try_from(site).ok()?;
+        let site = u32::try_from(located.as_ref().tuple_item(0)?.as_int()?).ok()?;
         self.memo.put_by(way, code.as_ref(), instruction, site);
         Some(site)
     }

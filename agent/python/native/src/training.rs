@@ -197,8 +197,8 @@ fn begins_of_models(this: &Training) -> Option<()> {
         return Some(());
     }
     for at in 0..this.models.length()? {
-        let model = this.models.item(at)?;
-        let model = model.as_ref();
+        let item = this.models.item(at)?;
+        let model = item.as_ref();
         if !members.forward.get(model)?.as_ref().is_true()?
             && members.outside.get(model)?.as_ref().as_int()? < MAX_OUTSIDE
         {
@@ -248,8 +248,8 @@ pub(crate) fn backward_ended(state: &'static State, outer: Ref<'_>, well: bool) 
         return Some(());
     }
     for at in 0..this.models.length()? {
-        let model = this.models.item(at)?;
-        let model = model.as_ref();
+        let item = this.models.item(at)?;
+        let model = item.as_ref();
         let reference = this.members.reference.get(model)?;
         if let Some(module) = reference.as_ref().referent()
             && !check(this, model, module.as_ref())?

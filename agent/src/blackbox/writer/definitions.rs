@@ -177,10 +177,10 @@ impl Writer {
         ) else {
             return 0;
         };
-        let ordinal = (1..id)
+        let count = (1..id)
             .filter(|&earlier| self.is_group(earlier, group.epoch, group.name, group.members))
             .count();
-        let ordinal = u32::try_from(ordinal).unwrap_or(u32::MAX);
+        let ordinal = u32::try_from(count).unwrap_or(u32::MAX);
         if let Some(peers) = index(id).and_then(|i| self.peers.get(i)) {
             peers.get_or_init(|| Peers::new(group.size as usize));
         }

@@ -197,8 +197,7 @@ impl Writer {
 
     /// Records a version or a setting that ranks may have to agree on.
     pub fn setting(&self, name: &[u8], value: &[u8]) {
-        let text = [name, b"=", value].concat();
-        let text = self.string(&text);
+        let text = self.string(&[name, b"=", value].concat());
         self.append_event(RecordKind::Setting, 0, text, 0);
     }
 

@@ -131,11 +131,11 @@ impl SlowShare {
 
 /// The collective that has become slow and costs the most time.
 pub(super) fn slow(model: &Model, times: &Times) -> Option<Slow> {
-    let found = times.by_kind.iter().filter_map(|(kind, calls)| {
+    let slower = times.by_kind.iter().filter_map(|(kind, calls)| {
         let calls: Vec<&Timed> = calls.iter().collect();
         find(model, *kind, &calls)
     });
-    let mut found: Vec<Longer> = found.collect();
+    let mut found: Vec<Longer> = slower.collect();
     found.sort_by(|a, b| a.slow.share.total_cmp(&b.slow.share));
     let mut worst =
         found.into_iter().rev().take(MAX_KINDS).filter_map(|it| it.unless_hosts_explain(model));
@@ -276,7 +276,6 @@ fn kept_from_running(process: &Process, (from, to): (Timestamp, Timestamp)) -> O
     let stolen = share(Quantity::Stolen)?;
     let throttled = share(Quantity::Throttled).unwrap_or(0.0);
     let memory = share(Quantity::MemoryPressure).unwrap_or(0.0);
-    let paging = share(Quantity::MajorFaults).unwrap_or(0.0);
-    let paging = if paging >= PAGING { 1.0 } else { 0.0 };
+    let paging = if share(Quantity::MajorFaults).unwrap_or(0.0) >= PAGING { 1.0 } else { 0.0 };
     Some(queued + stolen + throttled + memory + paging)
 }

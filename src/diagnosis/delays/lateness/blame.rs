@@ -210,8 +210,8 @@ fn releases<'a>(
 /// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank went on before: it has not
 /// waited for this call.
 fn next_activity(came: &Arrival, on: &Arrival, active: &[Active]) -> Option<Timestamp> {
-    let next = active.partition_point(|active| active.at <= came.at);
-    let next = active[next..].iter().find(|active| !active.is_bucket)?;
+    let index = active.partition_point(|active| active.at <= came.at);
+    let next = active[index..].iter().find(|active| !active.is_bucket)?;
     (next.at > on.at).then_some(next.at)
 }
 

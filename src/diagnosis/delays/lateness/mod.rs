@@ -116,8 +116,8 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     let length = |doublings: u32| timing.straggler_slice * 2_u32.pow(doublings);
     let horizon_of = |length: Duration| {
         let examined = length * SLICES + timing.straggler_free + timing.straggler;
-        let reach = length.saturating_mul(MAX_SLICES).as_nanos();
-        let reach = end.0.saturating_sub(u64::try_from(reach).unwrap_or(u64::MAX));
+        let width = length.saturating_mul(MAX_SLICES).as_nanos();
+        let reach = end.0.saturating_sub(u64::try_from(width).unwrap_or(u64::MAX));
         model.gaps.before(end, examined).max(begin).max(Timestamp(reach))
     };
     let earliest = horizon_of(length(*lengths.end()));

@@ -228,8 +228,7 @@ fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
 /// rank; garbage collection stops all threads.
 fn spent(process: &Process, on: Spending, gaps: &Gaps, (from, to): (Timestamp, Timestamp)) -> f64 {
     let matters = |thread| on == Spending::Garbage || process.threads.contains_key(thread);
-    let spent = process.pace.spent.iter();
-    let spent = spent.filter(|spent| spent.on == on && matters(&spent.thread));
+    let spent = process.pace.spent.iter().filter(|spent| spent.on == on && matters(&spent.thread));
     let sum: Duration =
         spent.map(|spent| gaps.seen_for(spent.from.max(from), spent.to.min(to))).sum();
     sum.as_secs_f64() / gaps.seen_for(from, to).as_secs_f64().max(1e-9)

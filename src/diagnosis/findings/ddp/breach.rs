@@ -55,8 +55,8 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     let origin = StallOrigin::without_ranks(OriginKind::Breach(index));
     let stalls = situation.stalls_from(&origin);
     let stall = stalls.iter().find(|stall| stall.group == breach.group);
-    let mut met = situation.divergences.iter();
-    let met = met.find(|it| it.origin == origin && it.group == breach.group);
+    let met =
+        situation.divergences.iter().find(|it| it.origin == origin && it.group == breach.group);
     let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
     draft.blame_odd(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
@@ -101,8 +101,8 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
     if let Some(seq) = seq {
         return rank_calls(situation, breach.group, seq);
     }
-    let members = situation.model.group(breach.group).members.keys();
-    let members = situation.model.members(breach.group, members);
+    let ranks = situation.model.group(breach.group).members.keys();
+    let members = situation.model.members(breach.group, ranks);
     members.map(|(rank, process)| last_call(rank, process)).collect()
 }
 

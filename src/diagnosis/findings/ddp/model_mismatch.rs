@@ -21,8 +21,8 @@ pub(crate) fn complete_draft(
     // Errors of DDP state the numbers of parameters alone.
     let is_known = difference.sides.iter().any(|it| it.parameter.is_some());
     let index = if is_known { difference.index } else { 0 };
-    let sides = difference.sides.iter();
-    let sides = words::joined(sides.map(|it| describe_side(it, difference.what, index)), ", ");
+    let described = difference.sides.iter().map(|it| describe_side(it, difference.what, index));
+    let sides = words::joined(described, ", ");
     let first = if is_known { format!(", first in parameter {index}") } else { String::new() };
     draft.summary = format!("the models of {} differ{first}: {sides}", words::group(&group.info));
     draft.say(match difference.what {

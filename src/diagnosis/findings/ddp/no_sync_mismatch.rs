@@ -66,8 +66,9 @@ fn boundary_at(situation: &Situation<'_>, boundary: &Boundary, draft: &Draft) ->
             && test.other.is_some()
             && matches!(test.form, GuardForm::Holds | GuardForm::Fails)
     };
-    let test = guards::around(process, &line).find(chooses);
-    let test = test.map(|(_, it)| format!(" (`{}`, line {})", it.test, it.line));
+    let test = guards::around(process, &line)
+        .find(chooses)
+        .map(|(_, it)| format!(" (`{}`, line {})", it.test, it.line));
     let clause = format!(
         "at training forward {}, {} gradients at {}, and {} only {} them{}",
         boundary.forward,

@@ -21,10 +21,10 @@ pub(crate) fn complete_draft(
         let report = contract::report_of(situation, breach, rank)?;
         Some((rank, breach::names(&draft, Some(rank), report.count())))
     });
-    let lacks = by_key(lacking, String::clone).into_iter().map(|(names, ranks)| {
+    let texts = by_key(lacking, String::clone).into_iter().map(|(names, ranks)| {
         format!("{} no gradient for {names}", Ranks(&ranks).with("has", "have"))
     });
-    let lacks = words::joined(lacks, ", ");
+    let lacks = words::joined(texts, ", ");
     let seq = draft.place.map_or(0, |(_, seq)| seq);
     let waits = match (draft.victims.is_empty(), draft.op) {
         (false, Some(op)) => format!(

@@ -62,9 +62,9 @@ fn users<'a>(model: &'a Model, gpu: &Gpu, at: Timestamp) -> Vec<(u32, &'a Proces
     };
     let all: Vec<&Process> = model.processes.values().filter(uses).collect();
     let alive: Vec<&Process> = all.iter().copied().filter(|it| it.joined_at <= at).collect();
-    let used = if alive.is_empty() { all } else { alive };
+    let candidates = if alive.is_empty() { all } else { alive };
     let mut used: Vec<(u32, &Process)> =
-        used.into_iter().filter_map(|it| Some((it.rank?, it))).collect();
+        candidates.into_iter().filter_map(|it| Some((it.rank?, it))).collect();
     used.sort_by_key(|(rank, process)| (*rank, process.joined_at));
     used.dedup_by_key(|(rank, _)| *rank);
     used

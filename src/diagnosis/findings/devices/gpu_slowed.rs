@@ -163,9 +163,12 @@ fn behind(situation: &Situation<'_>, it: &Used<'_>, of_model: &OfModel) -> Optio
     if !is_late || it.gpu.slowed_since.is_some() {
         return None;
     }
-    let clocks = it.sample.clock.zip(of_model.clock);
-    // A GPU that computes reaches the limit of its power, and one that waits does not.
-    let clocks = clocks.filter(|_| it.sample.slowdown != GpuSlowdown::PowerLimit);
+    let clocks = it
+        .sample
+        .clock
+        .zip(of_model.clock)
+        // A GPU that computes reaches the limit of its power, and one that waits does not.
+        .filter(|_| it.sample.slowdown != GpuSlowdown::PowerLimit);
     if let Some((own, most)) = clocks.filter(|(own, most)| *own < most - most / LOWER_DIVISOR) {
         let what = format!("runs at {own} MHz, another one at {most} MHz");
         let next = "Check whether its clocks are locked: nvidia-smi -q -d CLOCK, nvidia-smi --reset-gpu-clocks.";

@@ -186,10 +186,12 @@ impl Fault<'_> {
         };
         match &self.kind {
             FaultKind::Down(_) => {
-                let rise = self.port.rise(self.after).map(|it| it[0]);
-                let rise = rise.filter(|(rise, _)| *rise != Rise::default());
-                let rise =
-                    rise.map(|(rise, time)| format!("Since then: {}.", counted(&rise, time)));
+                let rise = self
+                    .port
+                    .rise(self.after)
+                    .map(|it| it[0])
+                    .filter(|(rise, _)| *rise != Rise::default())
+                    .map(|(rise, time)| format!("Since then: {}.", counted(&rise, time)));
                 rise.into_iter().collect()
             }
             FaultKind::Errors { rise, lasted, before, earlier } => vec![format!(

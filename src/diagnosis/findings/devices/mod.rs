@@ -15,8 +15,10 @@ use crate::words::Ranks;
 /// "the GPU of rank 1 (NVIDIA H100, GPU 1 of host node)".
 fn gpu_of(ranks: &[u32], gpu: &Gpu) -> String {
     let gpu = &gpu.identity;
-    let name = Some(&*gpu.name).filter(|it| !it.is_empty());
-    let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
+    let name = Some(&*gpu.name)
+        .filter(|it| !it.is_empty())
+        .map(|name| format!("{name}, "))
+        .unwrap_or_default();
     let host = match &*gpu.host {
         "" => String::new(),
         host => format!(" of host {host}"),
@@ -31,15 +33,17 @@ fn state(gpu: &Gpu) -> Option<String> {
         Some(limit) => format!("{} of {} W", it / 1000, limit / 1000),
         None => format!("{} W", it / 1000),
     });
-    let parts = [
+    let parts: Vec<String> = [
         sample.busy.map(|it| format!("busy {it} % of the time")),
         sample.clock.zip(sample.max_clock).map(|(it, most)| format!("{it} of {most} MHz")),
         sample.celsius.map(|it| format!("{it} °C")),
         watts,
         sample.uncorrected_errors.filter(|&it| it > 0).map(|it| format!("{it} memory errors")),
         sample.needs_reset.then(|| "memory to be replaced at the next reset".to_owned()),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     (!parts.is_empty()).then(|| format!("When it was last measured: {}.", parts.join(", ")))
 }
 

@@ -25,8 +25,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
 fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     let first = processes.first()?;
     let since = situation.model.silent_since(first)?;
-    let ranks: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
-    let ranks = Vec::from_iter(ranks);
+    let distinct: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
+    let ranks = Vec::from_iter(distinct);
     let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Ranks(ranks.clone()), since);
     let waits: Vec<&Stall> = situation
         .stalls

@@ -220,8 +220,8 @@ pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Job, ended);
-    let started: BTreeSet<u32> = model.started_ranks.values().map(|it| it.rank).collect();
-    let started: Vec<u32> = started.into_iter().collect();
+    let distinct: BTreeSet<u32> = model.started_ranks.values().map(|it| it.rank).collect();
+    let started: Vec<u32> = distinct.into_iter().collect();
     let mut sizes = model.started_ranks.values().map(|it| it.world_size);
     let is_alone = started == [0] && sizes.all(|size| size == Some(1));
     draft.summary = match &started[..] {

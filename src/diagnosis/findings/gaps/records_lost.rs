@@ -12,14 +12,18 @@ use crate::words::{NEXT_FOR_DUMPS, Ranks, WHY_FOR_DUMPS, joined, number};
 
 /// DD902: gaps in the records of ranks.
 pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
-    let lossy = situation.model.processes.values().filter(|process| process.lost > 0);
-    let mut lossy: Vec<(u32, &Process)> =
-        lossy.filter_map(|process| Some((process.rank?, process))).collect();
+    let mut lossy: Vec<(u32, &Process)> = situation
+        .model
+        .processes
+        .values()
+        .filter(|process| process.lost > 0)
+        .filter_map(|process| Some((process.rank?, process)))
+        .collect();
     lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
     let &(rank, first) = lossy.first()?;
-    let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
+    let earliest = lossy.iter().map(|(_, process)| process.lost_at).min()?;
     // A process that lost its first records has no earlier time.
-    let since = since.max(situation.model.started.unwrap_or_default());
+    let since = earliest.max(situation.model.started.unwrap_or_default());
     let lost = lossy.iter().fold(0_u64, |sum, (_, process)| sum.saturating_add(process.lost));
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
     ranks.dedup();

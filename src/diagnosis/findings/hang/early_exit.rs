@@ -132,8 +132,8 @@ fn after(situation: &Situation<'_>, gone: &[u32], have_ended: bool) -> String {
         let announced = situation.model.process_of(rank)?.announced.as_ref()?;
         Some((&*announced.how, words::source_line(announced.place.as_deref()?)))
     };
-    let exits: Option<BTreeSet<(&str, String)>> = gone.iter().map(exit).collect();
-    let mut exits = exits.unwrap_or_default().into_iter();
+    let all_exits: Option<BTreeSet<(&str, String)>> = gone.iter().map(exit).collect();
+    let mut exits = all_exits.unwrap_or_default().into_iter();
     if let (Some((how, line)), None) = (exits.next(), exits.next()) {
         return format!(" by {how}() at {line}");
     }
@@ -141,8 +141,8 @@ fn after(situation: &Situation<'_>, gone: &[u32], have_ended: bool) -> String {
         let call = situation.model.process_of(rank)?.last_call.as_ref()?;
         Some((call.op == Op::DestroyProcessGroup, words::source_line(call.place.as_deref()?)))
     };
-    let calls: Option<BTreeSet<(bool, String)>> = gone.iter().map(last).collect();
-    let mut calls = calls.unwrap_or_default().into_iter();
+    let all_calls: Option<BTreeSet<(bool, String)>> = gone.iter().map(last).collect();
+    let mut calls = all_calls.unwrap_or_default().into_iter();
     match (calls.next(), calls.next()) {
         (Some((true, line)), None) if !have_ended => format!(" at {line}"),
         (Some((_, line)), None) => {

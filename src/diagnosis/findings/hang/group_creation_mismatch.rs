@@ -156,8 +156,7 @@ fn creating_call(
 /// "ranks 0 and 1 create a group of ranks 0–3 at train.py:9"
 fn requested(request: &Request) -> String {
     let ranks = ranks_of(request);
-    let place = request.ranks.values().next();
-    let place = place.and_then(|asked| asked.call.place.as_deref());
+    let place = request.ranks.values().next().and_then(|asked| asked.call.place.as_deref());
     format!(
         "{} a group of {}{}",
         Ranks(&ranks).with("creates", "create"),

@@ -22,8 +22,8 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     let join = situation.join(omission.group, omission.seq)?;
     let call = &join.calls.values().next()?.call;
     let (next_group, next_seq) = left_out.waits_in;
-    let next = situation.model.group(next_group).open_or_entered(next_seq)?;
-    let next = &next.calls.get(&rank)?.call;
+    let collective = situation.model.group(next_group).open_or_entered(next_seq)?;
+    let next = &collective.calls.get(&rank)?.call;
     let of_cycle =
         |index| situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Cycle(index)));
     let mut behind: Vec<&Stall> = omission.cycle.map(of_cycle).unwrap_or_default();

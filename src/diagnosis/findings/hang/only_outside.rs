@@ -30,9 +30,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let (inside, outside): (Vec<&Process>, Vec<&Process>) =
         processes?.into_iter().partition(|it| it.is_inside_a_call());
     let ([odd], false) = (&outside[..], inside.is_empty()) else { return None };
-    let waits: Option<Vec<(&Process, (&Call, Timestamp))>> =
-        inside.into_iter().map(|it| Some((it, unexplained(situation, it)?))).collect();
-    let waits = waits?;
+    let waits = inside
+        .into_iter()
+        .map(|it| Some((it, unexplained(situation, it)?)))
+        .collect::<Option<Vec<(&Process, (&Call, Timestamp))>>>()?;
     let rank = odd.rank.filter(|_| !odd.has_ended())?;
     let still = stacks::activity(odd, &model.timing).filter(|it| !it.moves)?;
     let since = waits.iter().map(|(_, (call, _))| call.at).min()?;

@@ -341,7 +341,7 @@ fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
         return None;
     }
     let messages = waits.iter().filter_map(|wait| Some((wait, wait.message.as_ref()?)));
-    let counts = messages.map(|(wait, lone)| {
+    let clauses = messages.map(|(wait, lone)| {
         let count = lone.nth.saturating_sub(1);
         let plural = if count == 1 { "" } else { "s" };
         let (peer, rank) = (lone.peer?, wait.rank);
@@ -352,7 +352,7 @@ fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
             }
         })
     });
-    let counts = counts.collect::<Option<Vec<String>>>()?;
+    let counts = clauses.collect::<Option<Vec<String>>>()?;
     let waiting: Vec<u32> =
         waits.iter().filter(|it| it.message.is_some()).map(|it| it.rank).collect();
     let wait = match &waiting[..] {

@@ -308,7 +308,10 @@ fn tag(call: &Call) -> String {
 /// "float32[8] (32 bytes)".
 fn data(call: &Call) -> String {
     let size = words::size(call).unwrap_or_else(|| "[?]".into());
-    let bytes = call.numel.zip(call.dtype.size()).and_then(|(numel, size)| numel.checked_mul(size));
-    let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
+    let bytes = call
+        .numel
+        .zip(call.dtype.size())
+        .and_then(|(numel, size)| numel.checked_mul(size))
+        .map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
     format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
 }

@@ -115,8 +115,8 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
         return None;
     }
     let is_same = holders.iter().all(|it| it.is_same);
-    let mut inside = holder.process.threads.values();
-    let inside = || inside.find_map(|it| it.inside(situation.now, &situation.model.timing));
+    let mut threads = holder.process.threads.values();
+    let inside = || threads.find_map(|it| it.inside(situation.now, &situation.model.timing));
     let waits = absent.stall.waiting.contains(&held_by);
     let mut calls = situation.calls(absent.stall).into_iter();
     let awaited = calls.find(|(rank, _)| waits && *rank == held_by).map(|(_, it)| &it.call);

@@ -105,10 +105,11 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Fragm
 /// A sentence on the largest free block and the size of the last allocation that failed.
 fn largest(found: &Fragmented<'_>) -> String {
     let Some(largest) = found.largest else { return String::new() };
-    let failed = found.process.exceptions.iter().rev();
-    let mut failed = failed.filter_map(|it| allocation::failed(&it.text));
-    let asked = failed.find(|it| it.on_device).and_then(|it| it.asked);
-    let asked = asked
+    let mut failed =
+        found.process.exceptions.iter().rev().filter_map(|it| allocation::failed(&it.text));
+    let asked = failed
+        .find(|it| it.on_device)
+        .and_then(|it| it.asked)
         .map(|asked| format!("; {} were requested when an allocation failed", words::bytes(asked)));
     format!(
         " The largest free block was {} when it last ran short{}.",

@@ -220,8 +220,7 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     }
     let Some((exception, _)) = last_caught(process) else { return false };
     let Some((group, seq)) = other.place else { return made_no_call_since(process, exception) };
-    let slip = situation.model.group(group).history.slip();
-    let slip = slip.filter(|slip| slip.seq == seq);
+    let slip = situation.model.group(group).history.slip().filter(|slip| slip.seq == seq);
     let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));
     let join = situation.join(group, seq);
     let met = join.and_then(|join| Some(&join.calls.get(&rank)?.call));

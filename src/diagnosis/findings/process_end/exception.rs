@@ -263,8 +263,7 @@ fn why(ended: &Ended<'_>) -> String {
             None => "It was not caught.".into(),
         };
     }
-    let call = ended.process.last_call.as_ref();
-    let call = call.map(|call| format!(", {}", words::call_at(call)));
+    let call = ended.process.last_call.as_ref().map(|call| format!(", {}", words::call_at(call)));
     format!(
         "The exception was in flight when rank {} made its next call{}: a call that its peers do not make at that point.",
         ended.rank,

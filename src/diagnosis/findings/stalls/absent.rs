@@ -122,8 +122,8 @@ impl<'a> Absent<'a> {
         let stall = self.stall;
         let (length, _) = limit(situation.model.group(stall.group), &stall.waiting);
         let usual = situation.usual_wait(stall);
-        let far = usual.max(situation.config.stall_after) * FAR;
-        let far = if usual.is_zero() { length } else { far.min(length) };
+        let multiple = usual.max(situation.config.stall_after) * FAR;
+        let far = if usual.is_zero() { length } else { multiple.min(length) };
         let gave_up = stall.failed || stall.timed_out.is_some();
         gave_up || stall.since.plus(far) <= situation.until
     }

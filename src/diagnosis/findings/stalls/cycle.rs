@@ -60,8 +60,9 @@ pub(crate) fn draft(
     let first = cycle.first()?;
     // A receive from any source waits for each of its possible senders.
     let senders = cycle.iter().filter(|wait| wait.needs_any()).flat_map(|wait| wait.needs.iter());
-    let ranks: BTreeSet<u32> = cycle.iter().map(|wait| wait.rank).chain(senders.copied()).collect();
-    let ranks: Vec<u32> = ranks.into_iter().collect();
+    let distinct: BTreeSet<u32> =
+        cycle.iter().map(|wait| wait.rank).chain(senders.copied()).collect();
+    let ranks: Vec<u32> = distinct.into_iter().collect();
     let closed = cycle.iter().map(|wait| wait.since).max()?;
 
     let mut draft = Draft::new(code, KeyPlace::Ranks(ranks.clone()), closed);
@@ -168,9 +169,8 @@ pub(crate) fn blame_fewer(draft: &mut Draft, situation: &Situation<'_>, cycle: &
 pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let common = common_line(cycle);
     let has_groups = groups(cycle).len() > 1;
-    let calls = cycle.iter().map(|wait| {
-        let line = wait.call.place.as_deref().filter(|_| common.is_none());
-        let line = words::at(line);
+    let texts = cycle.iter().map(|wait| {
+        let line = words::at(wait.call.place.as_deref().filter(|_| common.is_none()));
         let process = situation.model.member(wait.group, wait.rank);
         let caller = called_at(process, &wait.call);
         let of_group = if has_groups {
@@ -180,7 +180,7 @@ pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
         };
         format!("rank {} in {}{of_group}{line}{caller}", wait.rank, words::call(&wait.call))
     });
-    let calls = words::joined(calls, ", ");
+    let calls = words::joined(texts, ", ");
     format!("{}: {calls}", words::at(common))
 }
 

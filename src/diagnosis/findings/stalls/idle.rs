@@ -69,7 +69,7 @@ pub(crate) fn where_it_is(
 ) -> Option<String> {
     let rank = process.rank?;
     let mut text = format!("Rank {rank} is {}", in_source(outside));
-    let system = [
+    let system: Vec<String> = [
         outside.thread.state.map(|state| match state {
             'S' => "asleep".into(),
             'D' => "waiting for a device".into(),
@@ -78,8 +78,10 @@ pub(crate) fn where_it_is(
         }),
         outside.thread.wait_channel.as_ref().map(|channel| format!("in the kernel in {channel}")),
         (outside.thread.holds_gil == Some(true)).then(|| "holds the interpreter's lock".into()),
-    ];
-    let system: Vec<String> = system.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     if !system.is_empty() {
         text += &format!("; {}", system.join(", "));
     }
@@ -88,16 +90,17 @@ pub(crate) fn where_it_is(
     let on = stacks::blocked_on(model, process)
         .filter(|it| it.kind != "sleep" || outside.what == What::Sleep);
     if let Some(on) = on {
-        let lasting = on.for_ms.filter(|&ms| ms >= 1000);
-        let lasting =
-            lasting.map(|ms| format!(", for {}", words::seconds(Duration::from_millis(ms))));
+        let lasting = on
+            .for_ms
+            .filter(|&ms| ms >= 1000)
+            .map(|ms| format!(", for {}", words::seconds(Duration::from_millis(ms))));
         let of_rank = on.rank.map(|rank| format!(" (rank {rank})"));
         let [of_rank, lasting] = [of_rank, lasting].map(Option::unwrap_or_default);
         text += &format!(" It waits for: {}{of_rank}{lasting}.", on.what);
     }
     if outside.what == What::DeadChild {
-        let ended = outside.children.iter().filter(|it| it.state == Some('Z'));
-        let ended = words::joined(ended.map(|it| format!("{} ({})", it.pid, it.name)), ", ");
+        let zombies = outside.children.iter().filter(|it| it.state == Some('Z'));
+        let ended = words::joined(zombies.map(|it| format!("{} ({})", it.pid, it.name)), ", ");
         text += &format!(" Below it, these processes have ended: {ended}.");
     }
     if !outside.others.is_empty() {

@@ -35,11 +35,9 @@ pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<Ran
         .model
         .member(stall.group, lone.rank)
         .map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
-    let missing = stall.missing.iter().map(|absent| &absent.rank);
-    let missing = situation
-        .model
-        .members(stall.group, missing)
-        .map(|(rank, process)| last_call(rank, process));
+    let ranks = stall.missing.iter().map(|absent| &absent.rank);
+    let missing =
+        situation.model.members(stall.group, ranks).map(|(rank, process)| last_call(rank, process));
     waits.into_iter().chain(missing).collect()
 }
 

@@ -42,8 +42,8 @@ pub(crate) fn unexplained<'a>(
         );
         // A stack that is inside a call may not show of which group.
         let waits = is_collective || process.is_attached() && call.op != Op::InitProcessGroup;
-        let usual = call.place.as_ref().and_then(|place| process.places.longest_wait(place));
-        let usual = Duration::from_nanos(usual.unwrap_or(0));
+        let longest = call.place.as_ref().and_then(|place| process.places.longest_wait(place));
+        let usual = Duration::from_nanos(longest.unwrap_or(0));
         let due = since.plus(situation.config.stall_after.max(usual * 3));
         (waits && due <= situation.until).then_some((&**call, due))
     })

@@ -18,8 +18,8 @@ const LISTED: usize = 8;
 
 /// DD307: a GPU that several ranks use.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let worlds = settings::worlds_that_share(situation.model);
-    let worlds = worlds.iter().filter(|peers| peers.use_nccl());
+    let sharing = settings::worlds_that_share(situation.model);
+    let worlds = sharing.iter().filter(|peers| peers.use_nccl());
     worlds
         .flat_map(|peers| {
             let sharers = peers.sharers().into_iter();
@@ -108,8 +108,8 @@ fn device(process: &Process) -> Option<String> {
     let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
     let device = text(GPU_NUMBER)?;
     let local = text(LOCAL_RANK).map(|local| format!(" (local rank {local})"));
-    let visible = settings::setting(process, "CUDA_VISIBLE_DEVICES");
-    let visible = visible.map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
+    let visible = settings::setting(process, "CUDA_VISIBLE_DEVICES")
+        .map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
     Some(format!(
         "{} is on device {device}{}",
         local.unwrap_or_default(),
@@ -118,8 +118,8 @@ fn device(process: &Process) -> Option<String> {
 }
 
 fn hosts(sharers: &[(u32, &Process)]) -> String {
-    let hosts: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
-    let hosts: Vec<&str> = hosts.into_iter().filter(|it| !it.is_empty()).collect();
+    let distinct: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
+    let hosts: Vec<&str> = distinct.into_iter().filter(|it| !it.is_empty()).collect();
     if hosts.is_empty() {
         return String::new();
     }

@@ -89,10 +89,10 @@ fn draft(
         Draft::new(&catalogue::DD308, KeyPlace::Ranks(vec![first.rank]), first.init.call.at);
     draft.blame(ranks(joiners), Confidence::Proved);
     describe_joiners(situation, forming, &mut draft);
-    let seen = first.process.settings.get(SEEN);
-    let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();
-    let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
-    let hosts = hosts.into_iter().collect::<Vec<_>>().join(", ");
+    let seen =
+        first.process.settings.get(SEEN).map(|seen| interfaces::parse(seen)).unwrap_or_default();
+    let distinct: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
+    let hosts = distinct.into_iter().collect::<Vec<_>>().join(", ");
     let what = match unusable {
         Unusable::Missing => format!("which does not exist on {hosts}"),
         Unusable::Down => format!("which is down on {hosts}"),

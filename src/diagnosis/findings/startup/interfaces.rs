@@ -79,9 +79,12 @@ pub fn unusable(
 impl Interface {
     /// The form in which a process reports it.
     pub(crate) fn as_said(&self) -> String {
-        let facts =
-            [(self.is_up, "up"), (self.is_loopback, "loopback"), (self.has_address, "ipv4")];
-        let facts: Vec<&str> = facts.iter().filter(|it| it.0).map(|it| it.1).collect();
+        let facts: Vec<&str> =
+            [(self.is_up, "up"), (self.is_loopback, "loopback"), (self.has_address, "ipv4")]
+                .iter()
+                .filter(|it| it.0)
+                .map(|it| it.1)
+                .collect();
         format!("{}={}", self.name, facts.join(","))
     }
 }

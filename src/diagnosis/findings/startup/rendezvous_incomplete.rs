@@ -70,8 +70,10 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
     let attempt = situation.attempts.of_process(first);
     // A rank that raised an exception has a finding of its own.
     let has_reason = |rank: &u32| {
-        let process = situation.model.process_of(*rank);
-        let process = process.filter(|it| situation.attempts.of_process(it) == attempt);
+        let process = situation
+            .model
+            .process_of(*rank)
+            .filter(|it| situation.attempts.of_process(it) == attempt);
         let raised = process.and_then(Process::uncaught);
         raised.is_some_and(|it| it.at.plus(situation.config.stall_after) >= forming.begun())
     };
@@ -153,26 +155,26 @@ fn due(
     missing: &[Missing<'_>],
 ) -> Option<Timestamp> {
     // A joiner timed out.
-    let gave_up = |joiner: &Joiner<'_>| {
+    let timeout_of = |joiner: &Joiner<'_>| {
         let failed = joiner.process.init_failed()?;
         let text = failed.text.to_ascii_lowercase();
         let timed_out = text.contains("timed out") || text.contains("timeout");
         timed_out.then_some(failed.at)
     };
-    let gave_up = forming.joiners.iter().filter_map(gave_up).min();
+    let gave_up = forming.joiners.iter().filter_map(timeout_of).min();
     // Ended ranks cannot join, unless they are restarted.
     let grace = match situation.model.over() {
         Some(_) => Duration::ZERO,
         None => STARTED_AGAIN,
     };
-    let gone: Option<Vec<Timestamp>> = missing
+    let ends: Option<Vec<Timestamp>> = missing
         .iter()
         .map(|missing| match missing.is {
             Whereabouts::Ended(_, at, _) => Some(at.plus(grace).max(forming.begun())),
             _ => None,
         })
         .collect();
-    let gone = gone.and_then(|gone| gone.into_iter().max());
+    let gone = ends.and_then(|ends| ends.into_iter().max());
     // After a failure the launcher ends all ranks, so the end of the waiting ones does not matter.
     let failed = missing.iter().any(Missing::has_failed);
     let gone = gone.filter(|&at| failed || !ended_before(forming, at));
@@ -181,10 +183,10 @@ fn due(
     let until = known.fold(situation.until, Timestamp::min);
     let overdue = (overdue <= until && !ended_before(forming, overdue)).then_some(overdue);
     let noticeable = situation.model.timing.interrupted_wait;
-    let cut_short = situation.until < situation.now
+    let is_cut_short = situation.until < situation.now
         && forming.all_begun().plus(noticeable) <= situation.until
         && !ended_before(forming, situation.until);
-    let cut_short = cut_short.then_some(situation.until);
+    let cut_short = is_cut_short.then_some(situation.until);
     gave_up.into_iter().chain(gone).chain(overdue).chain(cut_short).min()
 }
 
@@ -370,9 +372,14 @@ impl States {
 
     /// The hosts on which the ranks that were never seen do not run.
     fn where_not(&self, situation: &Situation<'_>) -> Option<String> {
-        let hosts = situation.model.hosts.iter().map(|host| &**host);
-        // Logs do not always name hosts.
-        let hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
+        let hosts: Vec<&str> = situation
+            .model
+            .hosts
+            .iter()
+            .map(|host| &**host)
+            // Logs do not always name hosts.
+            .filter(|host| !host.is_empty())
+            .collect();
         if self.never_seen.is_empty() || hosts.is_empty() {
             return None;
         }
@@ -465,8 +472,8 @@ impl Missing<'_> {
                 }
             }
             Whereabouts::JoinedElsewhere(process) => {
-                let place = process.init.as_ref().and_then(|init| init.place.as_ref());
-                let place = place.map(words::place);
+                let place =
+                    process.init.as_ref().and_then(|init| init.place.as_ref()).map(words::place);
                 format!(
                     "Process {} of rank {rank} on {} has joined another world{}.",
                     process.pid,

@@ -13,10 +13,10 @@ use crate::words;
 
 /// DD303: ranks that form different worlds.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let sizes = by_place(situation.model);
-    let sizes = sizes.iter().filter_map(|it| of_sizes(situation, it));
-    let places = by_launch(situation.model);
-    let places = places.iter().filter_map(|it| of_places(situation, it));
+    let at_places = by_place(situation.model);
+    let sizes = at_places.iter().filter_map(|it| of_sizes(situation, it));
+    let of_launches = by_launch(situation.model);
+    let places = of_launches.iter().filter_map(|it| of_places(situation, it));
     sizes.chain(places).collect()
 }
 
@@ -72,8 +72,8 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     };
     let several_hosts = what.starts_with("host");
     let uses = each(&classes, ("uses", "use"), |(place, host)| {
-        let host = host.filter(|_| several_hosts);
-        let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+        let host =
+            host.filter(|_| several_hosts).map(|host| format!(" on {host}")).unwrap_or_default();
         format!("{}{host}", words::place(place))
     });
     draft.summary = format!("ranks disagree on the {what}: {uses}");

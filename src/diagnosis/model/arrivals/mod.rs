@@ -376,8 +376,7 @@ pub(in crate::model::arrivals) mod tests {
             .iter()
             .zip(0..)
             .map(|(&at, rank)| Arrival { at: Timestamp(at), ..Arrival::new(rank, &call) });
-        let ranks = (0..ats.len() as u32).collect();
-        let ranks = Ranks::Members(ranks);
+        let ranks = Ranks::Members((0..ats.len() as u32).collect());
         CompletedCall::new(GroupId(0), seq, &call, ranks, came.collect())
     }
 
@@ -421,8 +420,7 @@ pub(in crate::model::arrivals) mod tests {
     fn waits_for_packed_messages_are_assigned() {
         let mut arrivals = Arrivals::default();
         let side = |rank, id| {
-            let call = testing::call(Op::Recv);
-            let call = Call { id: CallId(id), is_async: rank == 1, ..call };
+            let call = Call { id: CallId(id), is_async: rank == 1, ..testing::call(Op::Recv) };
             MatchedSide { rank, call: Arc::new(call) }
         };
         for id in 0..2000 {

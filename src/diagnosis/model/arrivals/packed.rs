@@ -246,8 +246,10 @@ mod tests {
             .into_iter()
             .zip([9, 10, 700, 3])
             .map(|(times, seq)| {
-                let came = [2, 3, 9].into_iter().zip(times);
-                let came = came.map(|(rank, (at, waits, until))| arrival(rank, at, waits, until));
+                let came = [2, 3, 9]
+                    .into_iter()
+                    .zip(times)
+                    .map(|(rank, (at, waits, until))| arrival(rank, at, waits, until));
                 let ranks = members.clone();
                 CompletedCall::new(GroupId(1), seq, &call, ranks, came.collect())
             })

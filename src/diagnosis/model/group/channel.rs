@@ -163,7 +163,7 @@ impl Traffic {
 
     /// The call at this place if it has no partner.
     pub fn unmatched(&self, post: &Post) -> Option<UnmatchedMessage> {
-        let open = match post.peer {
+        let queue = match post.peer {
             None => self.any_source.get(&post.rank)?,
             Some(peer) => {
                 let channel = self.channels.get(&way(post.side, post.rank, peer))?;
@@ -171,7 +171,7 @@ impl Traffic {
                 &lane.filter(|lane| lane.side() == post.side)?.open
             }
         };
-        let open = open.iter().find(|open| open.joined.call.id == post.call)?;
+        let open = queue.iter().find(|open| open.joined.call.id == post.call)?;
         Some(self.alone(post.side, post.rank, post.peer, open))
     }
 

@@ -207,12 +207,12 @@ impl History {
                 it.joined.position == joined.position && it.joined.call.place == joined.call.place
             };
             let known = index[from].map_or(Some(from), |of| is_alike(&found[of]).then_some(from));
-            let class_here = known.or_else(|| {
+            let existing = known.or_else(|| {
                 let mut latest = divided.iter().rev().take(COMPARED);
                 let same = latest.find(|(of, at)| *of == from && is_alike(&found[*at]));
                 same.map(|(_, at)| found[*at].class)
             });
-            let class_here = class_here.unwrap_or_else(|| {
+            let class_here = existing.unwrap_or_else(|| {
                 let relation = self.classes[from].clone();
                 self.classes.push(relation);
                 index.push(None);

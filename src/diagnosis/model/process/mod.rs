@@ -276,8 +276,8 @@ impl Process {
     pub fn training_tid(&self) -> Option<u32> {
         let latest = |counts: fn(&Thread) -> bool| {
             let makers = self.threads.iter().filter(|(_, thread)| counts(thread));
-            let tids = makers.map(|(id, thread)| (thread.last_at, self.tids.get(id).copied()));
-            let tids: Vec<(Timestamp, Option<u32>)> = tids.collect();
+            let tids: Vec<(Timestamp, Option<u32>)> =
+                makers.map(|(id, thread)| (thread.last_at, self.tids.get(id).copied())).collect();
             let is_main = |tid: Option<u32>| tid.is_none_or(|tid| tid == self.pid);
             let main = tids.iter().find(|(_, tid)| is_main(*tid));
             main.or_else(|| tids.iter().max_by_key(|(at, _)| at)).map(|(_, tid)| *tid)

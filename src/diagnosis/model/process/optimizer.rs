@@ -31,8 +31,8 @@ impl OptimizerSteps {
         }
         self.updates += 1;
         // Records may have been lost before.
-        let number = self.at(recorded).max(self.updates + 1);
-        let number = self.began.back().map_or(number, |(_, last)| number.max(last + 1));
+        let next = self.at(recorded).max(self.updates + 1);
+        let number = self.began.back().map_or(next, |(_, last)| next.max(last + 1));
         if self.began.len() == KEPT {
             self.began.pop_front();
         }

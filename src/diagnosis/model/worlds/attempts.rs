@@ -139,8 +139,8 @@ impl Attempts {
         if !is_terminated(process) {
             return None;
         }
-        let world = (Arc::clone(&process.layer), process.world.clone());
-        let world = self.terminated.get(&world)?;
+        let key = (Arc::clone(&process.layer), process.world.clone());
+        let world = self.terminated.get(&key)?;
         (!world.has_raised).then_some(world.is_whole)
     }
 

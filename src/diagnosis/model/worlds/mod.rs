@@ -32,8 +32,14 @@ impl Worlds {
         had: Option<u32>,
         at: Timestamp,
     ) -> u32 {
-        let mut failed = self.failed.get(key).into_iter().flatten().rev();
-        let failed = failed.find(|(_, first)| **first < at).map(|(&it, _)| it);
+        let failed = self
+            .failed
+            .get(key)
+            .into_iter()
+            .flatten()
+            .rev()
+            .find(|(_, first)| **first < at)
+            .map(|(&it, _)| it);
         had.max(failed).map_or(0, |latest| latest + 1)
     }
 

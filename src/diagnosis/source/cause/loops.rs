@@ -73,7 +73,7 @@ impl Sides<'_> {
             if ends(other, within).any(|(at, end)| !is_shared(&at, end)) {
                 return None;
             }
-            let because = format!(
+            let sentence = format!(
                 "{} made {fewer} call{} at {} before going on, {} made {more}. {}",
                 words::begin(ranks(short)),
                 if fewer == 1 { "" } else { "s" },
@@ -81,7 +81,7 @@ impl Sides<'_> {
                 ranks(long),
                 line_is_guarded(&(Arc::clone(&line), over)),
             );
-            let because = Some(with_assignment(because, other, &line, over));
+            let because = Some(with_assignment(sentence, other, &line, over));
             let mistake = Mistake::left_loop(&numbers(short), &numbers(long), &line, over);
             let reading = if is_only {
                 supported(CauseKind::UnevenInputs, because).with_mistake(mistake)
@@ -174,8 +174,8 @@ impl Sides<'_> {
                 if call(process).is_some() {
                     return false;
                 }
-                let ended = model.ending_of(process) != Ending::None;
-                let ended = process.end.map(|end| end.at).filter(|_| ended);
+                let has_ended = model.ending_of(process) != Ending::None;
+                let ended = process.end.map(|end| end.at).filter(|_| has_ended);
                 let left = process.rank.zip(group).is_some_and(|(rank, group)| {
                     self.situation.has_left_before(group, rank, self.at)
                 });
@@ -250,8 +250,8 @@ impl Sides<'_> {
                 }
                 None => kind == CauseKind::UnevenInputs && long.turns.batches().is_none(),
             };
-            let reading = suspected(kind, Some(with_line(because, shown)));
-            let reading = CauseHypothesis { suspect, ..reading };
+            let reading =
+                CauseHypothesis { suspect, ..suspected(kind, Some(with_line(because, shown))) };
             Some(if is_length { reading.with_detail(Detail::Loop) } else { reading })
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
@@ -279,8 +279,10 @@ impl Sides<'_> {
         let collection = around
             .find(|(_, guard)| guard.form == GuardForm::Iterates)
             .and_then(|it| Some((decided_by(it.1)?, it)));
-        let bounds = || choice(process, line, GuardForm::Bounds);
-        let bounds = || bounds().map(|(kind, guard)| (kind, (Arc::clone(line), guard)));
+        let bounds = || {
+            let (kind, guard) = choice(process, line, GuardForm::Bounds)?;
+            Some((kind, (Arc::clone(line), guard)))
+        };
         match collection.or_else(bounds) {
             Some((kind, shown)) => Some((kind, Some(shown))),
             None if process.turns.batches().is_some() || self.all_left() => {
@@ -316,17 +318,17 @@ impl Sides<'_> {
         }
         let joins = &self.situation.model.group(group).joins;
         let is_there = |call: &Call| call.place.as_deref() == Some(line);
-        let later = joins.range((Excluded(seq), Unbounded)).filter_map(|(_, join)| {
+        let calls = joins.range((Excluded(seq), Unbounded)).filter_map(|(_, join)| {
             let call = &*join.calls.get(&rank)?.call;
             is_there(call).then_some(call)
         });
         let later = if process.places.is_of_framework(line) {
             let of_visit = diverging.map(|it| &*it.call).filter(|it| is_there(it));
             let steps =
-                later.map(|it| it.step).filter(|&it| of_visit.is_none_or(|of| of.step != it));
+                calls.map(|it| it.step).filter(|&it| of_visit.is_none_or(|of| of.step != it));
             steps.collect::<BTreeSet<u64>>().len()
         } else {
-            later.filter(|it| !it.hidden).count()
+            calls.filter(|it| !it.hidden).count()
         };
         all.saturating_sub(later as u64)
     }
@@ -433,13 +435,13 @@ pub(crate) fn order_of_loop(process: &Process, line: &Arc<Where>) -> Option<Caus
     if over.test.contains("range(") {
         return None;
     }
-    let because = format!(
+    let sentence = format!(
         "All these calls are made at {}, in a loop over `{}` ({}): the ranks take its elements in different orders.",
         words::line(line),
         over.test,
         words::source_line(&Where { line: over.line, ..(*at).clone() }),
     );
-    let because = with_assignment(because, process, &at, over);
+    let because = with_assignment(sentence, process, &at, over);
     Some(suspected(CauseKind::SwappedCalls, Some(because)).with_suspect(&(at, over)))
 }
 

@@ -197,13 +197,13 @@ impl<'a> Sides<'a> {
                 return None;
             }
             let reading = |process: &Process| {
-                let because = format!(
+                let sentence = format!(
                     "Rank {} passed a group that it does not belong to, at {}: PyTorch ignores \
                      such a call.",
                     process.rank?,
                     words::line(&line)
                 );
-                let because = Some(because);
+                let because = Some(sentence);
                 match before(process)? {
                     OTHERS.. => {
                         let mistake = Mistake::ignored(process.rank?, &line);
@@ -401,8 +401,8 @@ impl<'a> Sides<'a> {
                 let mut others = by.iter();
                 !others.any(|it| it.places.contains(place) && !guards::has_passed(it, caller))
             };
-            let lines = from.iter().filter_map(|process| Some((process, self.line_of(process)?)));
-            let lines = lines.flat_map(|(process, place)| {
+            let places = from.iter().filter_map(|process| Some((process, self.line_of(process)?)));
+            let lines = places.flat_map(|(process, place)| {
                 let lines = guards::around(process, &place);
                 lines.filter(move |(line, _)| leads_there(&place, line))
             });

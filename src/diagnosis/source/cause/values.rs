@@ -93,9 +93,9 @@ impl Sides<'_> {
         // Where a value comes from: one assignment back. That of a gradient follows from its parameter.
         let is_of_value = !odd.is_bucket()
             && matches!(join.mismatch, Some((Mismatch::Size | Mismatch::DType, _)));
-        let computed = guards::computed(process, line).find(|_| is_of_value && shown.is_none());
-        let computed =
-            computed.map(|it| format!("The value is computed at line {}: `{}`.", it.line, it.test));
+        let computed = guards::computed(process, line)
+            .find(|_| is_of_value && shown.is_none())
+            .map(|it| format!("The value is computed at line {}: `{}`.", it.line, it.test));
         let guarded = shown.as_ref().map(line_is_guarded);
         let because = words::joined(calls.into_iter().chain(guarded).chain(computed), " ");
         let reading = suspected(kind, Some(because).filter(|it| !it.is_empty()));

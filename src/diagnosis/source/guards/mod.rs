@@ -94,8 +94,7 @@ fn way_on_stack(process: &Process, place: &Arc<Where>) -> Option<Vec<Arc<Where>>
     // The source around a call by way of a library is known of the line itself.
     let callers = frames.skip(usize::from(place.via.is_empty()));
     let site_of = |frame: &Where| {
-        let mut known = process.sites.keys();
-        let known = known.find(|it| it.via.is_empty() && it.is_same_line(frame));
+        let known = process.sites.keys().find(|it| it.via.is_empty() && it.is_same_line(frame));
         known.map_or_else(|| Arc::new(frame.clone()), Arc::clone)
     };
     let callers = callers.take(MAX_CALLERS).map(site_of);

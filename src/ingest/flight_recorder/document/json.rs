@@ -99,8 +99,8 @@ impl Reader<'_> {
         if !inner.contains(&b'\\') {
             return Ok(Some(Value::Text(self.document.add_text(inner))));
         }
-        let unescaped: Result<String, _> = serde_json::from_slice(quoted);
-        let unescaped = unescaped.map_err(|error| Invalid(format!("invalid text: {error}")))?;
+        let unescaped = serde_json::from_slice::<String>(quoted)
+            .map_err(|error| Invalid(format!("invalid text: {error}")))?;
         let text = self.document.add_text(unescaped.as_bytes());
         Ok(Some(Value::Text(text)))
     }

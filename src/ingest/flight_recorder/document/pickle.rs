@@ -148,8 +148,8 @@ impl Machine<'_> {
 
     #[inline]
     fn int<const N: usize>(&mut self, signed: bool) -> Step<()> {
-        let number = self.length::<N>()? as i64;
-        let number = if signed { i64::from(number as u32 as i32) } else { number };
+        let unsigned = self.length::<N>()? as i64;
+        let number = if signed { i64::from(unsigned as u32 as i32) } else { unsigned };
         self.push(Value::Int(number))
     }
 

@@ -165,7 +165,7 @@ impl EntryReader {
         let mut words = std::mem::take(&mut self.words);
         let is_complete = self.identify(&fields, &mut words);
         let known = self.known.get(&words[..]).copied().filter(|_| is_complete);
-        let kind = match known {
+        let index = match known {
             Some(kind) => kind,
             None => {
                 let kind = self.kind(&fields)?;
@@ -180,7 +180,7 @@ impl EntryReader {
                 at
             }
         };
-        let kind = &self.kinds[kind];
+        let kind = &self.kinds[index];
         self.words = words;
         let int = |node: Option<Node<'_>>| node.and_then(Node::int);
         Some(Entry {

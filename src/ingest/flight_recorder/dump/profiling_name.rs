@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn names_of_all_backends_are_parsed() {
         for backend in ["nccl", "ncclx", "gloo", "xccl", "nccl2", "c10d", "unknown_backend"] {
-            let name = format!("{backend}:all_reduce");
-            let name = ProfilingName::parse(&name);
+            let text = format!("{backend}:all_reduce");
+            let name = ProfilingName::parse(&text);
             assert_eq!((name.backend, name.op), (backend, Op::AllReduce));
         }
         let name = ProfilingName::parse("weird:backend:all_reduce");

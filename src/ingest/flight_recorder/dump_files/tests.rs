@@ -274,8 +274,8 @@ fn equal_shapes_and_groups_are_stored_once() {
 
 #[test]
 fn members_of_groups_are_limited() {
-    let ranks: Vec<String> = (0..1 << 17).map(|rank| rank.to_string()).collect();
-    let ranks = ranks.join(",");
+    let numbers: Vec<String> = (0..1 << 17).map(|rank| rank.to_string()).collect();
+    let ranks = numbers.join(",");
     // One text, to which many groups refer.
     let mut bytes = Pickle::default().op(b"\x80\x02}(").text("pg_config").op(b"}(");
     bytes = bytes.text("0").op(b"}(").text("ranks").text(&ranks).op(b"q\x00u");
@@ -288,10 +288,10 @@ fn members_of_groups_are_limited() {
 #[test]
 fn groups_of_a_claimed_world_are_limited() {
     // Calls in many groups that no dump describes, of a world that one rank claims.
-    let entries = (0..1000).map(|group| {
+    let calls = (0..1000).map(|group| {
         format!(r#"{{"profiling_name":"nccl:barrier","process_group":["{group}","default_pg"],"collective_seq_id":1}}"#)
     });
-    let entries: Vec<String> = entries.collect();
+    let entries: Vec<String> = calls.collect();
     let text = format!(
         r#"{{"pg_config":{{"x":{{"ranks":"[0, 131071]"}}}},"entries":[{}]}}"#,
         entries.join(",")

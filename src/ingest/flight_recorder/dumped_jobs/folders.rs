@@ -26,8 +26,7 @@ impl Part {
         let mut places = self.places.iter();
         let first = places.next().cloned().unwrap_or_default();
         places.fold(first, |common, other| {
-            let mut above = common.ancestors();
-            let above = above.find(|it| other.starts_with(it));
+            let above = common.ancestors().find(|it| other.starts_with(it));
             above.unwrap_or(Path::new("")).to_owned()
         })
     }
@@ -103,11 +102,11 @@ pub(super) fn folders_of_several_jobs(ranked: &[Ranked]) -> BTreeSet<PathBuf> {
     }
     let is_shared = |parts: &BTreeMap<String, Vec<&Ranked>>| {
         let mut first: BTreeMap<u32, &Dump> = BTreeMap::new();
-        let repeated = parts.values().flatten().filter_map(|it| {
+        let pairs = parts.values().flatten().filter_map(|it| {
             let known = first.insert(it.rank, &it.dump)?;
             have_one_backend(known, &it.dump).then_some((known, &it.dump))
         });
-        let repeated: Vec<(&Dump, &Dump)> = repeated.collect();
+        let repeated: Vec<(&Dump, &Dump)> = pairs.collect();
         let mut periods: Vec<(u64, u64)> =
             parts.values().map(|part| period(part.iter().copied())).collect();
         periods.sort_unstable();
@@ -159,9 +158,8 @@ fn world_of_newest(dumps: &[Ranked]) -> Option<Arc<[u32]>> {
 /// Times of the first and of the latest call of some dumps.
 fn period<'a>(dumps: impl IntoIterator<Item = &'a Ranked>) -> (u64, u64) {
     let periods: Vec<(u64, u64)> = dumps.into_iter().map(|it| it.dump.period).collect();
-    let periods = periods.iter();
-    let first = periods.clone().map(|it| it.0).min();
-    let latest = periods.map(|it| it.1).max();
+    let first = periods.iter().map(|it| it.0).min();
+    let latest = periods.iter().map(|it| it.1).max();
     (first.unwrap_or(0), latest.unwrap_or(0))
 }
 

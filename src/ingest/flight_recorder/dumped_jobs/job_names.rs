@@ -33,12 +33,12 @@ fn last(folders: &[String], len: usize) -> String {
 /// The folders of a path, outermost first; at least one.
 fn folders(path: &Path) -> Vec<String> {
     // An empty path is the current folder.
-    let path = if path.file_name().is_some() {
+    let absolute = if path.file_name().is_some() {
         std::path::absolute(path)
     } else {
         Path::new(".").join(path).canonicalize()
     };
-    let path = path.unwrap_or_default();
+    let path = absolute.unwrap_or_default();
     let folders: Vec<String> =
         path.iter().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
     if folders.is_empty() {

@@ -21,8 +21,8 @@ pub(super) fn named(path: &Path) -> Option<u32> {
 
 /// The beginning of a file name, up to the rank.
 pub(super) fn prefix(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = without_suffix(&name)
+    let file_name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = without_suffix(&file_name)
         .trim_end_matches(|it: char| !it.is_ascii_digit())
         .trim_end_matches(|it: char| !it.is_ascii_alphabetic());
     let before = name.strip_suffix("rank").unwrap_or(name);

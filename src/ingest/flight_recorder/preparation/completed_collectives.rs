@@ -76,7 +76,7 @@ fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
             }
         }
     }
-    let seen = ranges.into_iter().zip(&groups.all).map(|(range, group)| {
+    let spans = ranges.into_iter().zip(&groups.all).map(|(range, group)| {
         let dense = |(first, last, calls): &(u64, u64, u64)| last - first < calls * SPREAD;
         let (first, last, _) = range.filter(dense)?;
         // All ranks with a dump have made the calls up to here.
@@ -85,7 +85,7 @@ fn calls_by_group(job: &DumpedJob, groups: &Groups) -> Vec<Option<GroupCalls>> {
         let calls = vec![Some(NO_CALL); len];
         Some(GroupCalls { first, calls })
     });
-    let mut seen: Vec<Option<GroupCalls>> = seen.collect();
+    let mut seen: Vec<Option<GroupCalls>> = spans.collect();
     for (&rank, dump) in &job.ranks {
         let entries: Vec<Entry<'_>> = dump.entries().collect();
         let silent = silent_backends(dump, &entries);
@@ -172,7 +172,7 @@ mod tests {
         let mut contents = Contents::default();
         for rank in 0..8 {
             let last = if rank == 5 { 362 } else { 364 };
-            let entries = (0..last).map(|record| {
+            let records = (0..last).map(|record| {
                 let mut entry = entry(rank, record, differs == Some((rank, record)));
                 if record == 363 {
                     entry["state"] = "scheduled".into();
@@ -180,16 +180,17 @@ mod tests {
                 }
                 entry
             });
-            let entries: Vec<Value> = entries.collect();
+            let entries: Vec<Value> = records.collect();
             let pair = (rank / 2 * 2, rank / 2 * 2 + 1);
-            let dump = json!({ "version": "2.9", "entries": entries, "pg_config": {
+            let document = json!({ "version": "2.9", "entries": entries, "pg_config": {
                 "0": { "name": "0", "desc": "pg", "ranks": "[0, 1, 2, 3, 4, 5, 6, 7]" },
                 (1 + rank / 2).to_string(): {
                     "name": "pair", "desc": "pg", "ranks": format!("[{}, {}]", pair.0, pair.1),
                 },
             }});
             let dump =
-                parse(dump.to_string().into_bytes(), None, &Room::new(1 << 20, u64::MAX)).unwrap();
+                parse(document.to_string().into_bytes(), None, &Room::new(1 << 20, u64::MAX))
+                    .unwrap();
             let path = format!("trace_rank_{rank}").into();
             contents.dumps.push(Found { path, dump });
         }

@@ -77,9 +77,10 @@ impl<'a> Replay<'a> {
         // Old versions do not record it.
         let known = self.open_entries().filter_map(|entry| entry.timeout_ms).min();
         let timeout = |entry: &Entry<'_>| entry.timeout_ms.or(known).map(Duration::from_millis);
-        let first = open.min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))));
-        // Without any time, numbers alone show the order of calls.
-        let first = first.or_else(|| self.open_entries().next().filter(|_| latest == 0));
+        let first = open
+            .min_by_key(|entry| entry.created.saturating_add(nanos(timeout(entry))))
+            // Without any time, numbers alone show the order of calls.
+            .or_else(|| self.open_entries().next().filter(|_| latest == 0));
         let Some(first) = first else {
             self.end = latest;
             self.first_timeout = latest;

@@ -295,7 +295,7 @@ fn issue(
     let place = known.and_then(|it| in_collective(it.stacks.last()?)).and_then(|it| it.1);
     let given_up = || known.filter(|it| it.waits.len() == 1)?.called_at.clone();
     let place = place.or_else(given_up);
-    let call = Call {
+    let timed_out = Call {
         group: group.cloned(),
         seq: waiting.seq,
         dtype: dtypes::named(&waiting.dtype),
@@ -311,7 +311,7 @@ fn issue(
             .then_some(OnStream { stream: u64::from(thread), launch: 0 }),
         ..Call::new(CallId(u64::from(thread)), waiting.since, ThreadId(thread), waiting.op)
     };
-    let call = Arc::new(call);
+    let call = Arc::new(timed_out);
     let issued = Event::Issued { process: process(rank), call: Arc::clone(&call) };
     job.events.push((waiting.since, issued));
     call

@@ -68,8 +68,7 @@ impl LoggedJob {
             1 => "; one more such error follows".to_owned(),
             more => format!("; {more} more such errors follow"),
         };
-        let by = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
-        let by = on_place(by, &on);
+        let by = on_place(rank.map_or_else(String::new, |rank| format!(" on rank {rank}")), &on);
         let text = format!(
             "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
              (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."

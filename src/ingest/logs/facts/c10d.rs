@@ -84,8 +84,8 @@ fn in_group(text: &str) -> Option<(GroupName, u32)> {
     if group.len() > 4 * MAX_NAME {
         return None;
     }
-    let group = after(group, "PG GUID ").unwrap_or(group);
-    let group = group.strip_prefix("ID ").unwrap_or(group);
+    let rest = after(group, "PG GUID ").unwrap_or(group);
+    let group = rest.strip_prefix("ID ").unwrap_or(rest);
     let (name, description) = group.split_once('(').unwrap_or((group, ""));
     let group = GroupName {
         name: cut(name.trim(), MAX_NAME).to_owned(),
@@ -299,8 +299,7 @@ fn store(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
     if let Some(server) = after(text, "remote=[")
         && lost.iter().any(|it| text.contains(it))
     {
-        let server = until(server, &[')']).replacen(']', "", 1);
-        let server = cut(&server, MAX_NAME).into();
+        let server = cut(&until(server, &[')']).replacen(']', "", 1), MAX_NAME).into();
         facts.add(who.clone(), at, Statement::LostStore { server });
         return;
     }
@@ -423,8 +422,7 @@ fn named(who: &Subject, rank: u32) -> Subject {
 
 /// The operation that c10d calls this: "_ALLGATHER_BASE".
 fn op(name: &str) -> Op {
-    let name = name.trim_start_matches('_').trim_end_matches("_BASE");
-    let name = match name {
+    let name = match name.trim_start_matches('_').trim_end_matches("_BASE") {
         "ALLTOALL" => "all_to_all".to_owned(),
         "RECVANYSOURCE" => "recv".to_owned(),
         name => name.replace("ALL", "ALL_").to_lowercase(),

@@ -262,8 +262,7 @@ impl Report {
                 let worker = self.pod.map(|name| Worker { name, pid, host });
                 let label = Label { worker, ..Label::default() };
                 let for_memory = true;
-                let how = ExitStatus::of_status(-KILL);
-                let how = ExitStatus { for_memory, ..how };
+                let how = ExitStatus { for_memory, ..ExitStatus::of_status(-KILL) };
                 facts.add(label.into(), at, Statement::Ended(how));
             }
             "Remote daemon" => {
@@ -367,8 +366,8 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some((_, when)) = scan::split(line.text, " CANCELLED AT ") {
         let when = when.trim_end_matches([' ', '*']);
         let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
-        let why = until(why, &[',']);
-        let why = (!why.is_empty()).then(|| cut(why, 256).into());
+        let reason = until(why, &[',']);
+        let why = (!reason.is_empty()).then(|| cut(reason, 256).into());
         let cancelled = report_time(when).unwrap_or(at);
         facts.last = facts.last.max(cancelled);
         let at = cut(when, 64).into();
@@ -450,8 +449,8 @@ pub(super) fn process(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         && is_kernel.iter().any(|it| line.text.contains(it))
     {
         let who = Subject { pid: Some(pid), ..Subject::default() };
-        let name = after(line.text, "Killed process ").and_then(|it| after(it, " ("));
-        let name = cut(name.map_or("", |it| until(it, &[')'])), 64).into();
+        let rest = after(line.text, "Killed process ").and_then(|it| after(it, " ("));
+        let name = cut(rest.map_or("", |it| until(it, &[')'])), 64).into();
         let on = kernel_time(line.text);
         facts.add(who, at, Statement::KilledForMemory { name, on });
     }

@@ -33,8 +33,8 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     if let Some(rest) = FAILED.iter().find_map(|it| after(line.text, it))
         && let Some(reason) = after(rest, REASON)
     {
-        let reason = reason.split_once(" - ").map_or(reason, |(_, words)| words);
-        let reason = cut(until(reason, &[')']), MAX_TEXT).to_owned();
+        let text = reason.split_once(" - ").map_or(reason, |(_, words)| words);
+        let reason = cut(until(text, &[')']), MAX_TEXT).to_owned();
         if failed.len() < MAX_PROCESSES || failed.contains_key(&key) {
             failed.insert(key, (cut(until(rest, &[',']), MAX_TEXT).to_owned(), reason));
         }

@@ -131,8 +131,10 @@ fn writer(head: &str, line: &Line<'_>) -> Option<Writer> {
     let _: u32 = tid.parse().ok()?;
     let label = Label { task: line.label.task.or(task), ..line.label };
     let host = cut(host, 256);
-    let gpu = rest.strip_prefix('[').and_then(small);
-    let gpu = gpu.map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
+    let gpu = rest
+        .strip_prefix('[')
+        .and_then(small)
+        .map_or_else(String::new, |gpu| format!(", GPU {gpu}"));
     let place = format!("{host}{gpu}").into();
     let who =
         Subject { label, pid: Some(pid.parse().ok()?), host: Some(host.into()), ..<_>::default() };

@@ -233,8 +233,11 @@ fn number_of(calls: &[Called]) -> String {
 /// "`all_reduce` Float[512]".
 fn describe(what: &Statement) -> String {
     let Statement::Runs { op, shape, dtype, .. } = what else { return String::new() };
-    let count = shape.iter().flatten().next();
-    let count = count.map_or_else(String::new, |count| format!(" {dtype}[{count}]"));
+    let count = shape
+        .iter()
+        .flatten()
+        .next()
+        .map_or_else(String::new, |count| format!(" {dtype}[{count}]"));
     format!("{op}{count}")
 }
 

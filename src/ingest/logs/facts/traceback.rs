@@ -419,8 +419,8 @@ fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
     if let Some(child) = scan::after(text, "ProcessExitedException: process ")
         && let Some(local) = scan::rank(child)
     {
-        let signal = scan::after(child, "with signal ");
-        let signal = (1..65).find(|it| signal == Some(&*signal_name(*it)));
+        let stated = scan::after(child, "with signal ");
+        let signal = (1..65).find(|it| stated == Some(&*signal_name(*it)));
         let code =
             scan::number_after(child, "with exit code ").and_then(|it| i32::try_from(it).ok());
         if let Some(status) = code.or(signal.map(|it| -it)) {
@@ -448,8 +448,8 @@ fn read_end_of_child(text: &str, at: Timestamp, facts: &mut Facts) -> bool {
         let name = scan::after(text, " name: ").map_or("", |it| scan::until(it, &[' ']));
         let rank = scan::after(name, "WorkerDict_0:").and_then(scan::rank);
         let name = actor(name);
-        let class = scan::after(text, "class_name: ").map_or("", |it| scan::until(it, &[' ']));
-        let class = class.rsplit('.').next().unwrap_or(class);
+        let qualified = scan::after(text, "class_name: ").map_or("", |it| scan::until(it, &[' ']));
+        let class = qualified.rsplit('.').next().unwrap_or(qualified);
         let name = if name.is_empty() { class } else { name };
         ray_worker(name, pid, host, rank, at, facts);
     }
@@ -502,8 +502,8 @@ fn is_progress(line: &Line<'_>) -> bool {
     const STEPS: [&str; 6] = ["step", "Step", "epoch", "Epoch", "iter", "Iter"];
     let text = line.text;
     let counts = |word: &str| {
-        let rest = scan::after(text, word).unwrap_or_default();
-        let rest = rest.strip_prefix("ation").unwrap_or(rest);
+        let suffix = scan::after(text, word).unwrap_or_default();
+        let rest = suffix.strip_prefix("ation").unwrap_or(suffix);
         let number = rest.trim_start_matches(['=', ':', ' ']);
         number.starts_with(|it: char| it.is_ascii_digit())
     };

@@ -101,8 +101,8 @@ impl Loss {
         let (one, several, next) = self.words();
         let what = if many == 1 { one } else { several };
         // PyTorch states the difference behind both calls.
-        let text = after(text, " between collectives on ranks. ").unwrap_or(text);
-        let text = after(text, "Collectives differ in ").unwrap_or(text);
+        let rest = after(text, " between collectives on ranks. ").unwrap_or(text);
+        let text = after(rest, "Collectives differ in ").unwrap_or(rest);
         let (at, text) = (words::at(place), text.trim_end_matches('.'));
         let status = STATUSES
             .iter()

@@ -339,12 +339,12 @@ impl LoggedJob {
     /// Takes a fact; `false`: the text does not say which rank it is about.
     fn fact(&mut self, fact: &Fact, groups: &Groups, at: Timestamp) -> bool {
         let mut who = fact.who.clone();
-        let seq = match fact.what {
+        let stated = match fact.what {
             Statement::TimedOut { seq, .. } => Some(seq),
             Statement::Finishes { seq, .. } => Some(seq + 1),
             _ => None,
         };
-        let seq = seq.filter(|_| !who.group.is_named());
+        let seq = stated.filter(|_| !who.group.is_named());
         let group = seq.and_then(|seq| groups.get(&(who.label, who.rank, seq)));
         who.group = group.cloned().unwrap_or(who.group);
         if let Statement::Finishes { rank, .. } = fact.what {

@@ -156,8 +156,8 @@ impl ProcessNames {
             self.world == u32::try_from(own.len()).ok()
         };
         // All of them write to the output of one launcher, or the last one of the node is known.
-        let is_one = self.world == last.map(|it| it + 1) || all.iter().any(has_all);
-        let is_one = is_one && last < self.world;
+        let is_one =
+            (self.world == last.map(|it| it + 1) || all.iter().any(has_all)) && last < self.world;
         if is_one && !of_communicators.any(|it| Some(it) == self.world) {
             for local in locals {
                 self.locals.entry(local).or_insert(Some(local));

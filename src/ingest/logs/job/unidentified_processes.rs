@@ -63,8 +63,7 @@ impl LoggedJob {
                         "Find out who cancelled it, and why: a person, or a limit of the batch system."
                     }
                 };
-                let why = why.as_ref();
-                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+                let why = why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
                 self.note(
                     Topic::End,
                     format!("the batch system cancelled the job{why} at {when}\n{advice}"),
@@ -116,8 +115,10 @@ impl LoggedJob {
             topic = Topic::Loss;
             Loss::parse(text).note(&self.name(who), 1, place.as_ref(), text)
         } else {
-            let advice = allocation::failed(text).map(|_| LESS_MEMORY_OF_DEVICE);
-            let advice = advice.or_else(|| known_errors::advice(text)).unwrap_or_default();
+            let advice = allocation::failed(text)
+                .map(|_| LESS_MEMORY_OF_DEVICE)
+                .or_else(|| known_errors::advice(text))
+                .unwrap_or_default();
             let text = raised(&self.name(who), text, place.as_ref());
             format!("{text}\n{advice}").trim_end().to_owned()
         };
@@ -240,9 +241,10 @@ impl LoggedJob {
         let mut notes = Vec::new();
         for (number, rank) in &mut self.ranks {
             let Some((host, reason)) = rank.unresolved.take() else { continue };
-            let mut raised = rank.raised.iter_mut();
-            let raised =
-                raised.find(|it| transport::is_start(&it.text) && it.text.contains(&*host));
+            let raised = rank
+                .raised
+                .iter_mut()
+                .find(|it| transport::is_start(&it.text) && it.text.contains(&*host));
             if let Some(raised) = raised {
                 raised.text = transport::unresolved(&raised.text, &host, &reason).into();
             } else {
@@ -288,8 +290,8 @@ impl LoggedJob {
         if waited.is_empty() {
             return;
         }
-        let named: Vec<String> = waited.iter().take(MAX_NAMED).cloned().collect();
-        let named = named.join(" and ");
+        let names: Vec<String> = waited.iter().take(MAX_NAMED).cloned().collect();
+        let named = names.join(" and ");
         let who = match waited.len().saturating_sub(MAX_NAMED) {
             0 => named,
             more => format!("{named} and {more} more"),
@@ -330,8 +332,11 @@ impl LoggedJob {
     /// that SIGKILL ended is the one that the kernel killed; `false`: there is none.
     fn take_killed_rank(&mut self, host: Option<&str>) -> bool {
         let on_host = host.map_or_else(BTreeSet::new, |host| self.names.on_host(host));
-        let ends = self.ranks.iter_mut().filter(|(rank, _)| on_host.contains(rank));
-        let ends = ends.filter_map(|(_, rank)| rank.ended.as_mut());
+        let ends = self
+            .ranks
+            .iter_mut()
+            .filter(|(rank, _)| on_host.contains(rank))
+            .filter_map(|(_, rank)| rank.ended.as_mut());
         let mut killed: Vec<_> = ends.filter(|(_, how)| how.signal == Some(KILL)).collect();
         let [(_, only)] = &mut killed[..] else { return false };
         only.for_memory = true;
@@ -473,11 +478,10 @@ fn launcher(who: &Subject, file: Option<&str>) -> String {
 
 /// What the text calls the process.
 pub(super) fn name(who: &Subject) -> String {
-    let host = who.host.as_ref();
-    let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+    let host = who.host.as_ref().map_or_else(String::new, |host| format!(" on {host}"));
     if let Some(worker) = who.label.worker {
-        let pid = worker.pid.or(who.pid);
-        let pid = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        let pid =
+            worker.pid.or(who.pid).map_or_else(String::new, |pid| format!(" (process {pid})"));
         let address = worker.host.map_or(host, |it| format!(" on {it}"));
         return format!("worker {}{pid}{address}", worker.name);
     }

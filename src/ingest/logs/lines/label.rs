@@ -71,8 +71,8 @@ pub(in super::super) fn of_title(title: &str, pid: Option<u32>) -> Option<Label>
     if let Some(rank) = words.next().and_then(|it| it.parse().ok()).filter(|it| *it < MAX_WORLD) {
         return Some(Label { rank: Some(rank), ..Label::default() });
     }
-    let name = TITLES.iter().find_map(|it| title.strip_prefix(it))?;
-    let name = Name::parse(name.split(' ').next()?)?;
+    let rest = TITLES.iter().find_map(|it| title.strip_prefix(it))?;
+    let name = Name::parse(rest.split(' ').next()?)?;
     let worker = Some(Worker { name, pid, host: None });
     Some(Label { worker, rank: name.rank_of_engine(), ..Label::default() })
 }
@@ -436,8 +436,8 @@ fn shows_role(text: &str, rank: u32) -> Option<bool> {
         .or_else(|| text.strip_prefix('['));
     let is_header = header.is_some_and(|it| it.starts_with(|it: char| it.is_ascii_digit()));
     let is_own = text.is_empty() || text.starts_with(' ') || is_header;
-    let in_group = scan::after(text, "[PG ").and_then(|it| scan::after(it, " Rank "));
-    let in_group = bracketed_rank(text).or_else(|| scan::rank(in_group?));
+    let rest = scan::after(text, "[PG ").and_then(|it| scan::after(it, " Rank "));
+    let in_group = bracketed_rank(text).or_else(|| scan::rank(rest?));
     if text.starts_with(" Traceback (") {
         return Some(false);
     }
@@ -447,8 +447,8 @@ fn shows_role(text: &str, rank: u32) -> Option<bool> {
 
 /// "stderr: " of launchers, or "stderr F " of Kubernetes, in which "P" is a part of a line.
 fn stream(text: &str) -> Option<&str> {
-    let text = text.strip_prefix("std")?;
-    let text = text.strip_prefix("err").or(text.strip_prefix("out"))?;
+    let stream = text.strip_prefix("std")?;
+    let text = stream.strip_prefix("err").or(stream.strip_prefix("out"))?;
     [": ", " F ", " P "].iter().find_map(|end| text.strip_prefix(end))
 }
 

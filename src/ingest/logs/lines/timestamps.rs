@@ -55,9 +55,9 @@ pub(super) fn stamp(text: &str) -> Option<(Timestamp, &str)> {
     let at = moment(year.parse().ok()?, month.parse().ok()?, date.parse().ok()?, of_day)?;
     let (ahead, rest) = offset(rest).unwrap_or((0, rest));
     let at = Timestamp(at.0.saturating_add_signed(-ahead));
-    let rest = rest.strip_prefix(']').unwrap_or(rest);
+    let unbracketed = rest.strip_prefix(']').unwrap_or(rest);
     // One separator: the indentation of a frame follows it.
-    let rest = rest.strip_prefix(' ').unwrap_or(rest);
+    let rest = unbracketed.strip_prefix(' ').unwrap_or(unbracketed);
     Some((at, rest.strip_prefix("| ").unwrap_or(rest)))
 }
 

@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(terminal(&steps.iter().map(|it| &**it).collect::<Vec<_>>()), None);
         let iterations = lines(|step| format!(" iteration {step}/ 500 | {}", "x".repeat(60)));
         assert_eq!(terminal(&iterations.iter().map(|it| &**it).collect::<Vec<_>>()), None);
-        let pairs = lines(|step| format!("train: step {step} {}\nvalid: step", "x".repeat(62)));
-        let pairs: Vec<&str> = pairs.iter().flat_map(|it| it.lines()).collect();
+        let blocks = lines(|step| format!("train: step {step} {}\nvalid: step", "x".repeat(62)));
+        let pairs: Vec<&str> = blocks.iter().flat_map(|it| it.lines()).collect();
         assert_eq!(terminal(&pairs), None);
         let workers = lines(|pid| format!("- (ip=10.0.0.7, pid={pid}) {}", "x".repeat(52)));
         assert_eq!(terminal(&workers.iter().map(|it| &**it).collect::<Vec<_>>()), None);

@@ -30,16 +30,16 @@ impl Source {
     /// What completes in the order in which the line at `at` is reached.
     pub(super) fn completion(&self, at: usize) -> Option<Guard> {
         let loops = self.headers(at).filter(|&it| self.head(it) == Head::For);
-        let found = loops.into_iter().find_map(|header| {
+        let in_loop = loops.into_iter().find_map(|header| {
             let (_, over) = header_test(&self.lines[header].text)?.0.split_once(" in ")?;
             if returns_as_completed(over) {
                 return Some((header, over));
             }
             self.completed_before(over, header, MAX_ASSIGNMENTS)
         });
-        let found = found
-            .or_else(|| self.completed_before(value_of(&self.lines[at].text), at, MAX_ASSIGNMENTS));
-        let found = found.or_else(|| self.start_of(at));
+        let found = in_loop
+            .or_else(|| self.completed_before(value_of(&self.lines[at].text), at, MAX_ASSIGNMENTS))
+            .or_else(|| self.start_of(at));
         let (line, text) = found?;
         let guard = self.guard(self.lines[line].first, text, GuardForm::Completes);
         Some(Guard { subject: GuardSubject::Other, ..guard })

@@ -20,8 +20,8 @@ fn is_of_period(test: &str, counters: &[&str]) -> bool {
         ["step", "steps", "epoch", "iteration", "iter", "it", "batch_idx", "global_step"];
     let Some((counter, rest)) = test.split_once('%') else { return false };
     let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| is_of_word(c) || c == '.');
-    let counter = counter.trim().trim_start_matches("not ").trim_start_matches('(');
-    let counter = counter.strip_suffix("+ 1)").unwrap_or(counter).trim();
+    let inner = counter.trim().trim_start_matches("not ").trim_start_matches('(');
+    let counter = inner.strip_suffix("+ 1)").unwrap_or(inner).trim();
     let last = counter.rsplit('.').next().unwrap_or(counter);
     let (period, value) = match rest.split_once("==").or_else(|| rest.split_once("!=")) {
         Some((period, value)) => (period.trim(), value.trim()),

@@ -339,8 +339,8 @@ fn without_own_parts(test: &str) -> (String, bool) {
 /// The name of a function that does nothing but return a value, and that value.
 fn returned(lines: &[Line]) -> Option<(&str, &str)> {
     let (header, rest) = lines.split_first()?;
-    let name = header.text.strip_prefix("def ")?;
-    let name = &name[..name.find('(')?];
+    let signature = header.text.strip_prefix("def ")?;
+    let name = &signature[..signature.find('(')?];
     let is_text = |line: &&Line| line.text.starts_with(['"', '\'']);
     let mut suite = rest.iter().skip(usize::from(rest.first().is_some_and(|it| is_text(&it))));
     let value = suite.next()?.text.strip_prefix("return ")?;
