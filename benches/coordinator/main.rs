@@ -75,8 +75,7 @@ fn main() {
     let part_of = || number("--began").zip(number("--first"));
     if let Some((began, first)) = part_of() {
         let at = arguments.iter().position(|it| it == "--address").unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = { runtime }.enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let layout = layout(
             number("--ranks").unwrap() as u32,
             number("--step").unwrap(),
@@ -289,20 +288,22 @@ fn run(layout: Layout, seconds: u64) {
     // All nodes are attached before the first call.
     let attach = MILLISECOND * (2_000 + 20 * u64::from(nodes));
     let began = Timestamp(Timestamp::now().0 + attach);
-    let parts = (0..nodes).step_by(NODES_OF_A_PART as usize).map(|first| {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--bench", "--address", &coordinator.address])
-            .args(["--began", &began.0.to_string()])
-            .args(["--first", &first.to_string()])
-            .args(["--ranks", &layout.ranks.to_string()])
-            .args(["--step", &(layout.step / MILLISECOND).to_string()])
-            .args(["--seconds", &seconds.to_string()])
-            .args(["--seed", &layout.seed.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let parts: Vec<Child> = parts.collect();
+    let parts: Vec<Child> = (0..nodes)
+        .step_by(NODES_OF_A_PART as usize)
+        .map(|first| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--bench", "--address", &coordinator.address])
+                .args(["--began", &began.0.to_string()])
+                .args(["--first", &first.to_string()])
+                .args(["--ranks", &layout.ranks.to_string()])
+                .args(["--step", &(layout.step / MILLISECOND).to_string()])
+                .args(["--seconds", &seconds.to_string()])
+                .args(["--seed", &layout.seed.to_string()])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
     std::thread::sleep(Duration::from_nanos(began.0 - Timestamp::now().0));
     let used = coordinator.used();
     let parts = parts.into_iter().map(|part| {

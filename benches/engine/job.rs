@@ -105,14 +105,14 @@ impl Job {
             })
             .collect();
         // Ranks with the same number on eight consecutive nodes.
-        let experts = |block: u32, local: u32| {
+        let expert = |block: u32, local: u32| {
             let nodes = block * NODE..((block + 1) * NODE).min(nodes);
             let members = nodes.map(|node| node * NODE + local).filter(|it| *it < ranks);
             group(format!("expert{block}.{local}"), members.collect())
         };
         let experts: Vec<_> = (0..nodes.div_ceil(NODE))
             .flat_map(|block| (0..NODE).map(move |local| (block, local)))
-            .map(|(block, local)| experts(block, local))
+            .map(|(block, local)| expert(block, local))
             .collect();
         let part = part.start..part.end.min(ranks);
         let all = part.map(|rank| {

@@ -20,12 +20,13 @@ const WORLD: [(&str, &str); 1] = [("0", "[0, 1, 2, 3]")];
 fn write_dumps(dir: &Path, ranks: &[u32], behind: u32) {
     for &rank in ranks {
         let last = if rank == behind { 41 } else { 42 };
-        let entries = (40..=last).map(|seq| {
-            let entry = Entry::new("nccl:all_reduce", "0", seq)
-                .with("time_created_ns", START + seq * 1_000_000_000);
-            if seq == 42 { entry.open() } else { entry }
-        });
-        let entries: Vec<Entry> = entries.collect();
+        let entries: Vec<Entry> = (40..=last)
+            .map(|seq| {
+                let entry = Entry::new("nccl:all_reduce", "0", seq)
+                    .with("time_created_ns", START + seq * 1_000_000_000);
+                if seq == 42 { entry.open() } else { entry }
+            })
+            .collect();
         write(dir, rank, &dump(&WORLD, &entries));
     }
 }
@@ -36,8 +37,8 @@ fn write(dir: &Path, rank: u32, dump: &Value) {
 
 /// A line of a log at a time: seconds after the start, by a clock that is `zone` hours ahead.
 fn label(seconds: u64, zone: i64) -> String {
-    let at = Timestamp(START).plus(Duration::from_secs(seconds));
-    let at = Timestamp(at.0.checked_add_signed(zone * 3_600_000_000_000).unwrap());
+    let utc = Timestamp(START).plus(Duration::from_secs(seconds));
+    let at = Timestamp(utc.0.checked_add_signed(zone * 3_600_000_000_000).unwrap());
     // "2026-07-02T13:20:08.410Z"
     let text = at.to_string();
     let (date, time) = text.trim_end_matches('Z').split_once('T').unwrap();

@@ -212,8 +212,8 @@ fn dump_with_countless_groups_takes_little_memory() {
         .current_dir(dir.path())
         .output()
         .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
+    let bytes = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&bytes);
     assert!(
         output.status.code().is_some_and(|it| [1, 3, 4].contains(&it)),
         "{:?}: {said}",

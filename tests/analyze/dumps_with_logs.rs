@@ -139,8 +139,8 @@ fn dumps_of_nccl_with_the_log_of_their_job_name_the_culprit() {
     assert!(jobs.len() >= 8, "{jobs:?}");
     let mut failures = Vec::new();
     for job in jobs {
-        let truth = fs::read_to_string(job.join("truth.toml")).unwrap();
-        let truth: NcclTruth = toml::from_str(&truth).unwrap();
+        let text = fs::read_to_string(job.join("truth.toml")).unwrap();
+        let truth: NcclTruth = toml::from_str(&text).unwrap();
         let dir = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(&job).unwrap().map(|it| it.unwrap().path()) {
             if entry.extension().is_some_and(|it| it == "gz") {

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::support::evidence::{analyze, boxes_of, replace_boot_id, report, stderr, stdout};
 use crate::support::process::program;
-use crate::support::report::with_effect;
+use crate::support::report::{report_in, with_effect};
 
 // --- Jobs killed together with `run` -------------------------------------------------------------
 
@@ -44,8 +44,7 @@ impl Watched {
         let watched = Self { run, dir };
         let started = Instant::now();
         loop {
-            let report = fs::read(watched.run_dir().join("report.json")).unwrap_or_default();
-            let report: Option<Report> = serde_json::from_slice(&report).ok();
+            let report = report_in(&watched.run_dir().join("report.json"));
             if report.is_some_and(|report| !report.findings.is_empty()) {
                 return watched;
             }
@@ -171,8 +170,8 @@ fn job_killed_together_with_run_is_diagnosed() {
     assert_eq!(with_effect(&alone), expected, "{alone:#?}");
     assert_eq!(sure(&alone), "supported", "no exit recorded: {alone:#?}");
     assert_eq!(alone.evidence.records, both.evidence.records);
-    let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
-    let mixed = report(&analyze(scratch.path(), &mixed));
+    let arguments = ["copy/boxes", "some.file", "copy", "--format", "json"];
+    let mixed = report(&analyze(scratch.path(), &arguments));
     assert_eq!(mixed.evidence, both.evidence);
     assert_eq!(with_effect(&mixed), expected);
     assert_eq!(both.evidence.records_lost, 0);
@@ -181,12 +180,12 @@ fn job_killed_together_with_run_is_diagnosed() {
 #[test]
 fn running_job_is_analyzed_without_interference() {
     let mut job = Watched::hanging("op-mismatch");
-    let one = fs::read_dir(job.boxes())
+    let path = fs::read_dir(job.boxes())
         .unwrap()
         .map(|it| it.unwrap().path())
         .into_iter()
         .find(|it| it.extension().is_some_and(|it| it == "box"));
-    let one = BoxReader::open(&one.unwrap()).unwrap();
+    let one = BoxReader::open(&path.unwrap()).unwrap();
     let reader = one.claimed_by();
     assert_eq!(reader.map(|(pid, _)| pid), Some(job.run.id()));
 

@@ -338,10 +338,10 @@ fn large_log_is_read_to_its_end() {
 #[test]
 fn file_without_evidence_is_named_with_what_was_expected() {
     let dir = tempfile::tempdir().unwrap();
-    let mut noise = 7_u32;
+    let mut state = 7_u32;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
-        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (noise >> 24) as u8
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
     })
     .take(100_000)
     .collect();
@@ -416,9 +416,8 @@ fn job_of_files_in_the_current_folder_has_its_name() {
         fs::write(folder.join(format!("trace_rank_{rank}")), dump).unwrap();
     }
     for paths in [["rank0.err", "rank1.err"], ["trace_rank_0", "trace_rank_1"]] {
-        let mut command = program(&folder);
-        let command = command.args(["analyze", "--format", "json"]).args(paths);
-        let report: Report = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let output = program(&folder).args(["analyze", "--format", "json"]).args(paths).output();
+        let report: Report = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         assert_eq!(report.job.id, "job7", "{paths:?}");
     }
 }

@@ -11,7 +11,7 @@ use super::follow::stages;
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::{eventually, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
-use crate::support::report::{hosts_of, leading, report_in};
+use crate::support::report::{hosts_of, leading, read_report};
 
 /// Starts the rank of this host, as `mpirun` would, and attaches to it once the file `attach` exists: with a token, and
 /// without one.
@@ -95,11 +95,11 @@ fn attaches_on_two_hosts_give_one_report() {
     // Printed if the test fails.
     processes.iter().for_each(|it| println!("{}{}", it.stdout(), it.stderr()));
     for (host, process) in (0..).zip(&processes) {
-        assert_whole(&report_in(&hosts.dir(host).join("together.json")).unwrap());
+        assert_whole(&read_report(&hosts.dir(host).join("together.json")));
         let text = process.stdout();
         assert!(text.contains("status 1"), "{text}");
         assert!(text.contains("error[DD204]"), "{text}");
-        let alone = report_in(&hosts.dir(host).join("alone.json")).unwrap();
+        let alone = read_report(&hosts.dir(host).join("alone.json"));
         assert_eq!(alone.evidence.ranks_reporting, 1);
         let line = format!("rank {} is not on this host. For one report, run", 1 - host);
         assert!(

@@ -165,10 +165,10 @@ fn check(program: &Program) {
 fn record(program: &Program, job: &Job, run_dir: &Path) {
     let repository = format!("{}/", env!("CARGO_MANIFEST_DIR"));
     let directory = job.directory.path().display().to_string();
-    let base = Command::new(job.venv.join("bin/python"))
+    let printed = Command::new(job.venv.join("bin/python"))
         .args(["-c", "import sys; print(sys.base_prefix)"])
         .output();
-    let base = String::from_utf8(base.unwrap().stdout).unwrap();
+    let base = String::from_utf8(printed.unwrap().stdout).unwrap();
     let venv = job.venv.display().to_string();
     let clean = |text: &mut String| {
         for (from, to) in

@@ -13,6 +13,7 @@ use crate::doubles::Doubles;
 use crate::nccl::gpus::nvml;
 use crate::support::process::{free_port, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
+use crate::support::report::read_report;
 
 /// Time limit for ranks to begin, and then to have been stuck for long enough.
 const MAX_WAIT: Duration = Duration::from_secs(180);
@@ -62,8 +63,7 @@ fn attach_with(job: &Job, variables: &[(&str, &Path)]) -> (Report, String) {
     command.args(["attach", "--report"]).arg(&file).args(job.ranks());
     command.env("DDP_DOCTOR_TIME_SCALE", TIME_SCALE).envs(variables.iter().copied());
     let finished = run_to_end(command);
-    let report = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    (report, format!("{}{}", finished.stdout, finished.stderr))
+    (read_report(&file), format!("{}{}", finished.stdout, finished.stderr))
 }
 
 /// Attaches until the sleeping rank is found.

@@ -139,8 +139,8 @@ fn hosts_that_share_a_report_use_and_keep_the_dumps_of_each() {
     for process in &mut processes {
         process.end();
     }
-    let printed = || processes.iter().map(|it| format!("{}{}", it.stdout(), it.stderr()));
-    let printed: String = printed().collect();
+    let printed: String =
+        processes.iter().map(|it| format!("{}{}", it.stdout(), it.stderr())).collect();
     let kept = hosts.dir(0).join("../kept");
     for host in 0..3 {
         let dump = kept.join(format!("host-{host}/flight_recorder_rank_{host}"));

@@ -196,8 +196,8 @@ fn black_box(dir: &Path, rank: u32, world_size: u32) -> Writer {
 #[test]
 fn box_of_another_user_beside_those_of_the_ranks_is_not_read() {
     let mut job = HealthyJob::start(&[]);
-    let boxes = job.variable("DDP_DOCTOR_BOX_DIR");
-    let boxes = Path::new(&boxes);
+    let path = job.variable("DDP_DOCTOR_BOX_DIR");
+    let boxes = Path::new(&path);
     let dir = tempfile::tempdir().unwrap();
     let other = black_box(dir.path(), 7, 8);
     std::os::unix::fs::symlink(other.path(), boxes.join("1.2.c.box")).unwrap();

@@ -153,8 +153,8 @@ impl Prometheus {
     fn api(&self, path: &str) -> Option<Value> {
         TcpStream::connect(&self.address).ok()?;
         let request = format!("GET /api/v1/{path} HTTP/1.0\r\n\r\n");
-        let answer = exchange(&self.address, request.as_bytes());
-        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+        let response = exchange(&self.address, request.as_bytes());
+        let answer: Value = serde_json::from_str(response.split_once("\r\n\r\n")?.1).ok()?;
         Some(answer["data"].clone())
     }
 
@@ -192,8 +192,8 @@ fn prometheus_alerts_about_the_hanging_job_only() {
     let hanging = ranks(&coordinator, "hangs", true);
     let hang = ("DdpDoctorJobHangs".to_owned(), "hangs".to_owned());
     eventually("the alert fires", || prometheus.alerts() == [hang.clone()]);
-    let verdicts = prometheus.values("ddp_doctor_job_verdict==1");
-    let mut verdicts: Vec<_> = verdicts
+    let values = prometheus.values("ddp_doctor_job_verdict==1");
+    let mut verdicts: Vec<_> = values
         .iter()
         .map(|(labels, _)| (labels["training_job"].as_str(), labels["verdict"].as_str()))
         .collect();

@@ -211,9 +211,9 @@ fn sides_of_one_call_agree_in_every_form() {
 #[test]
 fn call_that_does_not_fit_is_found_in_every_form() {
     for form in forms() {
-        let found = found(&form, &form.odd);
+        let findings = found(&form, &form.odd);
         let found: Vec<(&str, &[u32])> =
-            found.iter().map(|(code, _, root)| (&**code, &root[..])).collect();
+            findings.iter().map(|(code, _, root)| (&**code, &root[..])).collect();
         let expected: &[(&str, &[u32])] =
             if form.code.is_empty() { &[] } else { &[(form.code, &[2])] };
         assert_eq!(found, expected, "{} {:?}", form.name, form.odd);
@@ -224,8 +224,8 @@ fn call_that_does_not_fit_is_found_in_every_form() {
 fn received_tensor_is_the_size_of_a_message() {
     let send = Entry::message("nccl2:send 0->1", "0", 1).sizes(json!([[4]]), json!([]));
     let receive = |elements: u32| {
-        let receive = Entry::message("nccl2:recv 1<-0", "0", 1);
-        let receive = receive.sizes(json!([]), json!([[elements]]));
+        let receive =
+            Entry::message("nccl2:recv 1<-0", "0", 1).sizes(json!([]), json!([[elements]]));
         receive.with("input_dtypes", json!([])).open()
     };
     let found = |elements| {

@@ -354,11 +354,12 @@ fn dumps_are_told_from_text_by_their_contents() {
     };
     let expected = codes(&analyze(&dumps));
     // With line breaks, as `json.dump(indent=2)` writes them.
-    let pretty = (0..3).map(|rank| {
-        let text = serde_json::to_vec_pretty(&dumps[rank]).unwrap();
-        (format!("trace_rank_{rank}.json"), text)
-    });
-    let pretty: Vec<(String, Vec<u8>)> = pretty.collect();
+    let pretty: Vec<(String, Vec<u8>)> = (0..3)
+        .map(|rank| {
+            let text = serde_json::to_vec_pretty(&dumps[rank]).unwrap();
+            (format!("trace_rank_{rank}.json"), text)
+        })
+        .collect();
     assert_eq!(codes(&analyze_contents(&pretty)), expected);
     let mut archive = Vec::new();
     for (name, text) in &pretty {

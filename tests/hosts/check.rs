@@ -360,8 +360,8 @@ fn peers_without_the_token_disturb_no_check() {
     flood.args(["-c", FLOOD]);
     let flood = hosts.start(2, "flood", flood);
     eventually("the flood is there", || flood.stdout().contains("flooded"));
-    let count = flood.stdout();
-    let count = count.rsplit(' ').next().map(str::trim);
+    let printed = flood.stdout();
+    let count = printed.rsplit(' ').next().map(str::trim);
     assert_ne!(count, Some("0"), "nothing was connected");
     let second = hosts.start(1, "check", check(&hosts, 1, 2, &[]));
     let mut checks = [first, second];

@@ -14,7 +14,7 @@ use super::{
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::eventually;
 use crate::support::pytorch_jobs::{jobs, venv};
-use crate::support::report::{is_healthy, leading, report_in};
+use crate::support::report::{is_healthy, leading, read_report};
 
 /// Drops what a node exchanges with the coordinator of its launch.
 const NO_COORDINATOR: &str = "add table inet f; \
@@ -190,7 +190,7 @@ fn partition_during_a_backward_blames_no_rank() {
     assert!(hosts.filters(1, NO_RANK_0));
     let statuses = runs.each_mut().map(Process::end);
     assert_killed(statuses, &runs);
-    let report = report_in(&hosts.dir(0).join("report.json")).unwrap();
+    let report = read_report(&hosts.dir(0).join("report.json"));
     assert_eq!(report.verdict, Verdict::Hang);
     let finding = leading(&report);
     assert_eq!(finding.code, "DD116", "{report:#?}");

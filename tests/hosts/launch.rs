@@ -13,7 +13,7 @@ use super::{
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::eventually;
 use crate::support::pytorch_jobs::{jobs, variant, venv};
-use crate::support::report::{leading, report_in};
+use crate::support::report::{leading, read_report};
 
 /// A program under torchrun and `run` on one of two hosts.
 pub(super) fn torchrun_command(
@@ -70,7 +70,7 @@ fn torchrun_hang_on_two_hosts_is_diagnosed_by_token_alone() {
     let statuses = runs.each_mut().map(Process::end);
     assert_killed(statuses, &runs);
     for (host, run) in (0..).zip(&runs) {
-        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        let report = read_report(&hosts.dir(host).join("report.json"));
         assert_hang(&report);
         let text = run.stderr();
         for line in ["rank 0 on host-0", "rank 1 on host-1"] {
@@ -118,7 +118,7 @@ fn token_file_of_torchrun_on_two_hosts_stays_out_of_the_ranks_environment() {
         let environment = fs::read_to_string(hosts.dir(host).join("environment")).unwrap();
         assert!(environment.contains("RANK="), "{environment}");
         assert!(!environment.contains(TOKEN) && !run.stderr().contains(TOKEN), "{environment}");
-        assert_hang(&report_in(&hosts.dir(host).join("report.json")).unwrap());
+        assert_hang(&read_report(&hosts.dir(host).join("report.json")));
     }
 }
 
@@ -132,7 +132,7 @@ fn healthy_torchrun_on_two_hosts_is_silent() {
     let statuses = runs.each_mut().map(Process::end);
     assert_eq!(statuses, [Some(0), Some(0)], "{}", runs[0].stderr());
     for host in [0, 1] {
-        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        let report = read_report(&hosts.dir(host).join("report.json"));
         assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
         assert!(report.findings.is_empty(), "{report:#?}");
         assert_eq!((report.job.nodes, hosts_of(&report).len()), (2, 2));
@@ -162,7 +162,7 @@ fn restarts_on_two_hosts_are_attempts_of_one_job() {
     let statuses = runs.each_mut().map(Process::end);
     assert_killed(statuses, &runs);
     for host in [0, 1] {
-        let report = report_in(&hosts.dir(host).join("report.json")).unwrap();
+        let report = read_report(&hosts.dir(host).join("report.json"));
         let finding = leading(&report);
         assert_eq!((finding.code.as_str(), finding.attempt), ("DD102", 1), "{report:#?}");
         assert_eq!((report.verdict, report.job.nodes), (Verdict::Hang, 2));

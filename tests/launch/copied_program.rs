@@ -1,11 +1,11 @@
 //! The program copied, or installed by cargo, without its Python package and libraries.
 
-use std::fs;
 use std::process::Command;
 
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor_proto::report::Verdict;
 
 use crate::support::process::{copy_program, run_to_end};
+use crate::support::report::read_report;
 
 #[test]
 fn copied_program_reports_that_python_is_not_captured() {
@@ -21,7 +21,6 @@ fn copied_program_reports_that_python_is_not_captured() {
     assert_eq!(finished.status, Some(0), "{finished}");
     let first = finished.stderr.lines().next().unwrap_or_default();
     assert!(first.contains("will not be captured") && first.contains("pip install"), "{finished}");
-    let report = fs::read_to_string(dir.path().join("report.json")).unwrap();
-    let report: Report = serde_json::from_str(&report).unwrap();
+    let report = read_report(&dir.path().join("report.json"));
     assert_eq!(report.verdict, Verdict::Insufficient);
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{Finished, program, run_to_end, write_script};
 use crate::support::pytorch_jobs::{jobs, launch, variant, venv};
-use crate::support::report::{initiating, is_healthy};
+use crate::support::report::{initiating, is_healthy, read_report, report_in};
 
 /// A job under `run`, in its own directory.
 struct Job {
@@ -35,9 +35,9 @@ impl Job {
 
     fn run(self) -> (Finished, Report, TempDir) {
         let finished = run_to_end(self.command);
-        let report = fs::read_to_string(self.scratch.path().join("report.json"));
-        let report = report.unwrap_or_else(|e| panic!("no report: {e}\n{finished}"));
-        (finished, serde_json::from_str(&report).unwrap(), self.scratch)
+        let report = report_in(&self.scratch.path().join("report.json"))
+            .unwrap_or_else(|| panic!("no report\n{finished}"));
+        (finished, report, self.scratch)
     }
 }
 
@@ -166,8 +166,7 @@ fn terminated_hang_is_reported_with_its_cause() {
     std::thread::sleep(Duration::from_secs(3));
     Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
     run.0.wait().unwrap();
-    let report = fs::read_to_string(hung.scratch.path().join("report.json")).unwrap();
-    let report: Report = serde_json::from_str(&report).unwrap();
+    let report = read_report(&hung.scratch.path().join("report.json"));
     // DD204 needs two stacks of rank 1; there may not be enough time for them.
     let (code, root) = initiating(&report);
     assert!(["DD101", "DD204"].contains(&code), "{report:#?}");
@@ -237,9 +236,9 @@ fn rank_in_isolated_mode_is_reported_as_not_captured() {
 #[test]
 #[ignore = "live: part of make test-all"]
 fn rank_with_a_reset_environment_is_reported_as_not_captured() {
-    let keep =
+    let names =
         "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PATH TORCHELASTIC_USE_AGENT_STORE";
-    let keep: Vec<String> = keep.split(' ').map(|name| format!("{name}=\"${name}\"")).collect();
+    let keep: Vec<String> = names.split(' ').map(|name| format!("{name}=\"${name}\"")).collect();
     capture_is_lost(&format!("env -i {} python", keep.join(" ")), "environment");
 }
 

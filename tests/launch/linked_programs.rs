@@ -20,7 +20,7 @@ use crate::support::coordinator::Coordinator;
 use crate::support::healthy_job::HealthyJob;
 use crate::support::job_without_run::{Bare, reporters};
 use crate::support::process::{eventually, program, run_to_end, write_script};
-use crate::support::report::{initiating, is_healthy};
+use crate::support::report::{initiating, is_healthy, report_in};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -57,9 +57,8 @@ fn run(command: &[&str]) -> Report {
     let options = ["--on-hang", "kill", "--kill-after", "1"];
     run.args(["run", "--report", "report.json"]).args(options).arg("--").args(command);
     let finished = run_to_end(run);
-    let report =
-        fs::read(scratch.path().join("report.json")).unwrap_or_else(|e| panic!("{e}\n{finished}"));
-    serde_json::from_slice(&report).unwrap()
+    report_in(&scratch.path().join("report.json"))
+        .unwrap_or_else(|| panic!("no report\n{finished}"))
 }
 
 #[test]
@@ -127,8 +126,8 @@ fn healthy_c_job_has_no_findings() {
 
 #[test]
 fn rust_job_is_diagnosed_to_the_line() {
-    let ring = ring();
-    let ring = ring.to_str().unwrap();
+    let path = ring();
+    let ring = path.to_str().unwrap();
     let report = run(&[ring, "shape"]);
     assert_eq!(initiating(&report), ("DD104", &[1][..]));
     let (odd, others) = (line(RING, "BUG shape: rank 1"), line(RING, "BUG shape: the others"));
@@ -336,8 +335,8 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
             "mkdir boxes && mount -t tmpfs -o size=64m,nr_inodes=4 none boxes && exec {} 4 {bug}",
             training()
         );
-        let command = ["unshare", "--map-current-user", "--keep-caps", "--mount"];
-        let command = [&command[..], &["sh", "-c", &script]].concat();
+        let command =
+            ["unshare", "--map-current-user", "--keep-caps", "--mount", "sh", "-c", &script];
         Bare::start_with(job, coordinator.address(), &command, &environment)
     };
     let mut healthy = start("healthy", "");

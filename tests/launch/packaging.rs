@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ddp_doctor::node::sample::environment::has_nvidia_driver;
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor_proto::report::Verdict;
 use tempfile::TempDir;
 
 use crate::doubles::Doubles;
@@ -15,7 +15,7 @@ use crate::support::compiled_programs::library;
 use crate::support::coordinator::Coordinator;
 use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::{launch, variant, venv};
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 /// A fresh Python environment with the package installed.
 struct Installed {
@@ -99,8 +99,8 @@ fn torchrun(program: &str) -> Vec<String> {
 
 /// The words after `python` that start two ranks without torchrun.
 fn forked(program: &str) -> Vec<String> {
-    let words = launch(2, &variant(program));
-    let words = words.iter().skip(1);
+    let command = launch(2, &variant(program));
+    let words = command.iter().skip(1);
     words.map(|word| word.display().to_string()).collect()
 }
 
@@ -136,8 +136,8 @@ fn program_in_a_fresh_environment_is_captured() {
     assert_eq!(report.ranks.len(), 2, "{report:#?}");
     assert!(report.findings.is_empty(), "{report:#?}");
 
-    let mut faulty = start("faulty", forked("faulty/root_mismatch.py"));
-    let mut faulty = faulty.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut command = start("faulty", forked("faulty/root_mismatch.py"));
+    let mut faulty = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let report = coordinator.until("faulty", |report| !report.findings.is_empty());
     assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     let pid = faulty.id().to_string();
@@ -153,8 +153,7 @@ fn program_in_a_fresh_environment_is_captured() {
         command.args(&front[1..]).args(run.split(' ')).args(forked("faulty/root_mismatch.py"));
         let finished = run_to_end(command);
         assert_eq!(finished.status, Some(75), "{finished}");
-        let report = fs::read(installed.folder.path().join("report.json")).unwrap();
-        let report: Report = serde_json::from_slice(&report).unwrap();
+        let report = read_report(&installed.folder.path().join("report.json"));
         assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     }
 
@@ -176,8 +175,7 @@ fn nccl_calls_are_traced(installed: &Installed) {
         run("--quiet --nccl always --report report.json --on-hang kill --kill-after 0.5");
     faulty.args(doubles.launch(3, &job[0])).args(["op", "faulty"]);
     let finished = run_to_end(faulty);
-    let report = fs::read(installed.folder.path().join("report.json")).unwrap();
-    let report: Report = serde_json::from_slice(&report).unwrap();
+    let report = read_report(&installed.folder.path().join("report.json"));
     assert_eq!(initiating(&report), ("DD103", &[1][..]), "{finished}");
     assert_eq!(report.evidence.layers, ["nccl"]);
 

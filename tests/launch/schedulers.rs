@@ -12,7 +12,7 @@ use crate::support::compiled_programs::library;
 use crate::support::hosts::{Hosts, Process};
 use crate::support::process::{PROGRAM, eventually};
 use crate::support::pytorch_jobs::{jobs, variant, venv};
-use crate::support::report::{assert_hang, report_in, reports_in};
+use crate::support::report::{assert_hang, read_report, reports_in};
 
 const TOKEN: &str = "the-token-of-these-tests";
 
@@ -141,7 +141,7 @@ impl Slurm {
             .collect();
         runs.sort();
         let reports: Vec<Report> =
-            runs.iter().map(|it| report_in(&it.join("report.json")).unwrap()).collect();
+            runs.iter().map(|it| read_report(&it.join("report.json"))).collect();
         reports.try_into().unwrap_or_else(|_| panic!("{output}"))
     }
 }

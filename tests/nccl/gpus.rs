@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{DeviceActivity, Report, Verdict};
 use super::{library, source};
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 /// GPUs of three ranks, of which one computes and the others wait for it.
 const GPUS: &str = "\
@@ -71,8 +71,7 @@ fn job(variant: &str, options: &[&str], lines: &str, commands: &str) -> Option<(
         .env("PATIENCE_MS", "120000")
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
-    let report = fs::read(dir.path().join("report.json")).unwrap();
-    Some((finished, serde_json::from_slice(&report).unwrap()))
+    Some((finished, read_report(&dir.path().join("report.json"))))
 }
 
 #[test]

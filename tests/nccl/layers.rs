@@ -8,7 +8,7 @@ use super::{JobResult, comm_memory, library, records};
 use crate::doubles::Doubles;
 use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::venv;
-use crate::support::report::leading;
+use crate::support::report::{leading, read_report};
 
 const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jobs/layers/job.py");
 
@@ -47,10 +47,9 @@ fn job_seen(
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let kept = dir.path().join("kept");
-    let report = std::fs::read(kept.join("report.json")).unwrap();
     Some(JobResult {
         finished,
-        report: serde_json::from_slice(&report).unwrap(),
+        report: read_report(&kept.join("report.json")),
         records: records(&kept.join("journal.ddpj")),
         held: comm_memory::told(&kept.join("journal.ddpj")),
     })

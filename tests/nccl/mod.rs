@@ -38,7 +38,7 @@ use v1::event::Kind;
 use crate::doubles::Doubles;
 use crate::support::artifact;
 use crate::support::process::{Finished, program, run_to_end};
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 pub(crate) use soname::named;
 
@@ -108,10 +108,9 @@ fn job(
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let kept = dir.path().join("kept");
-    let report = fs::read(kept.join("report.json")).unwrap();
     Some(JobResult {
         finished,
-        report: serde_json::from_slice(&report).unwrap(),
+        report: read_report(&kept.join("report.json")),
         records: records(&kept.join("journal.ddpj")),
         held: comm_memory::told(&kept.join("journal.ddpj")),
     })
@@ -214,8 +213,7 @@ fn unseen_memory_exhaustion_is_a_crash() {
         return;
     };
     let finished = run_to_end(run);
-    let report = fs::read(dir.path().join("kept/report.json")).unwrap();
-    let report: Report = serde_json::from_slice(&report).unwrap();
+    let report = read_report(&dir.path().join("kept/report.json"));
     assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
 }
 
@@ -232,8 +230,7 @@ fn lines_of_a_program_in_a_container_are_found() {
         return;
     };
     let finished = run_to_end(run);
-    let report = fs::read(dir.path().join("kept/report.json")).unwrap();
-    let report: Report = serde_json::from_slice(&report).unwrap();
+    let report = read_report(&dir.path().join("kept/report.json"));
     assert_eq!(initiating(&report), ("DD104", &[1][..]), "{finished}");
     let ranks = &report.findings[0].per_rank;
     let has_line = |it: &RankCall| {

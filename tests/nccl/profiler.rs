@@ -1,7 +1,6 @@
 //! The profiler plugin, driven by a host that calls it as NCCL does: every version of the
 //! interface, faults, and a second profiler chained behind the plugin.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -12,7 +11,7 @@ use ddp_doctor_proto::{Op, RecordKind, v1};
 use super::{library, program_source, records};
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 const VERSIONS: [u32; 4] = [4, 5, 6, 7];
 
@@ -63,11 +62,10 @@ fn told(ranks: u32, version: u32, words: &str, environment: &[(&str, &str)]) -> 
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let kept = dir.path().join("kept");
-    let report = fs::read(kept.join("report.json")).unwrap();
     let records = records(&kept.join("journal.ddpj"));
     Some(Told {
         finished,
-        report: serde_json::from_slice(&report).unwrap(),
+        report: read_report(&kept.join("report.json")),
         records: records.into_iter().map(|(_, record)| record).collect(),
     })
 }

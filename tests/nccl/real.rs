@@ -17,8 +17,8 @@ use crate::support::pytorch_jobs::venv;
 
 /// Libraries to test with; empty if there is none.
 pub(super) fn libraries() -> Vec<PathBuf> {
-    let named = std::env::var_os("DDP_DOCTOR_TEST_NCCL");
-    let named = named.iter().flat_map(std::env::split_paths);
+    let paths = std::env::var_os("DDP_DOCTOR_TEST_NCCL");
+    let named = paths.iter().flat_map(std::env::split_paths);
     let of_pytorch = venv().into_iter().flat_map(|venv| {
         let versions = fs::read_dir(venv.join("lib")).unwrap();
         versions.map(|it| it.unwrap().path().join("site-packages/nvidia/nccl/lib/libnccl.so.2"))
@@ -235,8 +235,8 @@ fn nccl_loaded_by_one_library_is_found() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let host = super::source("host.c");
-    let host = doubles.compile(&host, "host-of-real", &["-Wl,--as-needed"]);
+    let source = super::source("host.c");
+    let host = doubles.compile(&source, "host-of-real", &["-Wl,--as-needed"]);
     let shared = ["-shared", "-fPIC", "-Dmain=job_main", LINKED[0], LINKED[1]];
     let asking = doubles.compile(&program_source("call_results.c"), "call_results.so", &shared);
     for nccl in libraries() {

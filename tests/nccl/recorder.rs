@@ -10,7 +10,7 @@ use super::program_source;
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
-use crate::support::report::leading;
+use crate::support::report::{leading, read_report};
 
 /// What `run` printed and found, and the ranks that were asked.
 struct Asked {
@@ -47,13 +47,13 @@ fn job(kind: &str, options: &[&str], environment: &[(&str, &str)]) -> Option<Ask
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
     let kept = directory.path().join("kept");
-    let report = fs::read(kept.join("report.json")).unwrap();
+    let report = read_report(&kept.join("report.json"));
     let mut ranks: Vec<String> =
         fs::read_to_string(asked).unwrap_or_default().lines().map(str::to_owned).collect();
     ranks.sort_unstable();
     let names = fs::read_dir(&kept).unwrap().map(|it| it.unwrap().file_name());
     let kept = names.map(|it| it.to_string_lossy().into_owned()).collect();
-    Some(Asked { finished, report: serde_json::from_slice(&report).unwrap(), ranks, kept })
+    Some(Asked { finished, report, ranks, kept })
 }
 
 #[test]

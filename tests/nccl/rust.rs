@@ -1,7 +1,6 @@
 //! NCCL calls through the Rust API (`ddp_doctor_agent::nccl`, over cudarc): its example against the
 //! doubles, and without CUDA.
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use crate::doubles::Doubles;
 use crate::support::artifact;
 use crate::support::process::{Finished, program, run_to_end};
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 /// The example, which loads CUDA and NCCL with `dlopen`.
 fn example() -> PathBuf {
@@ -45,8 +44,7 @@ fn job(fault: &str) -> Option<(Finished, Report)> {
         .env("LD_LIBRARY_PATH", libraries.path())
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
-    let report = fs::read(dir.path().join("kept/report.json")).unwrap();
-    Some((finished, serde_json::from_slice(&report).unwrap()))
+    Some((finished, read_report(&dir.path().join("kept/report.json"))))
 }
 
 /// Number of the example's line marked `HERE mark`.

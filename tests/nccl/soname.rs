@@ -15,7 +15,7 @@ use crate::doubles::Doubles;
 use crate::support::artifact;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::pytorch_jobs::venv;
-use crate::support::report::initiating;
+use crate::support::report::{initiating, read_report};
 
 /// The library with NCCL's soname, which `run` finds beside the other one.
 pub(crate) fn named() -> PathBuf {
@@ -37,9 +37,9 @@ fn by_cudarc(fault: &str) -> Option<(Finished, Report)> {
         .env("LD_LIBRARY_PATH", libraries.path())
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
-    let report = fs::read(dir.path().join("kept/report.json")).unwrap();
+    let report = read_report(&dir.path().join("kept/report.json"));
     assert!(!dir.path().join("kept/nccl").exists());
-    Some((finished, serde_json::from_slice(&report).unwrap()))
+    Some((finished, report))
 }
 
 #[test]

@@ -22,8 +22,8 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Execution {
     let mut lines = vec![];
     let longest = if random.chance(35) { random.below(60) } else { usize::MAX };
     // Completions that are possible but not certain happen in some executions only.
-    let eager: u64 = random.next() | random.next();
-    let eager = if random.chance(30) { 0 } else { eager };
+    let bits: u64 = random.next() | random.next();
+    let eager = if random.chance(30) { 0 } else { bits };
     let transport_raises = program.transport == Transport::Gloo && random.chance(30);
     let mut raised = Vec::new();
     let mut length = 0;

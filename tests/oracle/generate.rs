@@ -86,11 +86,11 @@ fn correct(random: &mut Random) -> Program {
             call.op = Op::Recv;
         }
         for &rank in &groups[group] {
-            let call = Call { is_async: random.chance(is_async), ..call };
+            let own = Call { is_async: random.chance(is_async), ..call };
             let call = match is_message {
-                false => call,
-                true if rank == from => Call { op: Op::Send, ..call },
-                true if rank == call.root => Call { root: from, ..call },
+                false => own,
+                true if rank == from => Call { op: Op::Send, ..own },
+                true if rank == own.root => Call { root: from, ..own },
                 true => continue,
             };
             let number = 1 + u8::from(second[group]);
@@ -249,7 +249,7 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
             true
         }
         _ => {
-            let end = random.pick(&[
+            let picked = random.pick(&[
                 End::Exits,
                 End::Exits,
                 End::Fails,
@@ -259,7 +259,7 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
                 End::Sleeps,
             ]);
             // In Python an exception ends the process only if it leaves the main thread.
-            let end = if end == End::Raises && number != 1 { End::Fails } else { end };
+            let end = if picked == End::Raises && number != 1 { End::Fails } else { picked };
             steps.insert(at, Step::End(end));
             steps.truncate(at + 1);
             true

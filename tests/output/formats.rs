@@ -22,8 +22,8 @@ fn several_jobs_yield_one_report_each() {
     jobs.sort_unstable();
     assert_eq!(jobs, ["job", "scenario"]);
     assert_eq!(output.status.code(), Some(1), "status of the worst report");
-    let sarif = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "sarif"]);
-    let sarif: Value = serde_json::from_slice(&sarif.stdout).unwrap();
+    let output = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "sarif"]);
+    let sarif: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(sarif["runs"].as_array().map(Vec::len), Some(2));
 }
 

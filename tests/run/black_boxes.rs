@@ -7,13 +7,13 @@ use std::path::Path;
 use ddp_doctor::host::boxes::boxes_in;
 use ddp_doctor_agent::blackbox::Reader;
 use ddp_doctor_proto::blackbox::{WORD, header};
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor_proto::report::Verdict;
 
 use crate::support::compiled_programs::{flood, training};
 use crate::support::evidence::boxes_of;
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, in_namespace, program};
-use crate::support::report::{initiating, is_healthy};
+use crate::support::report::{initiating, is_healthy, read_report};
 
 #[test]
 fn run_follows_boxes_in_two_directories() {
@@ -31,8 +31,7 @@ fn run_follows_boxes_in_two_directories() {
         );
         let output = in_namespace(dir.path(), &script);
         assert_eq!(output.status.code(), Some(status), "{output:?}");
-        let report = fs::read(dir.path().join("run/report.json")).unwrap();
-        let report: Report = serde_json::from_slice(&report).unwrap();
+        let report = read_report(&dir.path().join("run/report.json"));
         if bug.is_empty() {
             is_healthy(&report, 4);
             assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
@@ -125,7 +124,7 @@ fn box_of_a_newer_package_is_reported_and_not_read() {
     assert_eq!(output.status.code(), Some(7), "{stderr}");
     assert_eq!(output.stdout, b"trained\n");
     assert!(stderr.contains("has layout 9") && stderr.contains("or a later one"), "{stderr}");
-    let report: Report = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    let report = read_report(&report);
     assert_eq!(report.verdict, Verdict::Insufficient);
     assert!(report.findings.iter().all(|it| it.code == "DD901"), "{report:#?}");
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor_proto::report::Verdict;
 use tempfile::TempDir;
 
 use crate::support::compiled_programs::training;
@@ -16,6 +16,7 @@ use crate::support::healthy_job::assert_same_result;
 use crate::support::process::{
     PROGRAM, eventually, free_port, program, state_of, without_own_variables, write_script,
 };
+use crate::support::report::read_report;
 
 pub(super) fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -94,10 +95,6 @@ pub(super) fn run_dir(dir: &Path) -> std::path::PathBuf {
     let mut runs: Vec<_> = fs::read_dir(dir.join("ddp-doctor-runs")).unwrap().flatten().collect();
     assert_eq!(runs.len(), 1);
     runs.remove(0).path()
-}
-
-pub(super) fn report(path: &Path) -> Report {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
 #[test]
@@ -183,8 +180,8 @@ fn job_environment_points_to_the_agent() {
     assert!(value("DDP_DOCTOR_BOX_DIR").ends_with("/my_job"));
     assert!(Path::new(&value("DDP_DOCTOR_RUN_DIR")).is_absolute());
     assert!(value("DDP_DOCTOR_COORDINATOR").starts_with("unix:/"));
-    let python = python.canonicalize().unwrap();
-    let python = python.display();
+    let path = python.canonicalize().unwrap();
+    let python = path.display();
     assert_eq!(value("PYTHONPATH"), format!("{python}/ddp_doctor/activate:{python}:/mine"));
     assert_eq!(text.matches("mode=700").count(), 2);
     assert!(
@@ -319,9 +316,9 @@ fn job_is_journaled_without_a_coordinator() {
     assert_same_result(&exits_with_5(), output.status.code(), &output.stdout);
     let said = stderr(&output);
     assert_eq!(said.matches("no coordinator of this user listens").count(), 1, "{said}");
-    assert_eq!(report(&dir.path().join("r.json")).verdict, Verdict::Healthy);
-    let journal = run_dir(dir.path()).join("journal.ddpj");
-    let mut journal = Journal::open(&journal).unwrap();
+    assert_eq!(read_report(&dir.path().join("r.json")).verdict, Verdict::Healthy);
+    let path = run_dir(dir.path()).join("journal.ddpj");
+    let mut journal = Journal::open(&path).unwrap();
     let first = journal.read().unwrap().unwrap();
     assert!(matches!(first.events[0].kind, Some(ddp_doctor_proto::v1::event::Kind::Hello(_))));
 }
@@ -376,8 +373,8 @@ fn reused_run_directory_keeps_the_earlier_run() {
     assert_eq!(status, Some(0));
     assert_eq!(said.matches("the files of an earlier run").count(), 1, "{said}");
     let first = kept.join("previous-first");
-    assert_eq!(report(&kept.join("report.json")).job.id, "second");
-    assert_eq!(report(&first.join("report.json")).job.id, "first");
+    assert_eq!(read_report(&kept.join("report.json")).job.id, "second");
+    assert_eq!(read_report(&first.join("report.json")).job.id, "first");
     assert_eq!(fs::read(first.join("journal.ddpj")).unwrap(), journal);
     assert_ne!(fs::read(kept.join("journal.ddpj")).unwrap(), journal);
 }

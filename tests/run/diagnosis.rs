@@ -11,11 +11,11 @@ use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 
-use super::command::{Running, dir, hanging_job, report, run_dir, send, stderr};
+use super::command::{Running, dir, hanging_job, run_dir, send, stderr};
 use crate::support::compiled_programs::flood;
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, free_port, program};
-use crate::support::report::{is_healthy, reports_in};
+use crate::support::report::{is_healthy, read_report, reports_in};
 
 #[test]
 fn standing_coordinator_diagnoses_a_reporting_job() {
@@ -29,7 +29,7 @@ fn standing_coordinator_diagnoses_a_reporting_job() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
-    let report = report(&dir.path().join("r.json"));
+    let report = read_report(&dir.path().join("r.json"));
     assert_eq!(report.verdict, Verdict::Hang);
     assert_eq!(report.findings[0].code, "DD103");
     assert_eq!(report.evidence.ranks_reporting, 4);
@@ -53,13 +53,13 @@ fn late_or_restarted_coordinator_receives_all_evidence() {
     let path = dir.path().join("r.json");
     assert!(!path.exists(), "a report before there is a coordinator");
     let first = coordinator();
-    let names_it = || path.exists() && report(&path).verdict == Verdict::Hang;
+    let names_it = || path.exists() && read_report(&path).verdict == Verdict::Hang;
     eventually("the late coordinator finds it", names_it);
     drop(first);
     fs::remove_file(&path).unwrap();
     let _second = coordinator();
     eventually("the next coordinator finds it", names_it);
-    let report = report(&path);
+    let report = read_report(&path);
     assert_eq!(report.findings[0].code, "DD102");
     assert_eq!(report.evidence.records_lost, 0);
     job.signal("TERM");
@@ -82,13 +82,16 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
     let mut stays = node("stays.json", &["sleep", "300"]);
     let active = node("goes.json", &[PROGRAM, "demo-rank", "early-exit"]);
     let path = dir.path().join("stays.json");
-    let read = || path.exists().then(|| report(&path));
+    let read = || path.exists().then(|| read_report(&path));
     let finds = |code: &str| read().is_some_and(|r| r.findings.iter().any(|f| f.code == code));
     eventually("the ranks of the other node are reported", || finds("DD102"));
     let ranks = read().unwrap().ranks;
-    let living = |state: RankState| !matches!(state, RankState::Exited | RankState::Dead);
-    let mut living: Vec<(u32, u32)> =
-        ranks.iter().filter(|rank| living(rank.state)).map(|rank| (rank.rank, rank.pid)).collect();
+    let is_alive = |state: RankState| !matches!(state, RankState::Exited | RankState::Dead);
+    let mut living: Vec<(u32, u32)> = ranks
+        .iter()
+        .filter(|rank| is_alive(rank.state))
+        .map(|rank| (rank.rank, rank.pid))
+        .collect();
     living.sort_unstable();
     assert!(!living.is_empty());
 
@@ -102,8 +105,11 @@ fn killed_node_is_silent_and_its_ranks_are_unknown() {
         send("KILL", &pid.to_string());
     }
     let report = read().unwrap();
-    let silent = report.findings.iter().find(|f| f.code == "DD904");
-    let silent = silent.unwrap_or_else(|| panic!("never silent: {report:#?}"));
+    let silent = report
+        .findings
+        .iter()
+        .find(|f| f.code == "DD904")
+        .unwrap_or_else(|| panic!("never silent: {report:#?}"));
     let of: Vec<u32> = living.iter().map(|(rank, _)| *rank).collect();
     assert_eq!(silent.ranks.root, of);
     for rank in report.ranks.iter().filter(|rank| of.contains(&rank.rank)) {
@@ -131,9 +137,9 @@ fn finding_is_in_the_report_while_the_job_hangs() {
     ]));
     let path = dir.path().join("r.json");
     eventually("the report names the finding", || {
-        path.exists() && report(&path).findings.first().is_some_and(|f| f.code == "DD102")
+        path.exists() && read_report(&path).findings.first().is_some_and(|f| f.code == "DD102")
     });
-    assert_eq!(report(&path).job.ended_at, None);
+    assert_eq!(read_report(&path).job.ended_at, None);
     job.signal("TERM");
     assert_eq!(job.end(), Some(143));
     let mut said = String::new();
@@ -142,7 +148,7 @@ fn finding_is_in_the_report_while_the_job_hangs() {
     // Boxes and journal are kept, and the run directory has the same report.
     let run_dir = run_dir(dir.path());
     assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
-    assert_eq!(report(&run_dir.join("report.json")), report(&path));
+    assert_eq!(read_report(&run_dir.join("report.json")), read_report(&path));
     // The journal alone yields the same diagnosis.
     let mut journal = Journal::open(&run_dir.join("journal.ddpj")).unwrap();
     let (mut decoder, mut events) = (Decoder::new(0), Vec::new());
@@ -156,7 +162,7 @@ fn finding_is_in_the_report_while_the_job_hangs() {
         engine.handle(event, Timestamp::now());
     }
     engine.poll_change();
-    let (again, live) = (engine.report(), report(&path));
+    let (again, live) = (engine.report(), read_report(&path));
     let codes = |report: &Report| -> Vec<String> {
         report.findings.iter().map(|finding| finding.code.clone()).collect()
     };
@@ -169,8 +175,10 @@ fn ranks_that_outlive_run_can_be_inspected() {
     let dir = dir();
     let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
-    eventually("the hang is found", || path.exists() && report(&path).verdict == Verdict::Hang);
-    let ranks = report(&path).ranks;
+    eventually("the hang is found", || {
+        path.exists() && read_report(&path).verdict == Verdict::Hang
+    });
+    let ranks = read_report(&path).ranks;
     job.signal("KILL");
     assert_eq!(job.0.wait().unwrap().signal(), Some(9));
     let run_dir = run_dir(dir.path());
@@ -237,11 +245,11 @@ fn process_states_of_ranks_are_in_the_report() {
     let dir = dir();
     let mut job = hanging_job(&dir);
     let path = dir.path().join("r.json");
-    let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
+    let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&read_report(&path));
     eventually("the end of a grandchild is reported with its status", || {
         has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0))
     });
-    let rank_2 = report(&path).ranks[2].pid.to_string();
+    let rank_2 = read_report(&path).ranks[2].pid.to_string();
     send("STOP", &rank_2);
     eventually("a stopped rank is reported", || {
         has(&|report| report.ranks[2].state == RankState::Stopped)
@@ -263,7 +271,7 @@ fn rank_without_room_for_its_black_box_is_named() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
-    let report = report(&dir.path().join("r.json"));
+    let report = read_report(&dir.path().join("r.json"));
     let finding = report.findings.iter().find(|finding| finding.code == "DD901").unwrap();
     assert!(finding.ranks.root.contains(&3), "{finding:?}");
 }
@@ -278,7 +286,7 @@ fn hanging_job_is_killed_when_requested() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
-    let report = report(&dir.path().join("r.json"));
+    let report = read_report(&dir.path().join("r.json"));
     assert_eq!((report.verdict, report.findings[0].code.as_str()), (Verdict::Hang, "DD111"));
 }
 

@@ -13,6 +13,7 @@ use ddp_doctor_proto::v1::event::Kind;
 
 use crate::support::process::{Finished, eventually, program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
+use crate::support::report::read_report;
 
 /// Calls `all_reduce` until there is a file `enough`. In the faulty variant, rank 1 then calls `broadcast`.
 const MANY_CALLS: &str = r#"
@@ -75,8 +76,7 @@ fn run(variant: &str) -> Option<Job> {
         scope.spawn(end_when_digests_replace_records);
         run_to_end(command)
     });
-    let report = fs::read(dir.path().join("run/report.json")).unwrap();
-    Some(Job { finished, report: serde_json::from_slice(&report).unwrap() })
+    Some(Job { finished, report: read_report(&dir.path().join("run/report.json")) })
 }
 
 /// Number of records in the journal of a run, which may be going on.

@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use crate::support::compiled_programs::{clock, flood, rotate, training};
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{PROGRAM, eventually, in_namespace, program, state_of};
-use crate::support::report::is_healthy;
+use crate::support::report::{is_healthy, read_report};
 
 /// Runs a script in a mount namespace and directory of its own; `$run` is `ddp-doctor run` up to the
 /// command of the job.
@@ -26,10 +26,10 @@ fn assert_same_result_of(text: &str) -> (String, Report) {
     let dir = tempfile::tempdir().unwrap();
     let output = script(dir.path(), &format!("set -- {} 4\n{text}", training()));
     assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-    let report = fs::read(dir.path().join("report.json")).unwrap();
+    let report = read_report(&dir.path().join("report.json"));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     println!("{text}");
-    (text, serde_json::from_slice(&report).unwrap())
+    (text, report)
 }
 
 #[track_caller]
@@ -120,8 +120,7 @@ fn clock_that_is_set_during_the_run() {
         .output()
         .unwrap();
     assert_same_result(&command, output.status.code(), &output.stdout);
-    let report = fs::read(dir.path().join("report.json")).unwrap();
-    let report: Report = serde_json::from_slice(&report).unwrap();
+    let report = read_report(&dir.path().join("report.json"));
     is_healthy(&report, 4);
 }
 
@@ -161,8 +160,7 @@ fn job_in_a_time_namespace_is_diagnosed() {
         run.args(["--", "unshare", "--map-current-user", "--keep-caps", "--time"]);
         run.args(["--boottime", "100000", "--monotonic", "100000", training, "4", bug]);
         let output = run.output().unwrap();
-        let report = fs::read(dir.path().join("r.json")).unwrap();
-        let report: Report = serde_json::from_slice(&report).unwrap();
+        let report = read_report(&dir.path().join("r.json"));
         assert_eq!(report.verdict, verdict, "{output:?}");
         assert_eq!(report.ranks.len(), 4);
         if verdict == Verdict::Healthy {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::support::process::{PROGRAM, in_namespace};
-use crate::support::report::{initiating, report_in};
+use crate::support::report::{initiating, read_report};
 
 /// Runs a script in which `$run` is a hanging job under `run --on-hang kill`, with a home of its own.
 fn script(dir: &Path, text: &str) -> Output {
@@ -35,7 +35,7 @@ fn is_killed_and_kept_at_home(dir: &Path, output: &Output) {
     assert_eq!(output.status.code(), Some(75), "{output:?}");
     let runs = run_dirs(dir);
     let [run] = &runs[..] else { panic!("{runs:?}: {}", stderr(output)) };
-    let report = report_in(&run.join("report.json")).unwrap();
+    let report = read_report(&run.join("report.json"));
     assert_eq!(initiating(&report), ("DD102", &[1][..]));
     assert_eq!(fs::read_dir(run.join("boxes")).unwrap().count(), 4, "{}", stderr(output));
     assert!(stderr(output).contains(run.to_str().unwrap()), "{}", stderr(output));

@@ -8,11 +8,10 @@ use ddp_doctor::postmortem::{self, Progress};
 use ddp_doctor::report::json::Assembler;
 use ddp_doctor_proto::report::{Confidence, Job, Report};
 
-use super::command::report;
 use crate::support::compiled_programs::rotate;
 use crate::support::healthy_job::assert_same_result;
 use crate::support::process::{PROGRAM, in_namespace, program};
-use crate::support::report::{initiating, leading};
+use crate::support::report::{initiating, leading, read_report};
 
 /// Calls of each rank: some 3 MB in a journal.
 const CALLS: &str = "20000";
@@ -51,8 +50,8 @@ fn is_honest(report: &Report) {
     let hang: Vec<_> = report.findings.iter().filter(|it| it.code == "DD102").collect();
     let [hang] = hang[..] else { panic!("{report:#?}") };
     assert_eq!((&hang.ranks.root[..], hang.confidence), (&[1][..], Confidence::Proved));
-    let note = report.findings.iter().find(|it| it.code == "DD901");
-    let note = &note.unwrap_or_else(|| panic!("{report:#?}")).summary;
+    let finding = report.findings.iter().find(|it| it.code == "DD901");
+    let note = &finding.unwrap_or_else(|| panic!("{report:#?}")).summary;
     assert!(note.contains("were dropped to keep it within its limit"), "{note}");
     assert_eq!(report.findings.len(), 2, "{:?}", codes(report));
 }
@@ -67,7 +66,7 @@ fn journal_is_bounded_and_keeps_the_end() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let live = report(&run.join("report.json"));
+    let live = read_report(&run.join("report.json"));
     assert_eq!(initiating(&live), ("DD102", &[1][..]));
     let paths = segments(&run);
     assert!((4..=8).contains(&paths.len()), "{paths:?}");
@@ -155,7 +154,7 @@ fn limit_of_file_sizes_ends_the_journal_and_not_the_job() {
     assert_eq!(stderr(&output).matches("the journal ends here").count(), 1, "{output:?}");
     let run = dir.path().join("run");
     assert!(size(&segments(&run)) <= 2 << 20);
-    assert_eq!(codes(&report(&run.join("report.json"))), Vec::<&str>::new());
+    assert_eq!(codes(&read_report(&run.join("report.json"))), Vec::<&str>::new());
 }
 
 #[test]

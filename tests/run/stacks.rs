@@ -208,8 +208,8 @@ fn dump_of_a_hang_shows_the_unusual_rank_first() {
     let all = dump(&[target, "--all-threads", "--format", "markdown"]);
     assert!(out(&all).contains("## ranks 0–2: "), "{}", out(&all));
     // The coordinator's address works as a target, too.
-    let description = std::fs::read_to_string(run_dir.join("run.json")).unwrap();
-    let description: serde_json::Value = serde_json::from_str(&description).unwrap();
+    let written = std::fs::read_to_string(run_dir.join("run.json")).unwrap();
+    let description: serde_json::Value = serde_json::from_str(&written).unwrap();
     let again = dump(&[description["coordinator"].as_str().unwrap()]);
     assert!(out(&again).contains("\nranks 0 and 2\n"), "{}", out(&again));
     // So does the pid of a rank.

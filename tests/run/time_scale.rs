@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Report;
 
 use crate::support::process::{program, run_to_end};
 use crate::support::pytorch_jobs::{launch, venv};
+use crate::support::report::read_report;
 
 /// Rank 0 waits for rank 1 for less than half of the default stall limit; then both continue.
 const WAITS_FOR_A_WHILE: &str = r#"
@@ -49,8 +50,7 @@ fn scaled_stall_is_reported_killed_and_replayed() {
         .env("OMP_NUM_THREADS", "1");
     let finished = run_to_end(command);
     assert_eq!(finished.status, Some(75), "{finished}");
-    let live = fs::read(dir.path().join("run/report.json")).unwrap();
-    let live: Report = serde_json::from_slice(&live).unwrap();
+    let live = read_report(&dir.path().join("run/report.json"));
     assert_eq!(live.findings[0].code, "DD204", "{finished}");
 
     let mut analyze = program(dir.path());

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor_proto::report::Verdict;
 
-use super::command::{Running, dir, report};
+use super::command::{Running, dir};
 use crate::support::compiled_programs::{training, without_pidfds};
 use crate::support::healthy_job::assert_same_result;
 use crate::support::process::{PROGRAM, eventually, without_own_variables};
-use crate::support::report::is_healthy;
+use crate::support::report::{is_healthy, read_report};
 
 /// EPERM and ENOSYS.
 const ERRORS: [&str; 2] = ["1", "38"];
@@ -38,7 +38,7 @@ fn healthy_job_without_pidfds_is_diagnosed() {
             .output()
             .unwrap();
         assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-        is_healthy(&report(&dir.path().join("r.json")), 4);
+        is_healthy(&read_report(&dir.path().join("r.json")), 4);
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(text.matches("has no pidfds").count(), 1, "{text}");
     }
@@ -69,7 +69,7 @@ fn end_of_a_rank_is_seen_without_pidfds() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75), "{output:?}");
-    let report: Report = report(&dir.path().join("r.json"));
+    let report = read_report(&dir.path().join("r.json"));
     assert_eq!(report.verdict, Verdict::Hang, "{report:#?}");
 }
 

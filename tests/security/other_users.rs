@@ -23,7 +23,7 @@ use crate::support::compiled_programs::{flood, pytorch, training};
 use crate::support::coordinator::Coordinator;
 use crate::support::healthy_job::{HealthyJob, assert_same_result};
 use crate::support::process::{copy_program, program};
-use crate::support::report::is_healthy;
+use crate::support::report::{is_healthy, read_report};
 
 /// Time limit for an expected event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -342,13 +342,9 @@ fn truncated_boxes_end_neither_ranks_nor_run() {
             .output()
             .unwrap();
         assert_same_result(&command, output.status.code(), &output.stdout);
-        let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
+        let verdict = read_report(&dir.path().join("r.json")).verdict;
         assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
     }
-}
-
-fn report(path: &Path) -> Option<Report> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 #[test]
@@ -536,6 +532,6 @@ fn run_watches_the_job_although_a_directory_for_boxes_is_named() {
         .output()
         .unwrap();
     assert_same_result(&[training(), "4"], output.status.code(), &output.stdout);
-    let report = report(&dir.path().join("r.json")).unwrap();
+    let report = read_report(&dir.path().join("r.json"));
     assert_eq!(report.evidence.ranks_reporting, 4, "{}", text(&output));
 }

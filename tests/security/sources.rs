@@ -57,10 +57,10 @@ impl Job {
         let events = format!(
             "1.0 0 all_reduce f32[8] sum @{one}:2\n1.5 1 barrier @{other}:2\n1.6 0 lost 1\n3.0 - ends\n"
         );
-        let scenario = format!(
+        let text = format!(
             "about = \"two ranks make different calls\"\nworld = 2\nevents = \"\"\"\n{events}\"\"\"\n[[expect]]\ncode = \"DD103\"\n"
         );
-        let scenario = Scenario::parse(&scenario).unwrap();
+        let scenario = Scenario::parse(&text).unwrap();
         let scratch = tempfile::tempdir().unwrap();
         let journal = scenario.journals(scratch.path(), 1).unwrap().remove(0);
         fs::copy(journal, self.run_dir().join("journal.ddpj")).unwrap();

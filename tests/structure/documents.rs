@@ -13,8 +13,8 @@ use super::{files_below, root};
 fn every_finding_has_an_example_and_a_silent_scenario() {
     assert!(findings::ALL.is_sorted_by_key(|it| it.code.code), "by code");
     for code in findings::ALL.iter().map(|rule| rule.code) {
-        let scenarios = format!("tests/scenarios/findings/{}", code.name);
-        let scenarios: Vec<_> = files_below(&scenarios, "toml")
+        let folder = format!("tests/scenarios/findings/{}", code.name);
+        let scenarios: Vec<_> = files_below(&folder, "toml")
             .iter()
             .map(|file| fs::read_to_string(file).unwrap())
             .collect();
@@ -110,8 +110,8 @@ fn is_generated(file: &str, table: &str, text: &str) {
 /// Source of a test function that is named as `module::function`.
 fn test_source(name: &str) -> String {
     let (module, function) = name.rsplit_once("::").unwrap();
-    let file = module.replace("::", "/");
-    let file = root().join("tests").join(file);
+    let path = module.replace("::", "/");
+    let file = root().join("tests").join(path);
     let text = fs::read_to_string(file.with_extension("rs"))
         .or_else(|_| fs::read_to_string(file.join("mod.rs")))
         .unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -328,8 +328,8 @@ fn only_the_engine_edits_sentences_of_findings() {
         if name.starts_with("src/diagnosis/") || name.ends_with("/tests.rs") {
             continue;
         }
-        let text = fs::read_to_string(&file).unwrap();
-        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let source = fs::read_to_string(&file).unwrap();
+        let text = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
         let is_edit = |line: &str| {
             let code = line.split("//").next().unwrap_or_default();
             fields.iter().any(|field| {

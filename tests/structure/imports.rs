@@ -53,8 +53,7 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
         })
         .collect();
     let uses = files.iter().map(|(module, text)| {
-        let used = paths(text, module);
-        let used = used.filter_map(|mut path| {
+        let used = paths(text, module).filter_map(|mut path| {
             while !files.contains_key(&path) {
                 path.pop()?;
             }
@@ -69,8 +68,7 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
 /// The source without comments and tests.
 fn code(text: &str) -> String {
     let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-    let lines = text[..end].lines();
-    let lines = lines.filter(|line| !line.trim_start().starts_with("//"));
+    let lines = text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -4,9 +4,11 @@
 //! * `imports`: modules use each other in one direction.
 //! * `forbidden_code`: I/O in the engine, and unsafe code outside the listed files.
 //! * `folders`: the number of source files in a folder.
+//! * `bindings`: one `let` for one name.
 //! * `names`: names of functions and limits, spelling and phrases.
 //! * `documents`: pages and scenarios of every finding, and tests that documents name.
 
+mod bindings;
 mod dependencies;
 mod documents;
 mod folders;
@@ -16,6 +18,9 @@ mod names;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Folders of code.
+const CODE: [&str; 6] = ["src", "agent", "proto/src", "dashboard", "tests", "benches"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -3,10 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{files_below, root};
-
-/// Folders of code.
-const CODE: [&str; 6] = ["src", "agent", "proto/src", "dashboard", "tests", "benches"];
+use super::{CODE, files_below, root};
 
 /// Prefixes of constants that would be limits under a second name.
 const OTHER_LIMITS: [&str; 6] = ["MOST_", "KEPT_", "LEAST_", "LIMIT_", "UPPER_", "CAP_"];

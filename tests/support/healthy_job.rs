@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::compiled_programs::training;
 use super::process::{eventually, program, without_own_variables};
+use crate::support::report::report_in;
 
 /// Files that jobs wait for.
 const GATE_FILES: [&str; 4] = ["go", "flood1", "flood2", "stop"];
@@ -141,7 +142,7 @@ impl HealthyJob {
 
     /// The report so far.
     pub(crate) fn report(&self) -> Option<Report> {
-        serde_json::from_slice(&fs::read(self.file("r.json")).ok()?).ok()
+        report_in(&self.file("r.json"))
     }
 
     /// Starts the ranks, and waits until one is followed. The report does not show that: it is

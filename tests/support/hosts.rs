@@ -148,12 +148,12 @@ impl Drop for Hosts {
 }
 
 fn kill_all(namespace: &str) {
-    let pids = Command::new("ip")
+    let printed = Command::new("ip")
         .args(["netns", "pids", namespace])
         .output()
         .map(|it| it.stdout)
         .unwrap_or_default();
-    let pids = String::from_utf8_lossy(&pids).into_owned();
+    let pids = String::from_utf8_lossy(&printed).into_owned();
     if !pids.trim().is_empty() {
         let mut kill = Command::new("kill");
         kill.arg("-KILL").args(pids.split_whitespace());

@@ -110,8 +110,8 @@ pub(crate) fn reporters(folder: &Path) -> Vec<u32> {
     processes
         .filter_map(|it| it.unwrap().file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line);
+            let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&bytes);
             line.contains("\0reporter\0") && line.contains(folder.to_str().unwrap())
         })
         .collect()

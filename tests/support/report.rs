@@ -10,6 +10,13 @@ pub(crate) fn report_in(file: &Path) -> Option<Report> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
+/// The report in a file. Panics if there is none.
+#[track_caller]
+pub(crate) fn read_report(file: &Path) -> Report {
+    let text = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
 /// The reports in the folder of a coordinator, in any order.
 pub(crate) fn reports_in(folder: &Path) -> Vec<Report> {
     let files = fs::read_dir(folder).into_iter().flatten();

@@ -11,8 +11,8 @@ use crate::support::process::program;
 /// detection.
 #[track_caller]
 pub(crate) fn is_as_live(run_dir: &Path) {
-    let live = fs::read(run_dir.join("report.json")).unwrap();
-    let live: Value = serde_json::from_slice(&live).unwrap();
+    let text = fs::read(run_dir.join("report.json")).unwrap();
+    let live: Value = serde_json::from_slice(&text).unwrap();
     let output = program(run_dir).args(["analyze", ".", "--format", "json"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let analyzed: Value = serde_json::from_slice(&output.stdout).unwrap();

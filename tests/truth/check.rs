@@ -119,8 +119,9 @@ fn is_found(case: &Case, outcome: &Outcome) {
     if let Some(words) = &truth.measures {
         let (before, after) = words.split_once("{}").unwrap();
         let begin = finding.summary.split_once(before);
-        let number = begin.and_then(|(_, rest)| rest.split_once(after));
-        let number = number.and_then(|(number, _)| number.parse::<f64>().ok());
+        let number = begin
+            .and_then(|(_, rest)| rest.split_once(after))
+            .and_then(|(number, _)| number.parse::<f64>().ok());
         assert!(number.is_some_and(|it| it > 0.0), "{}", show());
     }
     if let Some(why) = &truth.why {

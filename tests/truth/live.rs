@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Report, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 use tempfile::TempDir;
 
 use crate::analysis::is_as_live;
@@ -19,6 +19,7 @@ use crate::programs;
 use crate::support::artifact;
 use crate::support::process::{program, run_to_end, run_to_end_within, without_own_variables};
 use crate::support::pytorch_jobs::{jobs, launch, variant, variants, venv};
+use crate::support::report::report_in;
 
 /// A finished live run and its directory.
 pub(crate) struct Run {
@@ -60,9 +61,8 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
         let why = skipped.lines().next().unwrap_or_default();
         return Err(Unable(why.into()));
     }
-    let report = fs::read_to_string(scratch.path().join("report.json"));
-    let report = report.unwrap_or_else(|error| panic!("{case}: no report: {error}\n{finished}"));
-    let report: Report = serde_json::from_str(&report).unwrap();
+    let report = report_in(&scratch.path().join("report.json"))
+        .unwrap_or_else(|| panic!("{case}: no report\n{finished}"));
     // The journal has the records that digests replaced.
     if !digests {
         is_as_live(&scratch.path().join("run"));
@@ -89,8 +89,8 @@ fn prepared(case: &Case) -> Result<Command, Unable> {
     without_own_variables(&mut command);
     command.args(["run", "--run-dir", "run", "--report", "report.json"]);
     // A job that ends by itself gets the time to do so.
-    let kill_after = if truth.hang { "1" } else { "60" };
-    let kill_after = truth.kill_after.as_deref().unwrap_or(kill_after);
+    let default = if truth.hang { "1" } else { "60" };
+    let kill_after = truth.kill_after.as_deref().unwrap_or(default);
     command.args(["--on-hang", "kill", "--kill-after", kill_after]);
     if case.program.is_python() {
         python(case, &mut command)?;
@@ -285,8 +285,8 @@ pub(crate) fn versions() -> &'static str {
         let ours = format!("ddp-doctor {}", env!("CARGO_PKG_VERSION"));
         let Some(venv) = venv() else { return ours };
         let script = "import platform, torch; print('Python', platform.python_version(), 'PyTorch', torch.__version__)";
-        let python = Command::new(venv.join("bin/python")).args(["-c", script]).output();
-        let python = String::from_utf8(python.unwrap().stdout).unwrap();
+        let output = Command::new(venv.join("bin/python")).args(["-c", script]).output();
+        let python = String::from_utf8(output.unwrap().stdout).unwrap();
         format!("{ours} {}", python.trim())
     })
 }
@@ -312,8 +312,8 @@ pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
             hidden.push((shown(&base), "/venv/pytorch"));
         }
         let script = "import sys, socket; print(sys.base_prefix, socket.gethostname())";
-        let said = Command::new(venv.join("bin/python")).args(["-c", script]).output();
-        let said = String::from_utf8(said.unwrap().stdout).unwrap();
+        let output = Command::new(venv.join("bin/python")).args(["-c", script]).output();
+        let said = String::from_utf8(output.unwrap().stdout).unwrap();
         let (prefix, host) = said.trim().split_once(' ').unwrap();
         hidden.push((prefix.into(), "/python"));
         hidden.push((host.into(), "node0"));

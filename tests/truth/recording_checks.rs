@@ -29,8 +29,8 @@ const EXTRAS: [Extra; 5] = [
 /// The checks as tests. Panics if a case does not exist.
 pub(crate) fn trials(cases: &[std::sync::Arc<Case>]) -> Vec<Trial> {
     let trials = EXTRAS.into_iter().map(|(name, id, check)| {
-        let case = cases.iter().find(|case| case.to_string() == id);
-        let case = std::sync::Arc::clone(case.unwrap_or_else(|| panic!("there is no case {id}")));
+        let named = cases.iter().find(|case| case.to_string() == id);
+        let case = std::sync::Arc::clone(named.unwrap_or_else(|| panic!("there is no case {id}")));
         Trial::test(format!("replay::{name}"), move || {
             let _turn = schedule::replay();
             guarded(|| check(&case))

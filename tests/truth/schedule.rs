@@ -47,8 +47,8 @@ fn enter(
     change: fn(&mut Running),
     leave: fn(&mut Running),
 ) -> Turn {
-    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
-    let running = CHANGED.wait_while(running, |running| !may(running));
+    let guard = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let running = CHANGED.wait_while(guard, |running| !may(running));
     change(&mut running.unwrap_or_else(PoisonError::into_inner));
     Turn { leave }
 }

@@ -152,8 +152,9 @@ impl Job {
     fn message(&mut self, from: u32, to: u32) {
         let group = self.group_of(from, "pipeline");
         let sends = self.ranks[from as usize].calls.iter();
-        let nth = sends.filter(|it| matches!(it.what, What::Send(peer, _) if peer == to)).count();
-        let nth = nth as u64 + 1;
+        let before =
+            sends.filter(|it| matches!(it.what, What::Send(peer, _) if peer == to)).count();
+        let nth = before as u64 + 1;
         self.call(from, group, What::Send(to, nth), self.shape.sends_delay);
         self.call(to, group, What::Recv(from, nth), true);
         if self.shape.waits {

@@ -54,8 +54,8 @@ impl Loop {
         for (round, number) in (self.first..=self.last).enumerate() {
             for (i, line) in body {
                 let (at, rest) = line.split_once(' ').ok_or(format!("event line {i}: {line}"))?;
-                let at: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
-                let at = self.from + self.every * round as f64 + at;
+                let offset: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
+                let at = self.from + self.every * round as f64 + offset;
                 let rest = rest
                     .replace("$*2-1", &(number * 2 - 1).to_string())
                     .replace("$*2", &(number * 2).to_string())

@@ -24,8 +24,8 @@ macro_rules! driver {
             fn find(library: *mut c_void) -> Option<Self> {
                 Some(Self {
                     $($name: {
-                        let name = concat!(stringify!($name), "\0");
-                        let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
+                        let text = concat!(stringify!($name), "\0");
+                        let name = CStr::from_bytes_with_nul(text.as_bytes()).ok()?;
                         // SAFETY: the library is open and never closed; the name ends in a zero.
                         let function = unsafe { libc::dlsym(library, name.as_ptr()) };
                         if function.is_null() {

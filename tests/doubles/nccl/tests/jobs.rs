@@ -67,8 +67,9 @@ fn says(source: &str, line: &str) -> bool {
 fn is_as_it_says(doubles: &Doubles, path: &Path) {
     let name = path.file_stem().unwrap().to_str().unwrap();
     let source = fs::read_to_string(path).unwrap();
-    let ranks = (1..=8).find(|it| says(&source, &format!("nproc = {it}")));
-    let ranks = ranks.unwrap_or_else(|| panic!("{name} does not say how many ranks it has"));
+    let ranks = (1..=8)
+        .find(|it| says(&source, &format!("nproc = {it}")))
+        .unwrap_or_else(|| panic!("{name} does not say how many ranks it has"));
 
     let (called, options) = variant(path, false);
     let program = doubles.compile(path, &called, options);

@@ -16,8 +16,8 @@ fn drive(newest: u32, mask: u32, words: &[&str]) -> Option<(String, String)> {
     let name = "libnccl-profiler-recorder.so";
     let options = ["-shared", "-fPIC", "-Wno-pedantic"];
     let plugin = doubles.compile(&source, name, &options);
-    let host = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/host.c");
-    let host = doubles.compile(&host, "profiler_host", &["-ldl"]);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/host.c");
+    let host = doubles.compile(&source, "profiler_host", &["-ldl"]);
     let ended = Command::new(host)
         .arg(newest.to_string())
         .arg(plugin)

@@ -109,8 +109,12 @@ impl Process {
 
     pub(super) fn issued(&self, call: &Call, record: v1::Record) -> Result<v1::Record, String> {
         let made = call.group.as_ref().filter(|_| call.op.creates_group());
-        let group = call.group.as_ref().filter(|_| made.is_none());
-        let group = group.map(|group| self.group(group)).transpose()?;
+        let group = call
+            .group
+            .as_ref()
+            .filter(|_| made.is_none())
+            .map(|group| self.group(group))
+            .transpose()?;
         // Black boxes store partners as ranks within the group.
         let partner = call.root.or(call.peer).and_then(|rank| {
             let members = &call.group.as_ref()?.key.members;

@@ -189,8 +189,8 @@ fn describe<'a>(call: &mut Call, args: &'a [String]) -> Result<Words<'a>, String
             call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
         } else if let Some(splits) = arg.strip_prefix("splits=") {
             let (input, output) = splits.split_once('/').ok_or("splits=INPUT/OUTPUT")?;
-            let sizes = |text: &str| text.split(',').map(|it| it.parse::<u32>()).collect();
-            let sizes = |text| Result::<Vec<u32>, _>::map_err(sizes(text), |it| it.to_string());
+            let size = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
+            let sizes = |text: &str| text.split(',').map(size).collect::<Result<Vec<u32>, _>>();
             call.splits = [sizes(input)?, sizes(output)?];
         } else if let Some(tag) = arg.strip_prefix("tag=") {
             call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);

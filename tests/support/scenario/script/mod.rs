@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
         let Some(verb) = words.first() else {
             return Ok(());
         };
-        let event = match verb.as_str() {
+        let parsed = match verb.as_str() {
             "interrupted" => Some(Event::Interrupted { signal: 15, at: moment }),
             "ends" => Some(Event::JobEnded {
                 status: number(1).unwrap_or(0.0) as i32,
@@ -156,7 +156,7 @@ impl<'a> Writer<'a> {
             "speaks" => node(1).map(|node| Event::Silent { node, since: None, at: moment }),
             _ => None,
         };
-        let event = event.ok_or(format!("unknown event of the job: {words:?}"))?;
+        let event = parsed.ok_or(format!("unknown event of the job: {words:?}"))?;
         self.events.push((moment, None, event));
         Ok(())
     }
