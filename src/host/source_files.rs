@@ -174,15 +174,6 @@ impl SourceFolders {
         Self { in_roots: vec![(root, folders)], ..Self::default() }
     }
 
-    /// The folders of both.
-    #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
-        self.folders.extend(other.folders);
-        self.in_roots.extend(other.in_roots);
-        self.given.extend(other.given);
-        self
-    }
-
     /// The working directory, and the folders of source files among the words of a command, each by all paths that are
     /// known: links may lead to it.
     #[must_use]

@@ -8,7 +8,8 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
 use super::Remark;
-use super::collect::{BoxFile, Collected, JournalFile, NoBoxFile};
+use super::collect::Collected;
+use super::pieces::{BoxFile, JournalFile, NoBoxFile, Place};
 
 /// The evidence of one job.
 #[derive(Debug, Default)]
@@ -40,7 +41,7 @@ pub(super) fn assemble(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Recor
         match twins.next().and_then(|node| node.journal.as_mut()) {
             Some(twin) if twin.is_before(&journal) => {
                 twin.goes_on |= journal.goes_on;
-                twin.later.push((journal.segment, journal.path));
+                twin.later.push((journal.segment, journal.path, journal.place));
             }
             Some(twin) => remarks.push(Remark {
                 text: format!(
@@ -111,9 +112,14 @@ fn is_same_box(a: &BoxFile, b: &BoxFile) -> bool {
 }
 
 impl Node {
-    fn is_from(&self, place: usize) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.place == place)
-            || self.boxes.iter().any(|it| it.place == place)
+    /// Where its journal and boxes are.
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+        let of_journal = self.journal.iter().flat_map(JournalFile::places);
+        of_journal.chain(self.boxes.iter().map(|it| it.place))
+    }
+
+    fn is_from(&self, place: Place) -> bool {
+        self.places().any(|it| it == place)
     }
 
     /// Removes helpers, as the live follower does: processes that a rank started, and that claim

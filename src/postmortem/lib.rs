@@ -26,6 +26,7 @@ mod below;
 mod collect;
 mod jobs;
 mod kind;
+mod pieces;
 mod play;
 mod read_logs;
 mod record;
@@ -45,6 +46,8 @@ pub struct Analysis {
     pub reports: Vec<Report>,
     /// The timeline of each report's job, or empty ones.
     pub timelines: Vec<Timeline>,
+    /// The paths with the evidence of each report, of those that were given.
+    pub paths: Vec<BTreeSet<PathBuf>>,
     /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
 }
@@ -68,12 +71,14 @@ pub fn analyze_with(paths: &[PathBuf], progress: &Progress, with_timelines: bool
             && let Some((_, at)) = attached.iter().find(|(folders, _)| job.is_in(folders))
         {
             if job.is_at_rest() {
+                analysis.paths[*at].extend(source.paths(paths));
                 let (_, report) = source.play(&mut analysis.remarks, &mut play::Unobserved);
                 requested_dumps::add(&mut analysis.reports[*at], report);
             }
             continue;
         }
         let folders = requested_dumps::folders(&source);
+        let of_job = source.paths(paths);
         let remark = source.is_recorded(&analysis.timelines[..recordings]);
         if let Some(remark) = remark {
             analysis.remarks.push(remark);
@@ -95,6 +100,7 @@ pub fn analyze_with(paths: &[PathBuf], progress: &Progress, with_timelines: bool
         };
         attached.push((folders, analysis.reports.len()));
         analysis.timelines.push(timeline);
+        analysis.paths.push(of_job);
         analysis.reports.push(report);
     }
     analysis

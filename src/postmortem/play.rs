@@ -21,8 +21,8 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
 use super::Remark;
-use super::collect::BoxFile;
 use super::jobs::{Node, RecordedJob};
+use super::pieces::BoxFile;
 
 /// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -382,8 +382,7 @@ impl Part {
         let mut reader = match it.open() {
             Ok(reader) => reader,
             Err(error) => {
-                return remarks
-                    .push(Remark { path: it.path().to_owned(), text: error.to_string() });
+                return remarks.push(Remark { path: it.path.clone(), text: error.to_string() });
             }
         };
         reader.begin_at(begin);

@@ -1,5 +1,6 @@
 //! Converts evidence into the updates that a viewer of the live job would have received.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Recording {
     pub updates: Vec<Update>,
     /// The final report.
     pub report: Report,
+    /// The paths with its evidence, of those that were given.
+    pub paths: BTreeSet<PathBuf>,
 }
 
 /// Records the newest job in the evidence; `None`: there is none. Messages about the files are added to
@@ -36,6 +39,7 @@ pub fn record(
     progress: &Progress,
 ) -> Option<Recording> {
     let source = newest(paths, remarks, progress)?;
+    let paths = source.paths(paths);
     let mut recorder = Recorder {
         claims: source.claims(),
         only_last: matches!(source, Source::Dumps(_)),
@@ -44,14 +48,18 @@ pub fn record(
     let (engine, report) = source.play(remarks, &mut recorder);
     let last = recorder.evaluated;
     recorder.take(&report, &Detail::new(engine.model(), last), last, true);
-    Some(Recording { updates: recorder.updates, report })
+    Some(Recording { updates: recorder.updates, report, paths })
 }
 
-/// The final report on the job that [`record`] records.
+/// The final report on the job that [`record`] records, and the paths with its evidence.
 #[must_use]
-pub fn last_report(paths: &[PathBuf], remarks: &mut Vec<Remark>) -> Option<Report> {
+pub fn last_report(
+    paths: &[PathBuf],
+    remarks: &mut Vec<Remark>,
+) -> Option<(Report, BTreeSet<PathBuf>)> {
     let source = newest(paths, remarks, &Progress::default())?;
-    Some(source.play(remarks, &mut Unobserved).1)
+    let paths = source.paths(paths);
+    Some((source.play(remarks, &mut Unobserved).1, paths))
 }
 
 /// The newest job: of those that ddp-doctor recorded, if there are any.

@@ -1,6 +1,7 @@
 //! The evidence of each job, of whatever kind, and which evidence is of the same job.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddp_doctor_diagnosis::Engine;
@@ -164,6 +165,21 @@ impl Source {
             Self::Dumps(job) => (false, job.begins()),
             Self::Logs(job) => (false, Statements::new(&job.logs).period().0),
         }
+    }
+
+    /// The given paths that have the evidence of this job.
+    pub(super) fn paths(&self, given: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let files: Vec<&Path> = match self {
+            Self::Recorded(job) => {
+                let places = job.nodes.iter().flat_map(jobs::Node::places);
+                return places.filter_map(|place| given.get(place).cloned()).collect();
+            }
+            Self::Dumps(job) => job.files().collect(),
+            Self::Logs(job) => job.logs.iter().map(|it| it.path.as_path()).collect(),
+        };
+        let place = |file: &Path| given.iter().find(|it| file.starts_with(it)).cloned();
+        let known: Option<BTreeSet<PathBuf>> = files.into_iter().map(place).collect();
+        known.unwrap_or_else(|| given.iter().cloned().collect())
     }
 
     /// Path of evidence that other tools left.

@@ -324,9 +324,9 @@ pub(super) fn short_path(place: &Where) -> String {
 
 /// Whether findings name source files, and none may be read. Nothing is looked up: the evidence chose the paths.
 #[must_use]
-pub fn withholds_sources(reports: &[Report], folders: &SourceFolders) -> bool {
-    let findings = reports.iter().flat_map(|report| &report.findings);
-    let mut places = findings.flat_map(|it| &it.per_rank).filter_map(|call| call.place.as_ref());
+pub fn withholds_sources(report: &Report, folders: &SourceFolders) -> bool {
+    let calls = report.findings.iter().flat_map(|it| &it.per_rank);
+    let mut places = calls.filter_map(|call| call.place.as_ref());
     folders.is_empty() && places.any(|it| source_files::is_source(Path::new(&it.file)))
 }
 

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ddp_doctor::evidence::journal::{Reader, Writer};
+use ddp_doctor_proto::v1::event::Kind;
 use tempfile::TempDir;
 
 use super::victim::beside_silent_mount;
@@ -93,6 +95,49 @@ fn own_run_shows_sources_of_its_program_alone() {
     job.name(job.program.join("train.py").to_str().unwrap(), &job.home("credentials"));
     let output = analyze(away.path(), &[job.run_dir().to_str().unwrap()]);
     assert!(stdout(&output).contains(LINE), "{}", stdout(&output));
+}
+
+/// Gives the job in a journal another name.
+fn rename_job(journal: &Path, name: &str) {
+    let mut reader = Reader::open(journal).unwrap();
+    let mut reports = Vec::new();
+    while let Some(mut report) = reader.read().unwrap() {
+        for event in &mut report.events {
+            if let Some(Kind::Hello(hello)) = &mut event.kind {
+                name.clone_into(&mut hello.job);
+            }
+        }
+        reports.push(report);
+    }
+    fs::remove_file(journal).unwrap();
+    let mut writer = Writer::create(journal).unwrap();
+    reports.iter().for_each(|report| writer.append(report).unwrap());
+}
+
+/// A report shows files of the program of its own job, whatever other evidence is read with it.
+#[test]
+fn report_shows_no_source_of_another_job() {
+    let (job, other) = (Job::new(), Job::new());
+    let file = job.program.join("train.py");
+    other.name(file.to_str().unwrap(), file.to_str().unwrap());
+    rename_job(&other.run_dir().join("journal.ddpj"), "another");
+    job.name(file.to_str().unwrap(), file.to_str().unwrap());
+    let away = tempfile::tempdir().unwrap();
+    let [own, others] = [&job, &other].map(|it| it.run_dir().display().to_string());
+    for format in FORMATS {
+        let count = |paths: &[&str]| {
+            let said = stdout(&analyze(away.path(), &[&["--format", format], paths].concat()));
+            assert_eq!(said.matches("job another").count(), usize::from(paths.len() > 1), "{said}");
+            said.matches(LINE).count()
+        };
+        let alone = count(&[&own]);
+        assert!(alone > 0, "{format}");
+        assert_eq!(count(&[&own, &others]), alone, "{format}");
+    }
+    let mut watch = program(away.path());
+    watch.args(["watch", "--once", &own, &others]);
+    let finished = run_to_end(watch);
+    assert!(finished.stdout.contains("another") && !finished.stdout.contains(LINE), "{finished}");
 }
 
 #[test]

@@ -85,7 +85,9 @@ impl Analyze {
         add_newest(&mut self.paths, global)?;
         let with_timelines = matches!(self.format, Format::Html | Format::Perfetto | Format::Csv);
         let analysis = read(&self.paths, with_timelines, global)?;
-        self.format.print(&analysis, &self.sources.of_paths(&self.paths), global)?;
+        let sources: Vec<SourceFolders> =
+            analysis.paths.iter().map(|it| self.sources.of_job(it)).collect();
+        self.format.print(&analysis, &sources, global)?;
         Ok(status(&analysis, self.fail_on))
     }
 }
@@ -114,25 +116,28 @@ pub(in super::super) fn status(analysis: &Analysis, fail_on: FailOn) -> u8 {
 }
 
 impl Format {
-    /// Prints the reports.
+    /// Prints the reports, each with source lines from the folders of its own job.
     pub(in super::super) fn print(
         self,
         analysis: &Analysis,
-        sources: &SourceFolders,
+        sources: &[SourceFolders],
         global: &Global,
     ) -> anyhow::Result<()> {
         let style = Style { past: true, ..global.style(io::stdout().is_terminal()) };
         let reports = &analysis.reports;
         let jobs: Vec<_> = reports.iter().zip(&analysis.timelines).collect();
+        let with_sources: Vec<_> = reports.iter().zip(sources).collect();
         let shows_sources = matches!(self, Self::Text | Self::Markdown | Self::Html);
-        if shows_sources && global.quiet == 0 && text::withholds_sources(reports, sources) {
+        let withholds =
+            || with_sources.iter().any(|(report, of_job)| text::withholds_sources(report, of_job));
+        if shows_sources && global.quiet == 0 && withholds() {
             say(NOT_SHOWN);
         }
         let out = &mut output();
         match self {
             Self::Text if global.quiet >= 2 => {}
             Self::Text => {
-                for (i, report) in reports.iter().enumerate() {
+                for (i, (report, sources)) in with_sources.into_iter().enumerate() {
                     if i > 0 {
                         writeln!(out)?;
                     }
@@ -145,7 +150,9 @@ impl Format {
             }
             Self::Json => reports.iter().try_for_each(|it| json::print(out, it))?,
             Self::Markdown => {
-                reports.iter().try_for_each(|it| markdown::report(out, it, sources))?;
+                with_sources
+                    .iter()
+                    .try_for_each(|(it, of_job)| markdown::report(out, it, of_job))?;
             }
             Self::Sarif => sarif::log(out, reports)?,
             Self::Html => html::page(out, &jobs, sources)?,

@@ -1,7 +1,7 @@
 //! The option that names folders with sources.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
@@ -32,8 +32,11 @@ fn folder(path: PathBuf) -> io::Result<PathBuf> {
 }
 
 impl Sources {
-    /// For evidence in these paths.
-    pub(in super::super) fn of_paths(&self, paths: &[PathBuf]) -> SourceFolders {
+    /// For the evidence of one job, in these paths.
+    pub(in super::super) fn of_job<P: AsRef<Path>>(
+        &self,
+        paths: impl IntoIterator<Item = P>,
+    ) -> SourceFolders {
         rundir::source_folders(paths).and_given(&self.folders)
     }
 

@@ -123,14 +123,15 @@ impl Attach {
             }
         }
         let names_users = self.all || read.iter().any(|(it, _)| it.job.user != sys::user_id());
-        if matches!(self.format, Format::Text) {
+        let is_text = matches!(self.format, Format::Text);
+        if is_text {
             for (attached, found) in &read {
                 if names_users && global.quiet < 2 {
                     let mut out = output();
                     writeln!(out, "{}", plain(&owner(&attached.job)))?;
                     out.flush()?;
                 }
-                self.format.print(found, &attached.sources(), global)?;
+                self.format.print(found, &sources_of(attached, found), global)?;
                 if global.quiet == 0 {
                     print_whereabouts(attached, found, several || global.verbose > 0)?;
                 }
@@ -142,16 +143,14 @@ impl Attach {
             let lines: Vec<String> = read.iter().map(|(it, _)| owner(&it.job)).collect();
             print_lines(&lines, global);
         }
-        let sources = read
-            .iter()
-            .map(|(it, _)| it.sources())
-            .fold(SourceFolders::default(), SourceFolders::and);
+        let sources: Vec<SourceFolders> =
+            read.iter().flat_map(|(it, found)| sources_of(it, found)).collect();
         let mut analysis = Analysis::default();
         for (_, found) in read {
             analysis.reports.extend(found.reports);
             analysis.timelines.extend(found.timelines);
         }
-        if !matches!(self.format, Format::Text) {
+        if !is_text {
             self.format.print(&analysis, &sources, global)?;
         }
         Ok(status(&analysis, self.fail_on))
@@ -427,6 +426,11 @@ fn keep(attached: &Attached, requested: PathBuf, global: &Global) -> anyhow::Res
     let made = attach::run_dir(attached, requested)?;
     print_lines(&made.notices, global);
     Ok(made.dir)
+}
+
+/// Where the sources of each report on a job are read.
+fn sources_of(attached: &Attached, found: &Analysis) -> Vec<SourceFolders> {
+    vec![attached.sources(); found.reports.len()]
 }
 
 /// Diagnoses what was read, and keeps it if there is a directory for it. Others may be able to replace that directory:

@@ -113,8 +113,8 @@ impl ShowStacks {
     /// Where source lines are read: below the folders of a process or a run of this user.
     fn source_folders(&self) -> SourceFolders {
         let Some(pid) = self.pid else {
-            let run_dir = target::run_dir(self.target.as_deref());
-            return self.sources.of_paths(run_dir.as_slice());
+            let run_dir = target::run_dir(self.target.as_deref(), self.job.as_deref());
+            return self.sources.of_job(run_dir);
         };
         source_reader::sources_of(pid).and_given(&self.sources.folders)
     }

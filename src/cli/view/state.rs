@@ -1,5 +1,6 @@
 //! The current or final state of a job, as one update.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,25 +21,28 @@ pub(super) fn now(target: &Target, quiet: u8) -> anyhow::Result<Update> {
         Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
             // The run may have just ended.
             Err(_) if dir.as_deref().is_some_and(target::is_over) => {
-                last_update(&[dir.clone().unwrap_or_else(|| ".".into())], quiet)
+                Ok(last_update(&[dir.clone().unwrap_or_else(|| ".".into())], quiet)?.0)
             }
             update => update,
         },
-        Target::Evidence(path) => last_update(std::slice::from_ref(path), quiet),
+        Target::Evidence(path) => Ok(last_update(std::slice::from_ref(path), quiet)?.0),
     }
 }
 
-/// The final state of the newest job in files, as one update.
-pub(super) fn last_update(paths: &[PathBuf], quiet: u8) -> anyhow::Result<Update> {
+/// The final state of the newest job in files, as one update, and the paths with its evidence.
+pub(super) fn last_update(
+    paths: &[PathBuf],
+    quiet: u8,
+) -> anyhow::Result<(Update, BTreeSet<PathBuf>)> {
     let mut remarks = Vec::new();
     let report = postmortem::last_report(paths, &mut remarks);
     print_remarks(&remarks, quiet);
-    let Some(report) = report else {
+    let Some((report, paths)) = report else {
         bail!(nothing_in(paths));
     };
     let at = report.job.ended_at.or(report.job.started_at);
     let mut sent = crate::report::viewer::Sent::default();
-    Ok(sent.update(&report, None, at.unwrap_or_default(), true))
+    Ok((sent.update(&report, None, at.unwrap_or_default(), true), paths))
 }
 
 async fn first_update(live: &Live) -> anyhow::Result<Update> {

@@ -71,13 +71,21 @@ impl Target {
         credentials: &Credentials,
     ) -> anyhow::Result<Self> {
         let mut target = Self::find(target, credentials)?;
-        if let Self::Live(live, _) = &mut target {
+        target.select(job);
+        if let Self::Live(live, _) = &target {
             live.state_other_owner();
-            if let Some(job) = job {
-                job.clone_into(&mut live.job);
-            }
         }
         Ok(target)
+    }
+
+    /// Selects a job of the coordinator by its id. Neither history nor sources of another job are in the run directory.
+    fn select(&mut self, job: Option<&str>) {
+        if let (Self::Live(live, dir), Some(job)) = (self, job)
+            && live.job != job
+        {
+            job.clone_into(&mut live.job);
+            *dir = None;
+        }
     }
 
     /// The newest active run among these; if none is active, the newest run.
@@ -107,9 +115,11 @@ pub(super) fn is_path(target: &Path) -> bool {
     !is_address && !input_files::reach(target).is_err_and(is_missing)
 }
 
-/// The run directory of a target; `None`: another coordinator.
-pub(super) fn run_dir(target: Option<&str>) -> Option<PathBuf> {
-    match Target::find(target, &Credentials::default()).ok()? {
+/// The run directory of a target, of whose jobs one may be selected; `None`: that of another coordinator.
+pub(super) fn run_dir(target: Option<&str>, job: Option<&str>) -> Option<PathBuf> {
+    let mut found = Target::find(target, &Credentials::default()).ok()?;
+    found.select(job);
+    match found {
         Target::Live(_, dir) => dir,
         Target::Evidence(path) => Some(path),
     }

@@ -1,5 +1,6 @@
 //! `ddp-doctor watch`
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use clap::Args;
 use ddp_doctor_dashboard::sources::Sources;
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::viewer::Update;
 
 use super::target::{self, Target};
 use super::{connection, feed, state};
@@ -71,35 +73,28 @@ impl Watch {
             unicode: !self.ascii && is_utf8(variable),
         };
         let here = std::env::current_dir().unwrap_or_default();
-        let folders = match &source {
-            Source::Run(Target::Live(_, dir)) => self.sources.of_paths(dir.as_slice()),
-            Source::Run(Target::Evidence(path)) => {
-                self.sources.of_paths(std::slice::from_ref(path))
-            }
-            Source::Files(paths) => self.sources.of_paths(paths),
+        let shown = self.read(source, global.quiet)?;
+        let folders = match &shown {
+            Shown::Run(Target::Live(_, dir)) => self.sources.of_job(dir),
+            Shown::Run(Target::Evidence(path)) => self.sources.of_job([path]),
+            Shown::Recorded(_, paths) => self.sources.of_job(paths),
         };
         let withheld = folders.is_empty().then_some(NOT_SHOWN);
         let read = move |file: &str| folders.read(file);
         let sources = Sources::new(here.display().to_string(), Box::new(read)).withheld(withheld);
         let app = App::new(theme, sources);
         if self.once {
-            return once(app, &source, global.quiet);
+            return once(app, shown, global.quiet);
         }
-        match source {
-            Source::Run(target) => {
+        match shown {
+            Shown::Run(target) => {
                 let asked = target.clone();
                 let start = |feeder: terminal::Feeder| {
                     std::thread::spawn(move || feed::feed(target, |input| feeder.feed(input)));
                 };
                 terminal::run(app, start, || connection::request_stacks(&asked))?;
             }
-            Source::Files(paths) => {
-                let mut remarks = Vec::new();
-                let recording = with_progress(global.quiet == 0, |progress| {
-                    postmortem::record(&paths, &mut remarks, progress)
-                });
-                print_remarks(&remarks, global.quiet);
-                let updates = recording.with_context(|| nothing_in(&paths))?.updates;
+            Shown::Recorded(updates, _) => {
                 let start = |feeder: terminal::Feeder| {
                     std::thread::spawn(move || {
                         feed::replay(updates, |input| feeder.feed(input));
@@ -122,9 +117,28 @@ impl Watch {
         let found = Target::of_job(target, self.job.as_deref(), &self.access.credentials())?;
         Ok(Source::Run(found))
     }
+
+    /// Reads files, of whose jobs one is shown.
+    fn read(&self, source: Source, quiet: u8) -> anyhow::Result<Shown> {
+        let paths = match source {
+            Source::Run(target) => return Ok(Shown::Run(target)),
+            Source::Files(paths) => paths,
+        };
+        if self.once {
+            let (update, of_job) = state::last_update(&paths, quiet)?;
+            return Ok(Shown::Recorded(vec![update], of_job));
+        }
+        let mut remarks = Vec::new();
+        let recording = with_progress(quiet == 0, |progress| {
+            postmortem::record(&paths, &mut remarks, progress)
+        });
+        print_remarks(&remarks, quiet);
+        let recording = recording.with_context(|| nothing_in(&paths))?;
+        Ok(Shown::Recorded(recording.updates, recording.paths))
+    }
 }
 
-/// What the screens show.
+/// What to show.
 enum Source {
     /// A run, which may be active.
     Run(Target),
@@ -132,20 +146,28 @@ enum Source {
     Files(Vec<PathBuf>),
 }
 
-fn once(mut app: App, source: &Source, quiet: u8) -> anyhow::Result<u8> {
-    let update = match source {
-        Source::Run(target) => state::now(target, quiet)?,
-        Source::Files(paths) => state::last_update(paths, quiet)?,
+/// What the screens show.
+enum Shown {
+    /// A run, which may be active.
+    Run(Target),
+    /// The updates of a job in files, and the paths with its evidence.
+    Recorded(Vec<Update>, BTreeSet<PathBuf>),
+}
+
+fn once(mut app: App, shown: Shown, quiet: u8) -> anyhow::Result<u8> {
+    let link = match shown {
+        Shown::Run(Target::Live(..)) => Link::Live,
+        Shown::Run(Target::Evidence(_)) | Shown::Recorded(..) => Link::Recorded,
+    };
+    let updates = match shown {
+        Shown::Run(target) => vec![state::now(&target, quiet)?],
+        Shown::Recorded(updates, _) => updates,
     };
     let now = Timestamp::now();
-    app.feed(
-        Input::Link(match source {
-            Source::Run(Target::Live(..)) => Link::Live,
-            Source::Run(Target::Evidence(_)) | Source::Files(_) => Link::Recorded,
-        }),
-        now,
-    );
-    app.feed(Input::Update(Box::new(update)), now);
+    app.feed(Input::Link(link), now);
+    for update in updates {
+        app.feed(Input::Update(Box::new(update)), now);
+    }
     let said = |name: &str, otherwise| {
         let value = std::env::var(name).ok();
         value.and_then(|it| it.parse().ok()).unwrap_or(otherwise)

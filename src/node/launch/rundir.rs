@@ -219,14 +219,14 @@ impl Previous {
     }
 }
 
-/// Folders with the sources of jobs, whose evidence is in these paths: the working directory and the folders
+/// Folders with the sources of a job, whose evidence is in these paths: the working directory and the folders
 /// that `run` recorded, if each path is the directory of a run of this user. A directory of another user, one
-/// that others can write to, and a copy, such as a downloaded one, yield no folder.
+/// that others can write to, a copy, such as a downloaded one, and what `attach` read of another user's job yield
+/// no folder.
 #[must_use]
-pub fn source_folders(paths: &[PathBuf]) -> SourceFolders {
-    let per_path: Option<Vec<Vec<PathBuf>>> =
-        paths.iter().map(|it| own_source_folders(it)).collect();
-    let mut folders = per_path.unwrap_or_default().concat();
+pub fn source_folders<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> SourceFolders {
+    let of_each = paths.into_iter().map(|it| own_source_folders(it.as_ref()));
+    let mut folders = of_each.collect::<Option<Vec<Vec<PathBuf>>>>().unwrap_or_default().concat();
     if !folders.is_empty() {
         folders.extend(std::env::current_dir().ok());
     }
@@ -239,7 +239,8 @@ fn own_source_folders(dir: &Path) -> Option<Vec<PathBuf>> {
     if opened.changeable_by_others().ok()?.is_some() {
         return None;
     }
-    Some(Description::of_original(&opened)?.source_folders)
+    let folders = Description::of_original(&opened)?.source_folders;
+    (!folders.is_empty()).then_some(folders)
 }
 
 /// Whether an entry is a directory with entries, or anything else.

@@ -208,8 +208,8 @@ struct Stack {
 }
 
 /// The data of all jobs.
-pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Page {
-    let job = |&(report, timeline): &(&Report, &Timeline)| {
+pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &[SourceFolders]) -> Page {
+    let job = |(&(report, timeline), folders): (&(&Report, &Timeline), &SourceFolders)| {
         let started = report.job.started_at.unwrap_or(timeline.begins());
         let clock = Clock(started.min(timeline.begins()));
         let mut sources = SourceLines::below(folders);
@@ -238,7 +238,7 @@ pub(super) fn page(jobs: &[(&Report, &Timeline)], folders: &SourceFolders) -> Pa
             stacks: stacks(timeline, &mut sources),
         }
     };
-    Page { version: ddp_doctor_proto::VERSION, jobs: jobs.iter().map(job).collect() }
+    Page { version: ddp_doctor_proto::VERSION, jobs: jobs.iter().zip(folders).map(job).collect() }
 }
 
 /// Converts times to microseconds since a beginning.

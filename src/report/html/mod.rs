@@ -35,7 +35,7 @@ const SCRIPT: [&str; 10] = [
 /// SHA-256 of the script in base64. A test updates it with `UPDATE_DOCS=1`.
 const SCRIPT_HASH: &str = include_str!("script.sha256");
 
-/// Writes one page about all jobs. Source lines are read below `folders`.
+/// Writes one page about all jobs. Source lines of each job are read below its folders.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ const SCRIPT_HASH: &str = include_str!("script.sha256");
 pub fn page(
     out: &mut dyn Write,
     jobs: &[(&Report, &Timeline)],
-    folders: &SourceFolders,
+    folders: &[SourceFolders],
 ) -> io::Result<()> {
     let titles = jobs.iter().map(|(report, _)| {
         let verdict = report.verdict;
@@ -131,7 +131,7 @@ mod tests {
 
     fn written(report: &Report, timeline: &Timeline) -> String {
         let mut out = Vec::new();
-        page(&mut out, &[(report, timeline)], &SourceFolders::default()).unwrap();
+        page(&mut out, &[(report, timeline)], &[SourceFolders::default()]).unwrap();
         String::from_utf8(out).unwrap()
     }
 

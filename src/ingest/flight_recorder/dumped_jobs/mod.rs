@@ -155,6 +155,12 @@ impl DumpedJob {
         &self.folder
     }
 
+    /// Folders or files with its evidence, which may be in an archive.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let logs = self.logs.iter().map(|it| &it.path);
+        self.places.iter().chain(logs).map(PathBuf::as_path)
+    }
+
     /// Whether all of its dumps are in these folders.
     pub fn is_in(&self, folders: &BTreeSet<PathBuf>) -> bool {
         self.places.iter().all(|place| place.ancestors().any(|it| folders.contains(it)))
