@@ -15,6 +15,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::files::Dir;
+use crate::run_description::Description;
 use crate::sys;
 
 /// First bytes of a file compressed with gzip.
@@ -130,13 +131,24 @@ fn opened(reached: &File, path: &Path) -> io::Result<Take<File>> {
     Ok(opened.take(metadata.len()))
 }
 
-/// Opens what a path leads to with `O_PATH`, unless a component is a link of another user, who chooses where it leads.
+/// Opens what a path leads to with `O_PATH`, unless a component is a link of another user, who chooses where it leads, or
+/// one that another user can have moved, and that leads to what not everybody can read.
 ///
 /// # Errors
 ///
 /// Fails if it cannot be opened, or there is such a link.
 pub fn reach(path: &Path) -> io::Result<File> {
     Ok(files::reach(path)?.into())
+}
+
+/// Like [`reach`], for a file that nobody is shown: links that another user can have moved are followed to private files
+/// as well.
+///
+/// # Errors
+///
+/// Fails like [`reach`].
+pub fn reach_secret(path: &Path) -> io::Result<File> {
+    Ok(files::reach_secret(path)?.into())
 }
 
 /// The path of what [`reach`] opens, without links.
@@ -155,6 +167,47 @@ pub fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// Fails if `/proc` is not there.
 pub fn path_of(file: &File) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Metadata of a file or folder that is evidence.
+///
+/// # Errors
+///
+/// Fails like [`reach`], and [`open_folder`] for a folder.
+pub fn evidence(path: &Path) -> io::Result<Metadata> {
+    let metadata = reach(path)?.metadata()?;
+    if metadata.is_dir() {
+        open_folder(path)?;
+    }
+    Ok(metadata)
+}
+
+/// Opens a folder that is searched for evidence with `O_PATH`. One that another user can have renamed without being able to
+/// read it is opened only if it is the directory of a run of this user.
+///
+/// # Errors
+///
+/// Fails like [`reach`], and for such a folder.
+pub fn open_folder(dir: &Path) -> io::Result<File> {
+    let is_own_run = || Dir::open_own(dir).is_ok_and(|it| Description::of_original(&it).is_some());
+    match files::reach_folder(dir) {
+        Err(_) if is_own_run() => reach(dir),
+        opened => Ok(opened?.into()),
+    }
+}
+
+/// The paths of the entries of a folder that is searched for evidence.
+///
+/// # Errors
+///
+/// Fails like [`open_folder`], or if the folder cannot be read.
+pub fn entries(dir: &Path) -> io::Result<impl Iterator<Item = PathBuf>> {
+    let opened = open_folder(dir)?;
+    // Without `/proc`, the folder can have been exchanged.
+    let by_descriptor = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let listing = by_descriptor.or_else(|_| fs::read_dir(dir))?;
+    let dir = dir.to_owned();
+    Ok(listing.flatten().map(move |entry| dir.join(entry.file_name())))
 }
 
 /// Metadata of an entry of a directory that was reached. A link is followed only by [`reach`]: where another user's leads,

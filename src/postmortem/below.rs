@@ -1,9 +1,7 @@
 //! The subdirectories of a folder, and their files.
 
 use std::collections::HashSet;
-use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -89,16 +87,8 @@ impl Below {
 
 /// The entries of a directory that are of a kind, in the order of their names.
 pub(super) fn entries(dir: &Path, is: impl Fn(&Path) -> bool) -> io::Result<Vec<PathBuf>> {
-    let reached = input_files::reach(dir)?;
-    // Without `/proc`, the directory can have been exchanged.
-    let by_descriptor = fs::read_dir(format!("/proc/self/fd/{}", reached.as_raw_fd()));
-    let listing = by_descriptor.or_else(|_| fs::read_dir(dir))?;
-    let mut paths: Vec<PathBuf> = listing
-        .flatten()
-        .map(|entry| dir.join(entry.file_name()))
-        .filter(|path| is(path))
-        .take(MAX_FILES)
-        .collect();
+    let all = input_files::entries(dir)?;
+    let mut paths: Vec<PathBuf> = all.filter(|path| is(path)).take(MAX_FILES).collect();
     paths.sort_unstable();
     Ok(paths)
 }

@@ -61,7 +61,7 @@ pub(super) struct Collected {
 pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
     let mut found = Collected { progress: progress.clone(), ..Collected::default() };
     for (place, path) in paths.iter().enumerate() {
-        match input_files::reach(path).and_then(|it| it.metadata()) {
+        match input_files::evidence(path) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
             Ok(metadata) => found.file(path, &metadata, place),
             Err(error) => found.remark(path, reason(&error)),

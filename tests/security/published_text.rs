@@ -1,4 +1,5 @@
-//! What other users can read of a run, and what evidence can do to the terminal of its reader.
+//! What other users can read of a run, what evidence can do to the terminal of its reader, and which private files it can
+//! make its reader publish.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -6,6 +7,8 @@ use std::path::Path;
 
 use ddp_doctor::host::files;
 
+use super::other_users::text;
+use super::victim::with_two_users;
 use crate::support::process::{program, run_to_end};
 
 fn mode(path: &Path) -> u32 {
@@ -58,4 +61,112 @@ fn error_does_not_control_the_terminal() {
     let is_control = |c: char| c.is_control() && c != '\n';
     assert!(!finished.stderr.contains(is_control), "{finished}");
     assert!(finished.stderr.lines().skip(1).all(|line| line.starts_with("    ")), "{finished}");
+}
+
+/// A log of the victim's in a private folder, and a folder of the attacker's with one. `failure RANK TEXT` prints a log.
+const PRIVATE_LOG: &str = r#"
+    failure() {
+        printf '[rank%s]: Traceback (most recent call last):\n[rank%s]:   File "/x/train.py", line 7, in f\n' $1 $1
+        printf '[rank%s]: RuntimeError: %s\n' $1 "$2"
+    }
+    mkdir -m 777 /home/shared
+    mkdir -m 700 /home/home/private
+    failure 0 'text of the victim' > /home/home/private/rank0.log
+    chmod 600 /home/home/private/rank0.log
+    chown -R 64126:64126 /home/home/private
+    cd /home/shared
+    attacker mkdir theirs theirs/dumps
+    cp "$SOURCE"/tests/fixtures/nccl-flight-recorder/_dump_0.gz theirs/dumps
+    failure 1 'text of the attacker' > theirs/rank1.log
+    chmod -R a+rX theirs
+    chmod 777 theirs theirs/dumps
+"#;
+
+/// What a script with such files prints.
+fn beside_private_log(script: &str) -> Option<String> {
+    let output = with_two_users(&format!("{PRIVATE_LOG}{script}"))?;
+    assert!(output.status.success(), "{}", text(&output));
+    Some(text(&output))
+}
+
+/// A link of the victim's or of root's, to a file or folder that the attacker cannot read.
+#[test]
+fn link_that_another_user_moved_shows_no_private_file() {
+    let script = r#"
+        cp -rp /home/home/private /home/roots
+        chown -R 0:0 /home/roots
+        victim ln -s /home/home/private/rank0.log latest
+        victim ln -s /home/home/private checkpoints
+        victim ln -s ../../../home/private relative
+        victim ln -s /home/home/private logs
+        ln -s /home/roots/rank0.log scratch
+        attacker mv latest theirs/rank0.log
+        attacker mv checkpoints theirs/dumps/host0
+        attacker mv relative theirs/dumps/host1
+        for target in theirs theirs/dumps logs logs/rank0.log; do victim ddp-doctor analyze $target || true; done
+        attacker mv scratch theirs/rank2.log
+        ddp-doctor analyze theirs || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    assert!(
+        said.contains("text of the attacker") && !said.contains("text of the victim"),
+        "{said}"
+    );
+    let why = "is a link that another user can have moved there: give the path that it leads to";
+    for name in ["theirs/rank0.log", "dumps/host0", "dumps/host1", "logs", "rank2.log"] {
+        let is_named = said.lines().any(|it| it.contains(name) && it.contains(why));
+        assert!(is_named, "{name}: {said}");
+    }
+}
+
+/// A private folder of the victim's under the name of the evidence.
+#[test]
+fn folder_that_another_user_renamed_shows_no_private_file() {
+    let script = r#"
+        victim cp -r /home/home/private theirs/mine
+        victim cp -r /home/home/private theirs/dumps/mine
+        victim chmod 700 theirs/mine theirs/dumps/mine
+        attacker mv theirs/mine theirs/logs
+        attacker mv theirs/dumps/mine theirs/dumps/host0
+        for target in theirs/logs theirs/dumps; do victim ddp-doctor analyze $target || true; done
+        ddp-doctor analyze theirs/logs || true
+        echo "--- inside"
+        cd theirs/logs
+        victim ddp-doctor analyze . || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    let (outside, inside) = said.split_once("--- inside").unwrap();
+    assert!(!outside.contains("text of the victim"), "{said}");
+    let why = "another user can have put it there without being able to read it: give the path of a file or folder in it";
+    assert_eq!(said.matches(why).count(), 3, "{said}");
+    assert!(inside.contains("text of the victim"), "{said}");
+}
+
+/// Links in a folder of one's own, links to what everybody can read, private logs in a shared folder of one's own, and the
+/// directory of a run in a folder of another user.
+#[test]
+fn own_links_and_folders_are_evidence() {
+    let script = r#"
+        victim mkdir /home/home/mine shared runs
+        victim ln -s /home/home/private/rank0.log /home/home/mine/rank0.log
+        victim cp /home/home/private/rank0.log shared
+        chmod 777 shared
+        chmod 755 runs
+        failure 0 'text of the victim' > runs/rank0.log
+        chmod 644 runs/rank0.log
+        victim ln -s runs latest
+        victim ln -s /home/home/mine /home/home/link
+        for target in /home/home/mine /home/home/link shared latest latest/rank0.log; do
+            victim ddp-doctor analyze $target || true
+        done
+        echo "--- run"
+        cd theirs
+        victim ddp-doctor run --run-dir run -- sh -c 'exit 3' || true
+        victim ddp-doctor analyze run || true
+        victim ddp-doctor analyze "$PWD/run" || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    let (links, run) = said.split_once("--- run").unwrap();
+    assert_eq!(links.matches("RuntimeError: text of the victim").count(), 5, "{said}");
+    assert!(!run.contains("another user can have put it there"), "{said}");
 }

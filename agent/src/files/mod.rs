@@ -23,7 +23,7 @@ pub use known::{Identity, KnownDirectories};
 pub use mounts::is_served_by_other;
 pub(crate) use mounts::{Mount, OWN_LIST};
 pub use own_names::{own_directory_name, own_number};
-pub use reach::{find, find_by_own_links, reach, reach_in};
+pub use reach::{find, find_by_own_links, reach, reach_folder, reach_in, reach_secret};
 pub use regular::{open_regular, regular, reopen};
 pub(crate) use walk::{MAX_LINKS, components, is_private_group, is_system};
 pub use walk::{

@@ -10,16 +10,46 @@ use super::calls;
 use super::walk::{Missing, OF_ANOTHER, Way, can_others_write, refused, step};
 use crate::sys;
 
-/// Opens a file or directory of any user as it is (`O_PATH`). Links of this user and of root are followed, wherever they
-/// are on the path. What is opened was reached component by component: an exchange of a component has no effect.
+/// What is done with what is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// It is used here alone.
+    Use,
+    /// Others are shown what is in it.
+    Show,
+    /// It is a folder, and others are shown what is in its files.
+    Search,
+}
+
+/// Opens a file or directory of any user as it is (`O_PATH`), whose contents others may be shown. Links of this user and of
+/// root are followed, wherever they are on the path; those that another user can have moved there only to what everybody
+/// can read. What is opened was reached component by component: an exchange of a component has no effect.
 ///
 /// # Errors
 ///
 /// If it cannot be opened, or a component is a link of another user, who chooses where it leads: of the owner, or of the
-/// user who mounted the FUSE file system that it is on. The same if it is a file that another user can have put where it is
-/// without being able to read it: a hard link, or a file that was moved there.
+/// user who mounted the FUSE file system that it is on. The same if another user can have put a file where it is, or a link
+/// to it, without being able to read it: a hard link, or what was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?)
+    reached(Way::begin(path)?, Purpose::Show)
+}
+
+/// Like [`reach`], for a folder that is searched for evidence.
+///
+/// # Errors
+///
+/// Like [`reach`], and if another user can have renamed the folder without being able to read it.
+pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
+    reached(Way::begin(path)?, Purpose::Search)
+}
+
+/// Like [`reach`], for what nobody is shown: links that another user can have moved are followed to private files as well.
+///
+/// # Errors
+///
+/// Like [`reach`].
+pub fn reach_secret(path: &Path) -> io::Result<OwnedFd> {
+    reached(Way::begin(path)?, Purpose::Use)
 }
 
 /// Like [`reach`], for an entry of an open directory. `shown`: the path of the directory, for messages.
@@ -28,17 +58,27 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`].
 pub fn reach_in(directory: OwnedFd, shown: &Path, name: &OsStr) -> io::Result<OwnedFd> {
-    reached(Way::within(directory, shown, name))
+    reached(Way::within(directory, shown, name), Purpose::Show)
 }
 
-fn reached(mut way: Way) -> io::Result<OwnedFd> {
+fn reached(mut way: Way, purpose: Purpose) -> io::Result<OwnedFd> {
+    // The error for what not everybody can read, behind a link that another user can have moved.
+    let mut not_private: Option<io::Error> = None;
     while let Some(name) = way.left.pop_front() {
         let component = CString::new(name.as_bytes())?;
         let next = step(way.fd.as_fd(), &component, Missing::Fail)?;
         let (directory, entry) = (calls::status(way.fd.as_fd())?, calls::status(next.as_fd())?);
         if entry.st_mode & libc::S_IFMT != libc::S_IFLNK {
-            if is_planted(&directory, way.is_trusted(&directory), &entry) {
-                return Err(planted(entry.st_uid));
+            let is_last = way.left.is_empty();
+            if is_private(&entry, is_last)
+                && let Some(error) = not_private.take()
+            {
+                return Err(error);
+            }
+            let is_shown = entry.st_mode & libc::S_IFMT == libc::S_IFREG
+                || is_last && purpose == Purpose::Search;
+            if is_shown && is_planted(&directory, way.is_trusted(&directory), &entry) {
+                return Err(planted(&entry));
             }
             let mount = way.mount_of(&name, &next);
             way.enter(&name, next, mount);
@@ -52,7 +92,16 @@ fn reached(mut way: Way) -> io::Result<OwnedFd> {
             };
             return Err(not_followed(&way.shown.join(&name), &whose, way.left.is_empty()));
         }
+        if purpose != Purpose::Use && !way.is_where_it_was_made(&directory, &entry) {
+            let whose = "that another user can have moved there";
+            let link = way.shown.join(&name);
+            not_private.get_or_insert(not_followed(&link, whose, way.left.is_empty()));
+        }
         if calls::is_in_proc(way.fd.as_fd()) {
+            // What it leads to can be below a folder that others cannot enter.
+            if let Some(error) = not_private.take() {
+                return Err(error);
+            }
             // The text of such a link need not be a path.
             let followed = calls::open(Some(way.fd.as_fd()), &component, libc::O_PATH, 0)?;
             let mount = way.mount_of(&name, &followed);
@@ -121,23 +170,48 @@ fn not_followed(link: &Path, whose: &str, is_last: bool) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// Whether another user can have put a file into a directory without being able to read it. The owner of a directory that
-/// is not `is_trusted` can have done so if the file belongs to somebody else, and has several names or is not readable by
-/// everybody. Where others can write, a private file has several names if one of them made a hard link to it.
+/// Whether another user can have put a file or folder into a directory without being able to read it. The owner of a
+/// directory that is not `is_trusted` can have done so if it belongs to somebody else, and is not readable by everybody, or
+/// is a file with several names. Where others can write, a private file has several names if one of them made a hard link
+/// to it.
 fn is_planted(directory: &libc::stat, is_trusted: bool, entry: &libc::stat) -> bool {
-    const READABLE: u32 = 0o004;
-    let (has_several_names, is_private) = (entry.st_nlink > 1, entry.st_mode & READABLE == 0);
-    let by_owner =
-        || !is_trusted && entry.st_uid != directory.st_uid && (has_several_names || is_private);
-    let by_others =
-        || has_several_names && is_private && can_others_write(directory.st_mode, directory.st_gid);
-    entry.st_mode & libc::S_IFMT == libc::S_IFREG && (by_owner() || by_others())
+    let is_folder = is_folder(entry);
+    let (has_several_names, is_private) = (entry.st_nlink > 1, is_private(entry, true));
+    let by_owner = !is_trusted
+        && entry.st_uid != directory.st_uid
+        && (is_private || has_several_names && !is_folder);
+    let by_others = || {
+        let is_shared = can_others_write(directory.st_mode, directory.st_gid);
+        !is_folder && has_several_names && is_private && is_shared
+    };
+    by_owner || by_others()
 }
 
-fn planted(owner: u32) -> io::Error {
+/// Whether not everybody can read a file or folder, or, if it is not the `last` component of a path, enter it.
+fn is_private(entry: &libc::stat, last: bool) -> bool {
+    const READ: u32 = 0o004;
+    const ENTER: u32 = 0o001;
+    let needed = match (is_folder(entry), last) {
+        (true, true) => READ | ENTER,
+        (true, false) => ENTER,
+        (false, _) => READ,
+    };
+    entry.st_mode & needed != needed
+}
+
+fn is_folder(entry: &libc::stat) -> bool {
+    entry.st_mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+fn planted(entry: &libc::stat) -> io::Error {
+    let instead = if is_folder(entry) {
+        "give the path of a file or folder in it"
+    } else {
+        "copy it to a folder of your own"
+    };
     let why = format!(
-        "it belongs to user {owner}, and another user can have put it there without being able to read it: copy it to \
-         a folder of your own"
+        "it belongs to user {}, and another user can have put it there without being able to read it: {instead}",
+        entry.st_uid
     );
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

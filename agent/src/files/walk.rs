@@ -82,7 +82,7 @@ pub fn walk(path: &Path, missing: Missing) -> io::Result<Walked> {
         let is_changeable = name != ".." && can_replace(&directory, &entry, trusted);
         let kind = entry.st_mode & libc::S_IFMT;
         if kind == libc::S_IFLNK {
-            if is_changeable || !way.is_trusted_link(&directory, &entry) {
+            if !way.is_where_it_was_made(&directory, &entry) {
                 let link = way.shown.join(&name);
                 return Err(refused(&link, "is a link that another user can change"));
             }
@@ -220,7 +220,10 @@ impl Way {
     /// Whether a link was put where it is by this user or the system. The mode of a directory does not
     /// show everybody who can write to it, such as those whom an access control list admits; and where
     /// others can create entries, they can have moved a link of this user or of root there.
-    fn is_trusted_link(&self, directory: &libc::stat, link: &libc::stat) -> bool {
+    pub(super) fn is_where_it_was_made(&self, directory: &libc::stat, link: &libc::stat) -> bool {
+        if !self.is_trusted(directory) {
+            return false;
+        }
         if link.st_uid == sys::effective_uid() {
             return !can_others_write(directory.st_mode, directory.st_gid);
         }

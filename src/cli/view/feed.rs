@@ -10,6 +10,7 @@ use ddp_doctor_proto::viewer::Update;
 use super::connection::{next, runtime, watch};
 use super::target::{self, Live, Target};
 use crate::cli::evidence_files::nothing_in;
+use crate::host::input_files;
 use crate::postmortem::{self, Progress};
 use crate::report::text::plain;
 use crate::transport::Credentials;
@@ -88,8 +89,8 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, send: &impl Fn(Input) -> b
 
 /// Whether the files of a run are small enough to be read before the screens appear.
 fn is_small(dir: &Path) -> bool {
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let bytes: u64 = files.filter_map(|it| Some(it.metadata().ok()?.len())).sum();
+    let files = input_files::entries(dir).into_iter().flatten();
+    let bytes: u64 = files.filter_map(|it| Some(input_files::metadata(&it).ok()?.len())).sum();
     bytes <= MAX_HISTORY_BYTES
 }
 

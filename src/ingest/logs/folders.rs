@@ -1,7 +1,6 @@
 //! Folders of logs: the files to read, and the launches and attempts of torchrun whose files are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -87,25 +86,22 @@ fn period(paths: &[PathBuf]) -> (SystemTime, SystemTime) {
 }
 
 fn collect(dir: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    for entry in entries(dir) {
-        let path = entry.path();
+    for path in entries(dir) {
         if found.len() >= MAX_FILES {
             return;
         }
+        let Ok(metadata) = input_files::metadata(&path) else { continue };
         // Links could lead around in circles.
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth > 0 && is_torchruns(&path) => {
-                collect(&path, depth - 1, found);
-            }
-            Ok(kind) if kind.is_dir() => {}
-            Ok(_) if input_files::metadata(&path).is_ok_and(|it| it.is_file()) => found.push(path),
-            _ => {}
+        if metadata.is_dir() && depth > 0 && !path.is_symlink() && is_torchruns(&path) {
+            collect(&path, depth - 1, found);
+        } else if metadata.is_file() {
+            found.push(path);
         }
     }
 }
 
-fn entries(dir: &Path) -> impl Iterator<Item = fs::DirEntry> {
-    fs::read_dir(dir).into_iter().flatten().flatten()
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    input_files::entries(dir).into_iter().flatten()
 }
 
 /// Whether a folder is one of `torchrun --log-dir`: "ID/attempt_0/3".
@@ -114,7 +110,7 @@ fn is_torchruns(dir: &Path) -> bool {
     let is_attempt = |name: &String| name.starts_with(ATTEMPT);
     let is_part = |name: &String| is_attempt(name) || name.bytes().all(|it| it.is_ascii_digit());
     name(dir).is_some_and(|it| is_part(&it))
-        || entries(dir).any(|entry| name(&entry.path()).is_some_and(|it| is_attempt(&it)))
+        || entries(dir).any(|path| name(&path).is_some_and(|it| is_attempt(&it)))
 }
 
 /// The attempt of torchrun that wrote a file: the number of the folder "attempt_2" in its path.
@@ -125,6 +121,7 @@ pub(super) fn attempt_of(path: &Path) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::*;
