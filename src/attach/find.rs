@@ -63,7 +63,7 @@ pub struct RankProcess {
 /// The ranks of one job on this host.
 #[derive(Clone, Debug, Default)]
 pub struct RankedJob {
-    /// Name of the job, the same on all hosts.
+    /// Name of the job, the same on all hosts. Another user can give a job the same name.
     pub id: String,
     /// The user of all its processes.
     pub user: u32,
@@ -103,6 +103,17 @@ pub struct Found {
 }
 
 impl RankedJob {
+    /// Name of the job in its evidence. That of another user's job ends in the user, so that neither a coordinator nor
+    /// `analyze` joins the evidence of jobs of several users.
+    #[must_use]
+    pub fn evidence_name(&self) -> String {
+        if self.user == sys::user_id() {
+            self.id.clone()
+        } else {
+            format!("{}-of-user-{}", self.id, self.user)
+        }
+    }
+
     /// Number of ranks of the whole job, if it is known.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {

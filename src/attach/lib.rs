@@ -267,7 +267,7 @@ impl fmt::Display for Whereabouts {
 /// If it cannot be created.
 pub fn run_dir(attached: &Attached, requested: PathBuf) -> anyhow::Result<RunDir> {
     let shared_memory = Path::new(private::SHARED_MEMORY);
-    let job = names::file_name(&attached.job.id);
+    let job = names::file_name(&attached.job.evidence_name());
     let directory = RunDir::make(shared_memory, Some(requested), &job, Timestamp::now(), |_| false);
     directory.context("the run directory cannot be created")
 }

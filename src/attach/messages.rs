@@ -170,7 +170,7 @@ impl Evidence<'_> {
         let first = self.job.ranks.first();
         let meeting = first.and_then(|it| meeting(it));
         v1::Hello {
-            job: self.job.id.clone(),
+            job: self.job.evidence_name(),
             started_unix_ns: now,
             host: sys::host_name(),
             boot_id: proc::boot_id(),

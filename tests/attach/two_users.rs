@@ -1,10 +1,14 @@
-//! `attach --all` of root beside the jobs of two users, and of one of these users.
+//! `attach --all` of root beside the jobs of two users and of root, and of one of these users.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use ddp_doctor_proto::report::Report;
+
 use crate::security::other_users::{OtherUser, text};
+use crate::support::coordinator::Coordinator;
 
 const USERS: [u32; 2] = [65533, 65534];
 
@@ -39,7 +43,7 @@ __attribute__((constructor)) static void start(void)
     pthread_create(&thread, NULL, wait_for_work, NULL);
 }
 "#;
-/// Rank 1 sleeps in line 7 while rank 0 waits for it in line 8.
+/// Rank 1 sleeps in line 7 while rank 0 waits for it in line 8, or in line 2 of the file that `FRAME` names.
 const PROGRAM: &str = r#"import ctypes, os, pathlib, time
 import torch.distributed.distributed_c10d as dist
 
@@ -47,7 +51,7 @@ ctypes.CDLL("./libtorch_cpu.so")
 pathlib.Path(f"ready-{os.getuid()}-{os.environ['RANK']}").touch()
 if os.environ["RANK"] == "1":
     time.sleep(3600)
-dist.all_reduce(None)
+exec(compile("\ndist.all_reduce(None)", os.environ.get("FRAME", "train.py"), "exec"))
 "#;
 /// Runs `attach` beside a job of each user, in a process namespace of their own, so that it finds no other jobs. Both
 /// jobs have one id. A wait is reported after 2 s.
@@ -71,6 +75,46 @@ done
 kill -KILL $(jobs -p)
 "#;
 
+/// Runs `attach` of root beside a job of root's, and one of another user's, which has a frame in a private file of root's.
+const PRIVATE_SOURCE: &str = r#"
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=3776 PYTHONDONTWRITEBYTECODE=1
+mkdir -m 700 own
+cp -r torch libtorch_cpu.so train.py own
+printf 'import os\nKEY = "text of root"\n' > own/config.py
+for rank in 0 1; do
+    (cd own; RANK=$rank LOCAL_RANK=$rank exec /usr/bin/python3 train.py) &
+    FRAME=$PWD/own/config.py RANK=$rank LOCAL_RANK=$rank setpriv --reuid=65534 --regid=65534 --clear-groups \
+        /usr/bin/python3 train.py &
+done
+for i in $(seq 600); do [ "$(ls ready-* own/ready-* 2> /dev/null | wc -l)" = 4 ] && break; sleep 0.1; done
+sleep 3
+for format in text markdown html; do
+    for i in $(seq 20); do
+        status=0; "$0" attach --all --time-scale 0.1 --format $format > $format || status=$?
+        [ $status != 1 ] || break
+        sleep 1
+    done
+    cat $format
+done
+kill -KILL $(jobs -p)
+"#;
+/// Runs `attach` of root beside two ranks of each user, which state that they are the halves of one job: with a directory,
+/// and with a coordinator.
+const HALVES: &str = r#"
+export WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.1.2.3 MASTER_PORT=3777 PYTHONDONTWRITEBYTECODE=1
+for rank in 0 1 2 3; do
+    user=$((65533 + rank / 2))
+    RANK=$rank LOCAL_RANK=$((rank % 2)) setpriv --reuid=$user --regid=$user --clear-groups /usr/bin/python3 train.py &
+done
+for i in $(seq 600); do [ "$(ls ready-* 2> /dev/null | wc -l)" = 4 ] && break; sleep 0.1; done
+sleep 3
+"$0" attach --all --time-scale 0.1 --run-dir kept > said
+"$0" analyze --format json kept/* > kept.json
+"$0" attach --all --time-scale 0.1 --coordinator "$1" --format json > gathered.json
+"$0" attach --time-scale 0.1 --job job-3777-of-user-65534 --format json > selected.json
+kill -KILL $(jobs -p)
+"#;
+
 fn write_program(folder: &Path) {
     let package = folder.join("torch/distributed");
     fs::create_dir_all(&package).unwrap();
@@ -87,19 +131,61 @@ fn write_program(folder: &Path) {
     assert!(compiled.unwrap().success());
 }
 
+/// Runs such a script; returns what it prints.
+fn run_script(script: &str, folder: &Path, argument: &str) -> String {
+    write_program(folder);
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script])
+        .arg(folder.join("ddp-doctor"))
+        .arg(argument)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    text(&output)
+}
+
+/// Each job has the folders of its own sources.
+#[test]
+fn source_of_a_job_is_not_shown_in_the_report_of_another_one() {
+    let Some(other) = OtherUser::new() else { return };
+    let said = run_script(PRIVATE_SOURCE, other.path(), "");
+    for format in ["text", "markdown", "html"] {
+        let said = fs::read_to_string(other.path().join(format)).unwrap();
+        assert!(said.contains("own/config.py"), "{format}: {said}");
+        assert!(said.contains("time.sleep(3600)"), "{format}: {said}");
+    }
+    assert!(!said.contains("text of root"), "{said}");
+}
+
+/// Whichever name and ranks they state.
+#[test]
+fn jobs_of_two_users_are_never_joined() {
+    let Some(other) = OtherUser::new() else { return };
+    let coordinator = Coordinator::start();
+    let folder = other.path();
+    let said = run_script(HALVES, folder, coordinator.address());
+    let ranks = |name: &str| -> BTreeMap<String, Vec<u32>> {
+        let json = fs::read_to_string(folder.join(name)).unwrap();
+        let reports = serde_json::Deserializer::from_str(&json).into_iter::<Report>();
+        let of_report = |it: Report| (it.job.id, it.ranks.iter().map(|rank| rank.rank).collect());
+        reports.map(|it| of_report(it.unwrap_or_else(|error| panic!("{error}: {said}")))).collect()
+    };
+    let half = |user: u32| {
+        let id = format!("job-3777-of-user-{}", USERS[user as usize]);
+        (id, vec![2 * user, 2 * user + 1])
+    };
+    for name in ["kept.json", "gathered.json"] {
+        assert_eq!(ranks(name), BTreeMap::from([half(0), half(1)]), "{name}: {said}");
+    }
+    assert_eq!(ranks("selected.json"), BTreeMap::from([half(1)]), "{said}");
+}
+
 #[test]
 fn all_jobs_are_those_of_all_users_for_root_and_the_own_one_for_a_user() {
     let Some(other) = OtherUser::new() else { return };
     let folder = other.path();
-    write_program(folder);
-    let output = Command::new("unshare")
-        .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", COMMANDS])
-        .arg(folder.join("ddp-doctor"))
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
+    let said = run_script(COMMANDS, folder, "");
     let finding = "rank 1 is stuck outside any collective: it sleeps at train.py:7; rank 0 waits for it in all_reduce";
     let of = |user: u32| {
         let (_, rest) = said.split_once(&format!("== {user}, ")).unwrap();

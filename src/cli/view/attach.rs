@@ -108,7 +108,7 @@ impl Attach {
         // Opened before the ranks are read: meanwhile another user may put another directory in its place.
         let mut report_file = self.report.clone().map(ReportFile::from);
         let several = jobs.len() > 1;
-        let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
+        let ids: Vec<String> = jobs.iter().map(RankedJob::evidence_name).collect();
         let mut read = Vec::new();
         for attached in read_all(jobs, self.options()) {
             match attached {
@@ -231,7 +231,7 @@ impl Attach {
     fn jobs(&self) -> anyhow::Result<Vec<RankedJob>> {
         let mut jobs = find::jobs(&self.pids);
         if let Some(id) = &self.job {
-            jobs.retain(|job| job.id == *id);
+            jobs.retain(|job| job.id == *id || job.evidence_name() == *id);
             // Another user can give a job the same name.
             if jobs.iter().any(|job| job.user == sys::user_id()) {
                 jobs.retain(|job| job.user == sys::user_id());
@@ -340,14 +340,13 @@ fn print_details(attached: &Attached) -> io::Result<()> {
     out.flush()
 }
 
-/// Name of the folder of one of several jobs with these ids. Jobs of different users can have the same id, and another
-/// user can choose that of a folder with evidence, so that the folder of all jobs would be that of a run.
-fn folder_name(job: &RankedJob, ids: &[String]) -> String {
-    let name = names::file_name(&job.id);
-    let is_unique = ids.iter().filter(|it| names::file_name(it) == name).count() == 1;
+/// Name of the folder of one of several jobs with these names in their evidence. A job can have that of a folder with
+/// evidence, so that the folder of all jobs would be that of a run.
+fn folder_name(job: &RankedJob, all: &[String]) -> String {
+    let name = names::file_name(&job.evidence_name());
+    let is_unique = all.iter().filter(|it| names::file_name(it) == name).count() == 1;
     let is_evidence = [boxes::KEPT, journal::LATER].contains(&&*name);
-    let is_plain = is_unique && !is_evidence && job.user == sys::user_id();
-    if is_plain { name } else { format!("{name}-of-user-{}", job.user) }
+    if is_unique && !is_evidence { name } else { format!("{name}-of-user-{}", job.user) }
 }
 
 /// "job job-29500 of user 1000 (alice)"
@@ -399,7 +398,7 @@ fn is_further_task(variable: impl Fn(&str) -> Option<String>) -> bool {
 /// The default run directory of a host.
 pub(super) fn folder(attached: &Attached) -> PathBuf {
     let host = names::file_name(&sys::host_name());
-    let job = names::file_name(&attached.job.id);
+    let job = names::file_name(&attached.job.evidence_name());
     Path::new(names::RUNS).join(names::run_dir(&format!("{job}-{host}"), Timestamp::now()))
 }
 
@@ -526,7 +525,7 @@ mod tests {
     fn jobs_of_two_users_with_one_id_have_two_folders() {
         let job = |id: &str, user| RankedJob { id: id.into(), user, ..RankedJob::default() };
         let jobs = [job("a", 1), job("a", 2), job("b", sys::user_id())];
-        let ids: Vec<String> = jobs.iter().map(|it| it.id.clone()).collect();
+        let ids: Vec<String> = jobs.iter().map(RankedJob::evidence_name).collect();
         let folders = jobs.map(|it| folder_name(&it, &ids));
         assert_eq!(folders, ["a-of-user-1", "a-of-user-2", "b"]);
     }
@@ -536,7 +535,7 @@ mod tests {
         let (own, other) = (sys::user_id(), sys::user_id() + 1);
         for id in ["boxes", "journal", "journal.ddpj", "run.json"] {
             let job = |user| RankedJob { id: id.into(), user, ..RankedJob::default() };
-            let name = folder_name(&job(other), &[id.into(), "b".into()]);
+            let name = folder_name(&job(other), &[job(other).evidence_name(), "b".into()]);
             assert_eq!(name, format!("{id}-of-user-{other}"));
         }
         let job = |id: &str| RankedJob { id: id.into(), user: own, ..RankedJob::default() };

@@ -77,12 +77,12 @@ impl Follow<'_> {
             .for_each(|line| screen.live.print_line(line));
         screen.live.announce(&format!(
             "watching job {}, {} ranks on this host · coordinator {} · {}",
-            first.job.id,
+            first.job.evidence_name(),
             first.job.ranks.len(),
             address.as_deref().unwrap_or("nowhere"),
             directory.path().display()
         ));
-        let id = first.job.id.clone();
+        let id = first.job.evidence_name();
         let connection = self.connect(chosen, &id, &sender)?;
         connection.send(first.reports.clone());
         screen.mention_dumps(&first);
@@ -130,7 +130,7 @@ impl Follow<'_> {
         let chosen = self.chosen(&attached.job);
         let mut notices = chosen.notices.clone();
         let (sender, messages) = channel();
-        let connection = self.connect(chosen, &attached.job.id, &sender)?;
+        let connection = self.connect(chosen, &attached.job.evidence_name(), &sender)?;
         connection.send(attached.round());
         let until = Instant::now() + MAX_GATHER;
         let mut assembler = Assembler::new(job(attached));
@@ -193,7 +193,7 @@ impl Follow<'_> {
 
 fn job(attached: &Attached) -> Job {
     Job {
-        id: attached.job.id.clone(),
+        id: attached.job.evidence_name(),
         nodes: 1,
         started_at: Some(Timestamp::now()),
         ..Job::default()
