@@ -137,15 +137,20 @@ pub fn size(call: &Call) -> Option<String> {
 
 /// Name of a group for users: its description, or its name if it has none.
 pub fn group(group: &GroupInfo) -> String {
-    let kind = match &*group.key.layer {
-        "nccl" => "communicator",
-        _ => "group",
-    };
+    let kind = kind_of_group(group);
     match &*group.description {
         "" | "undefined" if group.unstated.name => format!("the {kind}"),
         "" | "undefined" => format!("{kind} {:?}", group.key.name),
         "default_pg" => format!("the default {kind}"),
         description => format!("{kind} {description:?}"),
+    }
+}
+
+/// What the layer of a group calls it.
+pub fn kind_of_group(group: &GroupInfo) -> &'static str {
+    match &*group.key.layer {
+        "nccl" => "communicator",
+        _ => "group",
     }
 }
 

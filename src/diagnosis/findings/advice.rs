@@ -116,6 +116,12 @@ pub const ROWS: &[Row] = &[
     ),
     row(
         CauseKind::LocalDecision,
+        Detail::Awaited,
+        "The other ranks wait in a collective while one decides, so they cannot agree on the decision there. Make the same \
+         calls on every rank, whatever it finds, or decide before any rank waits.",
+    ),
+    row(
+        CauseKind::LocalDecision,
         Detail::Return,
         "Make the call on every rank, with an empty tensor where a rank has no data, or agree on the decision before any \
          rank acts on it: all_reduce it.",

@@ -48,7 +48,7 @@ pub(super) fn find(
     // A sleep or a wait that lasts uses no processor time at all.
     let polls = [used, ran].into_iter().flatten().any(|it| !it.is_zero());
     match what {
-        What::Message | What::Network if is_idle || stays => Listening,
+        What::Message | What::Workers | What::Network if is_idle || stays => Listening,
         What::Sleep if is_idle && polls => Listening,
         What::Lock | What::Queue if is_idle && (polls || is_released_by_another(looks, thread)) => {
             Listening
@@ -69,7 +69,7 @@ pub(super) fn find(
         }
         What::Lock | What::Queue | What::Gil | What::DataLoader | What::Child => Blocked,
         What::Store | What::FileLock | What::BuildLock => Shared,
-        What::Message | What::Network => Listening,
+        What::Message | What::Workers | What::Network => Listening,
         What::Sleep if ran == Some(Duration::ZERO) => Dormant,
         What::File if ran == Some(Duration::ZERO) && is_in_file_system(thread) => Dormant,
         _ => External,

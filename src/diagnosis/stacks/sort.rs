@@ -34,6 +34,8 @@ pub enum What {
     Poll,
     /// A key of a store of c10d.
     Store,
+    /// The other workers, in a call of an engine that all of them have to make.
+    Workers,
     /// A message of another process: a pipe, a queue between processes, a selector.
     Message,
     /// A socket.
@@ -116,6 +118,8 @@ const MODULES: &[(&str, What)] = &[
     ("/sqlalchemy/", What::Service),
     ("/fsspec/", What::File),
     ("/zmq/", What::Message),
+    // Workers of Ray Train agree on what they report.
+    ("/ray/train/v2/_internal/execution/context.py", What::Workers),
     // Results of actors and of tasks.
     ("/ray/", What::Message),
 ];
@@ -390,6 +394,17 @@ mod tests {
         let called =
             ["/job/train.py", "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py"];
         assert_eq!(sorted(thread(&called)), Some(What::Unknown));
+    }
+
+    #[test]
+    fn report_to_ray_train_waits_for_the_other_workers() {
+        let ray = |file: &str| format!("/v/lib/python3.11/site-packages/ray/{file}");
+        let worker = ray("_private/worker.py");
+        let context = ray("train/v2/_internal/execution/context.py");
+        let reports = [&*worker, &*context, "/job/train.py", &*context];
+        assert_eq!(sorted(thread(&reports)), Some(What::Workers));
+        // The loop of a worker is called from there.
+        assert_eq!(sorted(thread(&[&*worker, "/job/train.py", &*context])), Some(What::Message));
     }
 
     #[test]

@@ -122,6 +122,7 @@ pub fn advice_table() -> String {
             Detail::Any => "",
             Detail::Loop => "a loop over a collection of the program",
             Detail::Clock => "the clock of each rank",
+            Detail::Awaited => "a decision for which other ranks wait",
             Detail::Cache => "a cached result",
             Detail::Branches => "a call in each branch of a test",
             Detail::Handler => "a call in an exception handler",

@@ -71,6 +71,8 @@ pub struct Bucketed {
     pub calls: u64,
     /// … and their duration, based on calls in this group.
     pub take: Duration,
+    /// Typical size of those calls in bytes.
+    pub seen: u64,
 }
 
 /// The share of the time that the latest small calls of a group take.
@@ -313,5 +315,5 @@ fn bucketed(all: &[&Timed], each: Duration, bytes: u64, together: u64) -> Option
     let calls = together.div_ceil(BUCKET).max(1);
     let data = Duration::from_secs_f64(a_byte * together as f64);
     let number = u32::try_from(calls).ok()?;
-    Some(Bucketed { calls, take: each * number + data })
+    Some(Bucketed { calls, take: each * number + data, seen: moved })
 }

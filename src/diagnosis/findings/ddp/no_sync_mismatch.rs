@@ -35,13 +35,24 @@ pub(crate) fn complete_draft(
         Ranks(some).with("waits", "wait"),
     );
     draft.set_victims(some.iter().chain(others).copied());
+    let apart = apart_since(situation, boundary);
     draft.say(format!(
-        "Under no_sync a backward sends nothing, so ranks must leave it at the same forward.{}",
-        match boundary.agreed {
-            0 => String::new(),
-            agreed => format!(" They did up to forward {agreed}."),
+        "A backward that only accumulates sends nothing, so all ranks must average at the same forward.{}",
+        match (boundary.agreed, apart) {
+            (0, Some(first)) => format!(
+                " They have not since forward {first}: before forward {}, averages of different batches were paired, and \
+                 nothing failed.",
+                boundary.forward,
+            ),
+            (0, None) => String::new(),
+            (agreed, _) => format!(" They did up to forward {agreed}."),
         },
     ));
+    if apart.is_some() {
+        draft.advise(
+            "Continue from an earlier checkpoint: the averages so far are of different batches.",
+        );
+    }
     draft.advise(
         "Decide from the same values on every rank which backward averages: the index of the batch, and the same number of \
          batches.",
@@ -52,6 +63,17 @@ pub(crate) fn complete_draft(
     let chosen = cause::of_values(situation, backwards);
     draft.explain(chosen.unwrap_or(cause::suspected(CauseKind::LocalDecision, None)));
     Some(draft)
+}
+
+/// The first forward at which some of the ranks averaged gradients, if all of them have done so before this one, and never
+/// at the same forward.
+fn apart_since(situation: &Situation<'_>, boundary: &Boundary) -> Option<u64> {
+    let first_of = |ranks: &[u32]| {
+        let process = situation.model.process_of(*ranks.first()?)?;
+        process.accumulation.first_synchronized().filter(|first| *first < boundary.forward)
+    };
+    let (one, other) = (first_of(&boundary.synchronize)?, first_of(&boundary.accumulate)?);
+    (boundary.agreed == 0).then(|| one.min(other))
 }
 
 /// The backward that averages gradients on some ranks only, and the test that decides on it if the source shows one.

@@ -8,7 +8,7 @@ use crate::findings::stalls::{cycle, dumped};
 use crate::findings::view::describe;
 use crate::situation::creations;
 use crate::situation::{Omission, Situation};
-use crate::source::cause;
+use crate::source::cause::{self, Mistake};
 use crate::waits::{Blocked, streams};
 use crate::words::{self, Ranks};
 
@@ -165,6 +165,12 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         _ => format!("{ranks} wait for each other{}", cycle::calls(situation, waits)),
     };
     draft.say(cycle::steps(situation, waits));
+    if omission.is_none()
+        && let Some(threads) = of_another_thread(situation, waits)
+    {
+        threads.explain(situation, &mut draft);
+        return Some(draft);
+    }
     draft.say(if in_their_calls {
         "None of these calls can complete before the other rank makes its own, and no rank can make \
          it before its present call completes."
@@ -179,6 +185,58 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     cycle::blame_fewer(&mut draft, situation, waits);
     advise_order(&mut draft);
     Some(draft)
+}
+
+/// A call of a cycle that the other rank makes in another thread than the one that waits.
+struct OfAnotherThread<'c> {
+    wait: &'c Blocked,
+    /// The rank that has not made it, and how many calls of the group it has made.
+    rank: u32,
+    made: u64,
+}
+
+/// The wait of a cycle for a call that another thread of the next rank makes, according to its calls in that group.
+fn of_another_thread<'c>(
+    situation: &Situation<'_>,
+    waits: &'c [Blocked],
+) -> Option<OfAnotherThread<'c>> {
+    let next = waits.iter().cycle().skip(1);
+    let found = waits.iter().zip(next).find_map(|(wait, next)| {
+        let group = situation.model.group(wait.group);
+        let member = group.members.get(&next.rank)?;
+        let is_of_another = member.thread().is_some_and(|it| it != next.thread);
+        let is_behind = member.issued > 0 && member.issued < wait.seq;
+        // A backward acts for the thread that runs it.
+        (is_of_another && is_behind && !wait.call.hidden).then_some(OfAnotherThread {
+            wait,
+            rank: next.rank,
+            made: member.issued,
+        })
+    });
+    found.filter(|_| cycle::are_in_their_calls(waits))
+}
+
+impl OfAnotherThread<'_> {
+    fn explain(&self, situation: &Situation<'_>, draft: &mut Draft) {
+        let Self { wait, rank, made } = self;
+        let info = &situation.model.group(wait.group).info;
+        let (group, call) = (words::group(info), words::call_at(&wait.call));
+        let plural = if *made == 1 { "" } else { "s" };
+        let clause = format!(
+            "rank {rank} made {made} call{plural} of {group} in a thread of its own, and rank {} waits for one more: {call}",
+            wait.rank,
+        );
+        draft.say(format!(
+            "Rank {rank} makes its calls of {group} in another thread than the one that waits: that thread has made {made}, \
+             and makes no further one.",
+        ));
+        draft.mistake = Some(Mistake::new(&[], clause));
+        draft.suspect = None;
+        draft.next = vec![format!(
+            "Make as many calls of {group} in these threads on every rank: compare what decides on their number (the length of a \
+             loop, a condition), and whether the thread of rank {rank} has ended.",
+        )];
+    }
 }
 
 /// Makes the cycle a consequence of the call that explains it.

@@ -25,7 +25,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let drafts = cycle::led_to(situation)
         .into_iter()
         .filter(|(_, cycle)| cycle.iter().any(|wait| wait.message.is_some()))
-        .filter(|(i, cycle)| is_believed(situation, *i, cycle))
+        .filter(|(i, cycle)| cycle::is_believed(situation, *i, cycle))
         .filter_map(|(i, cycle)| draft(situation, i, cycle))
         .chain(on_devices(situation));
     match situation.config.provenance.dumps() {
@@ -66,13 +66,6 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
-/// their receive: then the cycle counts once it is overdue.
-fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
-    let is_closed = is_rendezvous(situation, cycle) && cycle::are_in_their_calls(cycle);
-    is_closed && !cycle::may_end(cycle) || cycle::is_overdue(situation, index)
-}
-
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
     draft.summary =
@@ -92,7 +85,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         );
     }
     if waits.iter().any(|wait| is(wait, Side::Send)) {
-        draft.say(if is_rendezvous(situation, waits) {
+        draft.say(if cycle::is_rendezvous(situation, waits) {
             "On Gloo a send returns only once its receive is posted, however small the message is."
         } else {
             "A send returns once its message has left, and a large message leaves only once its receive is \
@@ -103,6 +96,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let senders: Vec<(String, Mistake)> =
         waits.iter().filter_map(|wait| senders(situation, wait)).collect();
     let have_sent_differently = !senders.is_empty();
+    let fewer = waits.iter().find_map(|wait| test_around_a_send(situation, wait));
     for (counts, mistake) in senders {
         draft.say(counts);
         draft.mistake = Some(mistake);
@@ -143,8 +137,10 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         );
         return Some(draft);
     }
+    let reading =
+        fewer.or_else(|| left_loop(situation, waits)).or_else(|| lengths(situation, waits));
     if misdirected.is_none()
-        && let Some(reading) = left_loop(situation, waits)
+        && let Some(reading) = reading
     {
         draft.explain(reading);
         return Some(draft);
@@ -301,6 +297,41 @@ fn left_loop(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypoth
     have_exchanged(waits).then(|| cause::of_loop_left(situation, collective.rank, message.rank))?
 }
 
+/// The test that decides how often a loop runs around a message of a cycle whose ranks have exchanged others before: each
+/// rank sends and receives as many as it counts.
+fn lengths(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypothesis> {
+    let messages = waits.iter().filter(|wait| is_later(wait) && !wait.needs_any());
+    let mut lines = messages.filter_map(|wait| {
+        let process = situation.model.member(wait.group, wait.rank)?;
+        Some((process, wait.call.place.as_ref()?))
+    });
+    lines.find_map(|(process, place)| cause::of_length(process, place))
+}
+
+/// The test on the rank around a line because of which some ranks have sent fewer messages to a rank that takes them from
+/// any: all of them have been there.
+fn test_around_a_send(situation: &Situation<'_>, wait: &Blocked) -> Option<CauseHypothesis> {
+    let (fewest, others) = by_messages(situation, wait)?;
+    let (few, more) = (*fewest.first()?, *others.first()?);
+    let [few, more] = [few, more].map(|it| situation.model.member(wait.group, it));
+    let (few, more) = (few?, more?);
+    let mut places = more.places.iter().filter(|it| few.places.calls(it) < more.places.calls(it));
+    places.find_map(|place| cause::of_test_on_rank(situation, place, &others, &fewest))
+}
+
+/// The ranks from which a receive takes a message that have sent the fewest, and the others, if they have sent different
+/// numbers.
+fn by_messages(situation: &Situation<'_>, wait: &Blocked) -> Option<(Vec<u32>, Vec<u32>)> {
+    let traffic = &situation.model.group(wait.group).traffic;
+    let candidates = wait.needs.iter().copied().filter(|_| wait.needs_any());
+    let sent: Vec<(u32, u64)> = candidates.map(|it| (it, traffic.sent(it, wait.rank))).collect();
+    let least = sent.iter().map(|it| it.1).min()?;
+    let (fewest, others): (Vec<_>, Vec<_>) = sent.into_iter().partition(|it| it.1 == least);
+    let [fewest, others] = [fewest, others].map(|them| them.into_iter().map(|it| it.0).collect());
+    let others: Vec<u32> = others;
+    (!others.is_empty()).then_some((fewest, others))
+}
+
 /// Advice on the order of the calls.
 fn order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
@@ -436,10 +467,4 @@ fn is_later(wait: &Blocked) -> bool {
 
 fn is(wait: &Blocked, side: Side) -> bool {
     wait.message.as_ref().is_some_and(|lone| lone.side == side)
-}
-
-/// Whether no send of these waits ends before its receive was made.
-fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
-    let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
-    sends.all(|wait| situation.model.group(wait.group).backend.sends_wait)
 }

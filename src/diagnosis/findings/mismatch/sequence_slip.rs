@@ -53,7 +53,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     }));
     draft.advise(
         "Continue from a checkpoint that was written before that step: the gradients averaged since then \
-         belongs to different steps.",
+         belong to different steps.",
     );
     let reading = reading(situation, group, slip, &skipped);
     draft.explain(reading);
@@ -131,8 +131,14 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
         [by] => format!("{by} {unit}s"),
         _ => format!("some {unit}s"),
     };
+    let since = if slip.skipped.len() > 1 && slip.skipped.len() < everybody.len() {
+        let ranks: Vec<u32> = slip.skipped.keys().copied().collect();
+        format!("since then each of {} has been ahead by the step that it skipped", Ranks(&ranks))
+    } else {
+        format!("since then they have stayed {what} apart")
+    };
     format!(
-        "{} were in step before; since then they have stayed {what} apart. Operations and sizes match, so these calls do not \
+        "{} were in step before; {since}. Operations and sizes match, so these calls do not \
          fail, but they do not belong together.",
         words::begin(Ranks(everybody))
     )
@@ -172,7 +178,14 @@ fn reading(
         let clause = clause + "; since then each of its steps is paired with an earlier one";
         Mistake { ranks, clause }
     });
-    let because =
-        skips.map(|(line, guard)| format!("{}, on this rank alone.", guards::about(&line, guard)));
+    let because = skips.map(|(line, guard)| {
+        let about = guards::about(&line, guard);
+        if slip.skipped.len() == 1 {
+            return format!("{about}, on rank {rank} alone.");
+        }
+        let skipped = slip.skipped.iter();
+        let steps = skipped.map(|(rank, turn)| format!("on rank {rank} in its step {turn}"));
+        format!("{about}: {}, each time on that rank alone.", words::joined(steps, ", "))
+    });
     CauseHypothesis { mistake, ..cause::supported(CauseKind::SkippedIteration, because) }
 }

@@ -48,8 +48,9 @@ pub(crate) fn draft(
     let call = numbered.map_or_else(|| "a call".to_owned(), |seq| format!("call #{seq}"));
     draft.summary = format!("Ranks disagree on {}{call}{of_group}: {sides}", about.what);
     let mut why = vec![format!(
-        "{}: {call} of a group is one collective for all its ranks. {}",
+        "{}: {call} of a {} is one collective for all its ranks. {}",
         words::pairing(info),
+        words::kind_of_group(info),
         (about.why)(join)
     )];
     let differences = all_differences(join);

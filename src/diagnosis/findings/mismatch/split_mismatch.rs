@@ -9,6 +9,7 @@ use crate::findings::mismatch::divergence::{
 use crate::input::splits::Misfit;
 use crate::model::{Join, MAX_MISFITS};
 use crate::situation::Situation;
+use crate::source::cause::Mistake;
 use crate::words::{self, begin};
 
 /// Maximum number of pairs that sentences name.
@@ -48,22 +49,28 @@ pub(crate) fn draft(
     } else {
         "Otherwise a"
     };
-    let mut why = vec![format!(
+    let mut why: Vec<String> = misfits
+        .iter()
+        .take(NAMED)
+        .map(|misfit| begin(format!("{}.", sentence(join, misfit))))
+        .collect();
+    why.push(format!(
         "In an all_to_all, a rank sends to each peer exactly what this peer expects from it. {aborts} rank waits for the \
          rest, or its output has undefined contents."
-    )];
-    let others = misfits.iter().skip(1).take(NAMED);
-    why.extend(others.map(|misfit| begin(format!("{}.", sentence(join, misfit)))));
+    ));
     draft.why.splice(0..0, why);
     draft.advise(if are_at_one_line(join) { NEXT } else { OTHER_LINES });
-    if !are_at_one_line(join) {
-        draft.mistake = meeting_lines(situation, met, &classes);
-    }
+    draft.mistake = if are_at_one_line(join) {
+        let clause = format!("{}, in all_to_all #{}", sentence(join, first), divergence.seq);
+        Some(Mistake::new(&[], clause))
+    } else {
+        meeting_lines(situation, met, &classes)
+    };
     draft.explain(reading(situation, met, &classes));
     Some(draft)
 }
 
-/// "rank 1 sends 3 elements to rank 0 at moe.py:9, which expects 2 at moe.py:9"
+/// "rank 1 sends 3 elements to rank 0 at moe.py:9, which expects 2"; with the line of the receiver if that is another one.
 fn sentence(join: &Join, misfit: &Misfit) -> String {
     let at = |rank: u32| {
         let joined = join.calls.get(&rank);
@@ -77,9 +84,9 @@ fn sentence(join: &Join, misfit: &Misfit) -> String {
             "rank {sender} sends {sends} {elements} to itself{at}, but expects {expects}"
         );
     }
+    let (here, there) = (at(sender), at(receiver));
+    let there = if here == there { "" } else { &there };
     format!(
-        "rank {sender} sends {sends} {elements} to rank {receiver}{}, which expects {expects}{}",
-        at(sender),
-        at(receiver)
+        "rank {sender} sends {sends} {elements} to rank {receiver}{here}, which expects {expects}{there}"
     )
 }

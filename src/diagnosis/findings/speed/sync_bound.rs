@@ -47,16 +47,15 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let round = if small.are_steps { "step" } else { "round" };
     let share = percent(small.share);
     draft.summary = format!(
-        "about {share} of the time goes into small {} calls, {} a {round} of {} each{at}",
+        "about {share} of the time goes into small {} calls, {} a {round} of {}{at}",
         small.op,
         small.in_a_round,
-        words::bytes(small.bytes),
+        sizes(small),
     );
     draft.say(format!(
-        "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
-         its data. Little is computed between them.",
+        "Each takes about {} after all ranks have entered it: for so little data that is the cost of a call. Little is \
+         computed between them.",
         about(small.each),
-        words::bytes(small.bytes),
     ));
     if !small.are_steps {
         draft.say("The program marks no steps: a round is a sequence of calls that repeats.");
@@ -69,6 +68,17 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     draft
 }
 
+/// The size of the calls: "288 B each", or the mean and the median if they are far apart.
+fn sizes(small: &Small) -> String {
+    let mean = small.together / (small.in_a_round as u64).max(1);
+    let median = words::bytes(small.bytes);
+    if mean > small.bytes.saturating_mul(2) {
+        format!("{} on average, half of them at most {median}", words::bytes(mean))
+    } else {
+        format!("{median} each")
+    }
+}
+
 /// A sentence on the time that combined calls would save.
 fn promise(small: &Small, round: &str, share: &str) -> String {
     let together = words::bytes(small.together);
@@ -77,9 +87,15 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
             let take = bucketed.take.as_secs_f64();
             let now = small.each.as_secs_f64() * small.in_a_round as f64;
             let saved = small.share * (1.0 - take / now).max(0.0);
+            let seen = words::bytes(bucketed.seen);
+            let basis = if bucketed.seen < small.together / bucketed.calls {
+                format!("the largest calls seen in this group, which move {seen} each")
+            } else {
+                format!("the calls of this group that move {seen}")
+            };
             format!(
-                "Those of a {round} move {together} together. In {} that would take about {}, going by \
-                 the larger calls of this group: a {round} would be about {} shorter.",
+                "Those of a {round} move {together} together. In {} that would take about {}, going by {basis}: a {round} \
+                 would be about {} shorter.",
                 match bucketed.calls {
                     1 => "one call".into(),
                     calls => format!("{calls} calls"),

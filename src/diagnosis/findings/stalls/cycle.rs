@@ -9,7 +9,7 @@ use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{at_line, blocked_call, called_at, line_since};
 use crate::input::provenance::Dumps;
-use crate::model::GroupId;
+use crate::model::{GroupId, Side};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};
 use crate::waits::Blocked;
@@ -43,6 +43,20 @@ pub(crate) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
 /// overdue.
 pub(crate) fn may_end(cycle: &[Blocked]) -> bool {
     cycle.iter().any(Blocked::may_end)
+}
+
+/// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
+/// their receive: then the cycle counts once it is overdue.
+pub(crate) fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
+    let is_closed = is_rendezvous(situation, cycle) && are_in_their_calls(cycle);
+    is_closed && !may_end(cycle) || is_overdue(situation, index)
+}
+
+/// Whether no send of these waits ends before its receive was made.
+pub(crate) fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
+    let mut sends =
+        waits.iter().filter(|wait| wait.message.as_ref().is_some_and(|it| it.side == Side::Send));
+    sends.all(|wait| situation.model.group(wait.group).backend.sends_wait)
 }
 
 /// The groups in which ranks of a cycle wait.

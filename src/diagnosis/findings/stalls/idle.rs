@@ -85,7 +85,12 @@ pub(crate) fn where_it_is(
     if !system.is_empty() {
         text += &format!("; {}", system.join(", "));
     }
-    text += &format!("; {}.", last_call_of(model, process));
+    // Later calls are those of a shutdown.
+    let is_earlier = process.last_call.as_ref().is_none_or(|it| it.at <= outside.looks[1]);
+    if is_earlier {
+        text += &format!("; {}", last_call_of(model, process));
+    }
+    text.push('.');
     // A sleep says nothing of a thread that looks for something again and again.
     let on = stacks::blocked_on(model, process)
         .filter(|it| it.kind != "sleep" || outside.what == What::Sleep);
@@ -157,6 +162,7 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::DeadChild => "has lost a process below it and waits for a message",
         What::Poll => "waits for something that it checks again and again",
         What::Store => "waits in the store for a key that is not set",
+        What::Workers => "waits in a call that all workers have to make",
         What::Message => "waits for a message of another process",
         What::Network => "waits for the network",
         What::Service => "waits for an answer over the network",
@@ -225,6 +231,7 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         ],
         What::Poll => vec!["Find out what the loop around this line waits for (a file, a flag, a service): it was made under another name or in another place, or the rank that makes it waits for this one. Give up before the timeout of the group.".into()],
         What::Store => vec!["Find the rank that should set this key: it uses another name, has not reached that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
+        What::Workers => vec!["Make this call on every worker, or on none: it returns once all of them have made it. Check the conditions around it, and those that let the other workers pass by.".into()],
         What::Message => vec!["Find out which process should send the message, and whether it still runs. Give the wait a timeout.".into()],
         What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
         What::File => vec![format!(

@@ -53,6 +53,12 @@ impl Accumulation {
         latest.find(|(_, began)| *began <= at).map(|&(nth, _)| nth)
     }
 
+    /// The first forward that synchronizes, from 1; `None`: none does, or it is no longer known.
+    pub fn first_synchronized(&self) -> Option<u64> {
+        let known = self.synchronized <= KEPT as u64 && !self.lossy;
+        self.recent.front().filter(|_| known).map(|&(nth, _)| nth)
+    }
+
     /// The last forward up to which both ranks synchronized at the same forwards, from 1; 0: they
     /// never did. `None`: they differed in between, as when one of them repeats or leaves out a
     /// forward. Compares as many synchronized forwards as both have.

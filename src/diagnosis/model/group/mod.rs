@@ -126,6 +126,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Thread of its first call.
+    pub const fn thread(&self) -> Option<ThreadId> {
+        self.thread
+    }
+
     /// Whether it may have issued any number of calls.
     pub const fn is_unknown(&self) -> bool {
         self.issued == UNKNOWN_PROGRESS

@@ -29,9 +29,9 @@ mod values;
 pub(crate) use loops::{of_loop_left, order_of_loop};
 pub use mistake::{Mistake, Suspect};
 pub(crate) use passed_over::of_test_on_rank;
-pub(crate) use values::of_size;
 pub use values::of_values;
 use values::{choice, decided_by};
+pub(crate) use values::{of_length, of_size};
 
 /// A cause with its evidence.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ pub enum Detail {
     Membership,
     /// A rank ends its process at a line that the others do not reach.
     Exit,
+    /// The other ranks wait in a collective for the rank that decides.
+    Awaited,
     /// The calls follow the completion of tasks, futures or threads.
     Completion,
 }

@@ -14,7 +14,8 @@ use crate::words::{self, Ranks};
 
 use super::loops::is_same_test;
 use super::{
-    CauseHypothesis, Mistake, Sides, line_is_guarded, meaning, numbers, supported, suspected,
+    CauseHypothesis, Detail, Mistake, Sides, line_is_guarded, meaning, numbers, supported,
+    suspected,
 };
 
 /// One side has made its next call, and the other side one more at its line before.
@@ -77,6 +78,20 @@ impl Sides<'_> {
             let sides = [&numbers(past)[..], &numbers(in_it)];
             let mistake = Mistake::passed_over(sides, &line, guard, calls[0] > 0);
             let shown = (line, guard);
+            if let Some(waited) = self.waited_meanwhile(first, other, &within, guard) {
+                let (past, in_it) = (numbers(past), numbers(in_it));
+                let because = format!(
+                    "{} Behind this test, the call of {} met that of {} at {}: {} there while {}.",
+                    line_is_guarded(&shown),
+                    Ranks(&in_it),
+                    Ranks(&past),
+                    words::source_line(&waited),
+                    Ranks(&past).with("waits", "wait"),
+                    Ranks(&in_it).with("decides", "decide"),
+                );
+                let reading = supported(kind, Some(because)).with_mistake(mistake);
+                return Some(reading.with_detail(Detail::Awaited));
+            }
             let because = format!(
                 "{}. {}",
                 counted(&numbers(past), &numbers(in_it), &within, calls),
@@ -86,6 +101,28 @@ impl Sides<'_> {
             Some(self.in_branches(reading.of_test(&shown), &shown))
         };
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
+    }
+
+    /// The line at which the side that went on waited for the other side when that came to its first call behind the test:
+    /// both lines are those of roles, which meet by design. A decision cannot be agreed on there.
+    fn waited_meanwhile(
+        &self,
+        past: &Process,
+        in_it: &Process,
+        within: &Arc<Where>,
+        test: &Guard,
+    ) -> Option<Arc<Where>> {
+        let (group, seq) = self.place?;
+        let history = &self.situation.model.group(group).history;
+        let before = history.recent().find(|it| it.seq < seq)?;
+        let (own, theirs) = (before.place_of(in_it.rank?)?, before.place_of(past.rank?)?);
+        let has_role = |process: &Process, line: &Arc<Where>| {
+            let mut around = guards::around(process, line);
+            around.any(|(at, it)| at == *line && it.subject == GuardSubject::Rank)
+        };
+        let is_behind = own == within || guards::around(in_it, own).any(|(_, it)| it == test);
+        let are_roles = has_role(in_it, own) && has_role(past, theirs);
+        (is_behind && are_roles && !own.is_same_line(theirs)).then(|| Arc::clone(theirs))
     }
 
     /// One side has not made the call that the other side is in, which is in a `try` block that continues after an exception, and

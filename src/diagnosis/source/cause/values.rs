@@ -13,7 +13,7 @@ use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words;
 
-use super::{CauseHypothesis, Sides, Suspect, line_is_guarded, suspected};
+use super::{CauseHypothesis, Detail, Sides, Suspect, line_is_guarded, suspected};
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
 /// may differ.
@@ -47,6 +47,14 @@ pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypo
     Some(CauseHypothesis { same_path: true, ..reading })
 }
 
+/// The test that decides how often a loop around a line runs.
+pub(crate) fn of_length(process: &Process, place: &Arc<Where>) -> Option<CauseHypothesis> {
+    let (kind, guard) = choice(process, place, GuardForm::Bounds)?;
+    let shown = (Arc::clone(place), guard);
+    let reading = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
+    Some(reading.with_detail(Detail::Loop))
+}
+
 impl Sides<'_> {
     /// Both sides made the call at one line, with different values.
     pub(super) fn values(&self) -> Option<CauseHypothesis> {
@@ -63,9 +71,18 @@ impl Sides<'_> {
             return None;
         }
         let [its, theirs] = [odd, other].map(|call| words::signature(call));
-        // Splits are not part of a signature.
-        let calls = (its != theirs).then(|| {
-            let line = words::line(line);
+        // Sizes of calls with splits differ by design.
+        let is_of_splits = matches!(join.mismatch, Some((Mismatch::Splits, _)));
+        let calls = (its != theirs && !is_of_splits).then(|| {
+            let [here, below] = [line, there].map(|it| words::line(it));
+            if here == below {
+                return format!("At the line {here}, rank {a} calls {its}, and rank {b} {theirs}.");
+            }
+            let [its, theirs] = [(its, line), (theirs, there)].map(|(call, line)| {
+                let feature = line.features().pop().map(|it| format!(" (in {})", it.function));
+                call + &feature.unwrap_or_default()
+            });
+            let line = words::source_line(line);
             format!("At the line {line}, rank {a} calls {its}, and rank {b} {theirs}.")
         });
         let process = self.odd.first()?;
