@@ -133,6 +133,7 @@ pub static ALL: &[Rule] = &[
     row(&catalogue::DD112, Precedence::Cycle, Always, Any(hang::p2p_deadlock::detect)),
     row(&catalogue::DD113, Precedence::Wire, Always, Any(hang::p2p_unmatched::other_sizes)),
     row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::other_tag)),
+    row(&catalogue::DD113, Precedence::Wire, Always, Stalls(hang::p2p_unmatched::local_numbers)),
     row(&catalogue::DD113, Precedence::Unmatched, Always, Stalls(hang::p2p_unmatched::alone)),
     row(&catalogue::DD114, Precedence::Creation, Always, Any(hang::group_creation_mismatch::detect)),
     row(&catalogue::DD114, Precedence::Creation, Always, Stalls(hang::missing_rank::draft)),

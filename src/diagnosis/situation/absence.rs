@@ -34,6 +34,8 @@ pub enum OriginKind {
     Leaving,
     /// A send and a receive between two ranks, sender first, wait with different tags.
     OtherTag(GroupId, u32, u32),
+    /// Messages in the first group have numbers within the second one as peers.
+    LocalNumbers(GroupId, GroupId),
     /// It waits for another call.
     Blocked(GroupId, u64),
     /// It waits for the partner of a point-to-point call.
@@ -77,6 +79,7 @@ impl OriginKind {
             Self::Diverged(..)
             | Self::Leaving
             | Self::OtherTag(..)
+            | Self::LocalNumbers(..)
             | Self::Blocked(..)
             | Self::Unpartnered(_)
             | Self::Cycle(_)

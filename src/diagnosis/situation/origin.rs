@@ -9,6 +9,7 @@ use crate::situation::absence::{Absent, OriginKind};
 use crate::situation::contract::{self, Breach};
 use crate::situation::stall::Stall;
 use crate::situation::{FAILED_FOR, OpenCalls, Stalls};
+use crate::waits::numbers::{self, LocalNumbers};
 use crate::waits::{Blocked, device};
 
 /// The first condition that explains a stall or a divergence.
@@ -33,7 +34,7 @@ impl StallOrigin {
             OriginKind::Raised => 0,
             OriginKind::Died => 1,
             OriginKind::Stopped => 2,
-            OriginKind::OtherTag(..) => 3,
+            OriginKind::OtherTag(..) | OriginKind::LocalNumbers(..) => 3,
             OriginKind::Left => 4,
             OriginKind::Diverged(..) => 5,
             OriginKind::Leaving => 6,
@@ -84,8 +85,14 @@ impl OpenCalls<'_> {
     /// for themselves. Each is determined once, after those that it leads to: evidence can be a chain of all ranks.
     pub(super) fn origins(&self, stalls: &[Stall]) -> Vec<StallOrigin> {
         let leads = Leads::new(stalls);
-        let mut known: Vec<Option<StallOrigin>> =
-            stalls.iter().map(|stall| self.origin_of_processes(stall)).collect();
+        let numbers = numbers::local_numbers(self.model);
+        let mut known: Vec<Option<StallOrigin>> = stalls
+            .iter()
+            .map(|stall| {
+                let by_numbers = || of_numbers(stall, &numbers);
+                self.origin_of_processes(stall).or_else(by_numbers)
+            })
+            .collect();
         let (order, has_circles) = leads.in_order(stalls, &known);
         // In a circle, the first one is determined before what it leads to is known.
         let again = if has_circles { &order[..] } else { &[] };
@@ -397,6 +404,15 @@ impl Leads {
         }
         (order, has_circles)
     }
+}
+
+/// The rank that waits for a message used numbers within a group as ranks.
+fn of_numbers(stall: &Stall, numbers: &[LocalNumbers]) -> Option<StallOrigin> {
+    let lone = stall.message.as_ref()?;
+    let mut numbers = numbers.iter().filter(|it| it.messages == stall.group);
+    let found = numbers.find(|it| it.ranks.contains(&lone.rank))?;
+    let why = OriginKind::LocalNumbers(found.messages, found.numbers);
+    Some(StallOrigin { why, ranks: found.ranks.clone() })
 }
 
 /// The missing ranks that are elsewhere, if any rank can release the wait: each of them may be the

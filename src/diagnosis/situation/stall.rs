@@ -79,6 +79,10 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
+            OriginKind::LocalNumbers(group, _) => {
+                let message = self.message.as_ref();
+                *group == self.group && message.is_some_and(|lone| ranks.contains(&lone.rank))
+            }
             // Missing here for that reason: a rank that left another group may still arrive here.
             _ => {
                 let mut missing = self.missing.iter();

@@ -50,6 +50,7 @@ mod devices;
 pub mod dumped;
 pub mod issue_order;
 mod launches;
+pub(crate) mod numbers;
 pub mod order;
 pub mod streams;
 

@@ -1,5 +1,7 @@
 //! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     CauseKind, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
@@ -174,6 +176,57 @@ fn tags_proof(
             message::never_posted(situation, group, send, receive.rank),
         ],
     })
+}
+
+/// DD113: messages of ranks that use numbers within a group as ranks.
+pub(crate) fn local_numbers(
+    situation: &Situation<'_>,
+    origin: &StallOrigin,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let OriginKind::LocalNumbers(group_id, numbers) = origin.why else { return None };
+    let is_closed = |rank: &u32| {
+        let index = situation.cycle_of(*rank);
+        index.is_some_and(|it| cycle::is_believed(situation, it, &situation.waits.cycles[it]))
+    };
+    let own: Vec<&Stall> = stalls.iter().copied().filter(|it| it.is_direct()).collect();
+    let ranks = &origin.ranks;
+    if !ranks.iter().any(is_closed) && !own.iter().any(|it| situation.is_overdue(it)) {
+        return None;
+    }
+    let first = own.first()?;
+    let lone = first.message.as_ref()?;
+    let call = &lone.joined.call;
+    let mut draft = message::draft(situation, &catalogue::DD113, first, call, lone.since());
+    draft.key.place = KeyPlace::Ranks(ranks.clone());
+    draft.blame(&ranks[..], Confidence::Supported);
+    draft.set_victims(Stall::victims(stalls));
+    let peers = own.iter().filter_map(|it| it.message.as_ref()?.peer);
+    let peers: Vec<u32> = peers.collect::<BTreeSet<u32>>().into_iter().collect();
+    let mut rows: BTreeMap<u32, RankCall> = BTreeMap::new();
+    for row in own.iter().flat_map(|stall| message::stalled_calls(situation, stall)) {
+        rows.entry(row.rank).or_insert(row);
+    }
+    draft.per_rank = rows.into_values().collect();
+    let [of_messages, of_numbers] = [group_id, numbers].map(|it| &situation.model.group(it).info);
+    let at = words::at(call.place.as_deref());
+    let (ranks, peers) = (Ranks(ranks), Ranks(&peers));
+    let within = words::group(of_numbers);
+    draft.summary = format!(
+        "{ranks} pass numbers within {within} as ranks{at}: their messages with {peers} have no partner",
+    );
+    draft.say(format!(
+        "The peers of their messages are numbers of members of {within} ({}), but ranks of {} are expected: as numbers, these          messages are each other's partners.",
+        Ranks(&of_numbers.key.members),
+        words::group(of_messages),
+    ));
+    draft.say(format!(
+        "For {peers} such a number is the rank as well: they have exchanged messages with each other from this line, and need          none of {ranks}.",
+    ));
+    draft.advise(
+        "Translate the numbers into ranks of the world (dist.get_global_rank(group, number)), or pass group= with          group_peer= (P2POp), group_dst= (send) and group_src= (recv).",
+    );
+    Some(draft)
 }
 
 /// DD113: an overdue call whose partner is alive and has not issued its side.
