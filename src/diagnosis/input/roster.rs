@@ -428,6 +428,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Unwatched { process, .. }
         | Event::WorkerNamed { process, .. }
         | Event::NodeFailed { process, .. }
+        | Event::Stated { process, .. }
         | Event::RecordsLost { process, .. }
         | Event::Gap { process, .. }
         | Event::RecordsLeftOut { process, .. }

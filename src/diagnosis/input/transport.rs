@@ -21,6 +21,9 @@ const CLASSES: [&str; 7] = [
 const MONITORED: [&str; 2] =
     [" failed to pass monitoredBarrier in ", " successfully reached monitoredBarrier, but "];
 
+/// What PyTorch's comparison of calls reports.
+pub const MISMATCH: &str = "Detected mismatch between collectives";
+
 /// Whether an exception comes from the transport between ranks, so that it may be due to the failure of a peer.
 pub fn is_from_transport(text: &str) -> bool {
     names_layer(text) || is_due_to_others(text)
@@ -47,6 +50,11 @@ fn is_end_of_wait(text: &str) -> bool {
         "MPI_ERR_PROC_FAILED",
     ];
     contains(text, &ENDS) && is_pytorchs(text) || contains(text, &MONITORED)
+}
+
+/// Whether an exception states that calls of ranks differ, which PyTorch compared before it made them.
+pub fn is_of_comparison(text: &str) -> bool {
+    text.contains(MISMATCH)
 }
 
 /// Whether an exception states that a wait lasted too long.

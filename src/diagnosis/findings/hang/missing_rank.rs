@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, GroupRef, Severity};
+use ddp_doctor_proto::report::{Confidence, GroupRef, Severity, Timestamp};
 
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
@@ -11,7 +11,8 @@ use crate::findings::stalls::dumped;
 use crate::findings::stalls::idle::blame_failed_thread;
 use crate::findings::view::last_call_beside;
 use crate::input::align::by_key;
-use crate::input::event::{Call, GroupInfo};
+use crate::input::event::{Call, GroupInfo, Stated};
+use crate::input::known_errors;
 use crate::input::provenance::Dumps;
 use crate::model::Process;
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
@@ -51,11 +52,11 @@ pub(crate) fn draft(
         draft.root_confidence = Confidence::Suspected;
     }
     let running = running(&absent, timing).filter(|_| unseen.is_none());
+    let has = if absent.have_ended { "had" } else { number(ranks, "has", "have") };
     draft.summary = format!(
-        "{}{} not reached {}; {}",
+        "{}{} {has} not reached {}; {}",
         Ranks(ranks),
-        running
-            .map_or_else(|| number(ranks, " has", " have").into(), |it| format!(" {it} and has")),
+        running.map_or_else(String::new, |it| format!(" {it} and")),
         words::call(absent.call),
         draft.waits_for_root(),
     );
@@ -81,6 +82,11 @@ pub(crate) fn draft(
             words::at(line),
         )),
         None => draft.advise(next_step(&absent, timing)),
+    }
+    for (at, rank, what) in stated(&absent) {
+        let (sentence, advice) = stated_words(rank, what, at);
+        draft.why.insert(1, sentence);
+        draft.next = vec![advice];
     }
     // A rank that computes has not decided anything yet: no test around its lines explains its absence.
     let reading = if is_computing {
@@ -108,7 +114,8 @@ fn running(absent: &Absent<'_>, timing: &Timing) -> Option<String> {
     let [process] = absent.processes[..] else { return None };
     let activity = stacks::activity(process, timing).filter(|it| it.moves && !absent.is_past)?;
     let line = activity.line?;
-    Some(format!("is running {} at {}", words::function(line), words::line(line)))
+    let is = if absent.have_ended { "was" } else { "is" };
+    Some(format!("{is} running {} at {}", words::function(line), words::line(line)))
 }
 
 /// Names ranks that made one call too many instead, and calls that counters of a missing rank alone show.
@@ -162,9 +169,16 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
         && absent.processes.iter().all(|it| inside(it, situation).is_some());
     let needs_all = absent.needs_all(situation);
     let are = absent.are();
-    let mut why = vec![if is_untold {
+    let is_stated = stated(absent).next().is_some();
+    let mut why = vec![if is_untold && is_stated {
+        needs_all
+    } else if is_untold {
         let missing = Ranks(&absent.ranks);
         format!("{needs_all} The log does not state where {missing} {} instead.", absent.be())
+    } else if absent.watched && absent.have_ended {
+        let were = words::begin(Ranks(&absent.ranks).with("was", "were"));
+        let have = number(&absent.ranks, "it has", "they have");
+        format!("{needs_all} {were} alive and not in a collective then; {have} ended since.")
     } else if absent.watched && unseen {
         format!("{needs_all} {are} alive, and in no recorded call.")
     } else if absent.processes.iter().any(|it| it.unwatched.is_some()) && absent.watched {
@@ -200,12 +214,13 @@ fn last_calls(situation: &Situation<'_>, absent: &Absent<'_>) -> Vec<String> {
             return None;
         }
         let last = last_call_beside(situation.model, process, Some(absent.stall.group));
-        let state = if absent.is_past {
+        let state = if absent.is_past || absent.have_ended {
             String::new()
         } else {
             format!("; its process is {}", process.state)
         };
-        Some((rank, format!("{last}{state}.{}", whereabouts(process, situation))))
+        let is = if absent.have_ended { "was" } else { "is" };
+        Some((rank, format!("{last}{state}.{}", whereabouts(process, situation, is))))
     });
     let sentence = |(text, ranks): (String, Vec<u32>)| match &ranks[..] {
         [rank] => format!("Rank {rank}: {text}"),
@@ -221,26 +236,68 @@ fn inside<'p>(process: &'p Process, situation: &Situation<'_>) -> Option<&'p Cal
 }
 
 /// A sentence on the call that the rank is inside, or on the line that its stacks show.
-fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
+fn whereabouts(process: &Process, situation: &Situation<'_>, is: &str) -> String {
     let timing = &situation.model.timing;
     if let Some(call) = inside(process, situation) {
-        return format!(" It is inside {}.", words::call_at(call));
+        return format!(" It {is} inside {}.", words::call_at(call));
     }
     if let Some((called, line)) = stacks::unseen_call(process, timing) {
         return format!(
-            " It is inside {} of PyTorch{}; which rank it waits for is unknown.",
+            " It {is} inside {} of PyTorch{}; which rank it waits for is unknown.",
             words::function(called),
             words::at(line),
         );
     }
     match stacks::activity(process, timing) {
         Some(Activity { line: Some(line), moves: true, .. }) => {
-            format!(" It is running {} at {}.", words::function(line), words::line(line))
+            format!(" It {is} running {} at {}.", words::function(line), words::line(line))
         }
         _ => match stacks::unread(process) {
             Some(why) => format!(" Its stacks could not be read: {why}."),
             None => String::new(),
         },
+    }
+}
+
+/// What the logs of missing ranks state about the time in which others waited for them.
+fn stated<'a>(absent: &Absent<'a>) -> impl Iterator<Item = (Timestamp, u32, &'a Stated)> {
+    let processes = absent.processes.iter().copied();
+    let ranks = processes.filter_map(|it| Some((it.rank?, it)));
+    ranks.flat_map(|(rank, it)| it.stated.iter().map(move |(at, what)| (*at, rank, what)))
+}
+
+/// The same as a sentence, and what to do about it.
+fn stated_words(rank: u32, what: &Stated, at: Timestamp) -> (String, String) {
+    match what {
+        Stated::Caught(text) => (
+            format!(
+                "Meanwhile, at {}, the log of rank {rank} states an exception that it caught: {}.",
+                words::clock(at),
+                words::short(text),
+            ),
+            known_errors::advice(text).map_or_else(
+                || {
+                    format!(
+                        "Remove the cause of this exception, or let rank {rank} end after it: while it tries again, the others \
+                         wait.",
+                    )
+                },
+                str::to_owned,
+            ),
+        ),
+        Stated::WatchdogBlocked(seconds) => {
+            let lasted = seconds.map_or_else(String::new, |it| format!(" for {it} s"));
+            (
+                format!(
+                    "The watchdog of rank {rank} was blocked{lasted}: a call of NCCL or CUDA did not return, or another thread \
+                     held the interpreter's lock in one.",
+                ),
+                format!(
+                    "Capture the stacks of rank {rank} when it hangs again, with their native frames (py-spy dump --native): \
+                     they show the call that does not return.",
+                ),
+            )
+        }
     }
 }
 

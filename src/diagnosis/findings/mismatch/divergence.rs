@@ -9,6 +9,7 @@ use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::{at_line, rank_calls};
 use crate::input::align::{Mismatch, compare};
 use crate::input::event::Call;
+use crate::input::transport;
 use crate::model::history::Meeting;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
@@ -254,6 +255,15 @@ fn effect(
             let crashed = situation.has_one_crashed(divergence.group, everybody);
             (if crashed { Effect::Crashes } else { Effect::Blocks }, code.severity)
         }
+        _ if were_compared(situation, divergence.group, everybody) => {
+            (Effect::Crashes, code.severity)
+        }
         effect => (effect, code.severity),
     }
+}
+
+/// Whether PyTorch compared these calls before it made them, so that the ranks raised, and none waits.
+fn were_compared(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
+    let mut processes = situation.model.members(group, ranks);
+    processes.all(|(_, it)| it.exceptions.iter().any(|it| transport::is_of_comparison(&it.text)))
 }

@@ -27,6 +27,8 @@ pub(crate) struct Absent<'a> {
     pub(crate) watched: bool,
     /// One of them is no longer watched, or the job was interrupted: sentences use the past tense.
     pub(crate) is_past: bool,
+    /// They have ended since: sentences about what they did use the past tense.
+    pub(crate) have_ended: bool,
     /// They were watched, none of their records is lost, and the job was not interrupted.
     all_seen: bool,
     /// What they do may end by itself, and the wait for them with it.
@@ -49,8 +51,19 @@ impl<'a> Absent<'a> {
         let is_past = cut_short || processes.iter().any(|process| process.unwatched.is_some());
         let all_seen = processes.iter().all(|process| process.lost == 0) && watched && !cut_short;
         let may_end = situation.may_end(stall, &ranks);
+        let have_ended = !processes.is_empty() && processes.iter().all(|it| it.has_ended());
         let call = &waiting.call;
-        Some(Self { ranks, processes, stall, call, watched, is_past, all_seen, may_end })
+        Some(Self {
+            ranks,
+            processes,
+            stall,
+            call,
+            watched,
+            is_past,
+            have_ended,
+            all_seen,
+            may_end,
+        })
     }
 
     /// The absent ranks of the first of these stalls that is overdue; `None` if a test on the rank
@@ -107,9 +120,15 @@ impl<'a> Absent<'a> {
     pub(crate) fn gives_up(&self, situation: &Situation<'_>) -> String {
         let group = situation.model.group(self.stall.group);
         let (length, timeout) = limit(group, &self.stall.waiting);
+        let waiting = Ranks(&self.stall.waiting);
+        let gave_up = self.stall.failed || self.stall.timed_out.is_some();
         format!(
             "{} at {}: the timeout of {} is {timeout}.",
-            words::begin(Ranks(&self.stall.waiting).with("gives up", "give up")),
+            words::begin(if gave_up {
+                waiting.with("gave up", "gave up")
+            } else {
+                waiting.with("gives up", "give up")
+            }),
             words::clock(self.stall.since.plus(length)),
             words::group(&group.info),
         )

@@ -250,6 +250,8 @@ pub enum Event {
     Silent { node: u32, since: Option<Timestamp>, at: Timestamp },
     /// The name that an engine gives to the process of a rank, such as `Worker_TP3`.
     WorkerNamed { process: ProcessId, name: Arc<str> },
+    /// The log of a process states what happened in it while others waited for it.
+    Stated { process: ProcessId, what: Stated, at: Timestamp },
     /// The node of a process failed, and the process with it.
     NodeFailed { process: ProcessId, failure: Arc<NodeFailure> },
     /// A process failed whose rank the evidence does not state.
@@ -259,6 +261,15 @@ pub enum Event {
     /// The command of a node ended, and all of its black boxes were read to the end; `reason`: the
     /// finding for which it is being ended.
     JobEnded { status: i32, reason: Option<KillReason>, at: Timestamp },
+}
+
+/// What the log of a process states that does not end it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stated {
+    /// The program logged this exception, and went on.
+    Caught(Arc<str>),
+    /// Its watchdog was blocked, for this many seconds if that is stated.
+    WatchdogBlocked(Option<u64>),
 }
 
 /// The failure of a node.

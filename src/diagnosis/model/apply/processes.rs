@@ -12,6 +12,9 @@ use crate::model::ids::World;
 use crate::model::process::{Announced, End, Ending, Exception, Process};
 use crate::model::{Model, Wait, keep_latest};
 
+/// Maximum number of statements of a log that a process keeps.
+const MAX_STATED: usize = 4;
+
 /// What Python raises in a process that gets SIGINT.
 const INTERRUPT: &str = "KeyboardInterrupt";
 
@@ -149,6 +152,9 @@ impl Model {
             }
             Event::NodeFailed { process, failure } => {
                 self.processes.get_mut(&process)?.node_failure = Some(failure);
+            }
+            Event::Stated { process, what, at } => {
+                keep_latest(&mut self.processes.get_mut(&process)?.stated, (at, what), MAX_STATED);
             }
             Event::Setting { process, name, value, at } => {
                 self.recorded(process, at)?.set(name, value, at);

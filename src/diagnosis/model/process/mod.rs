@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 
 use crate::input::event::{
     Call, CallId, DeviceCalls, GroupInfo, Guard, NodeFailure, ProcessId, Stacks, StalledTransfer,
-    ThreadId, Transfer,
+    Stated, ThreadId, Transfer,
 };
 use crate::input::settings;
 use crate::model::ddp_models::{Accumulation, Models};
@@ -69,6 +69,8 @@ pub struct Process {
     pub worker: Option<Arc<str>>,
     /// The failure of its node that ended it.
     pub node_failure: Option<Arc<NodeFailure>>,
+    /// What its log states about the time in which others waited for it, oldest first; a limited number.
+    pub stated: VecDeque<(Timestamp, Stated)>,
     /// Layer that captures its calls.
     pub layer: Arc<str>,
     /// The world it belongs to.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
 use ddp_doctor_diagnosis::input::align::compare;
+use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -131,6 +132,8 @@ impl Members {
                 job.events.push((begins, joined));
             }
             self.add_progress(job, info, index);
+            let first = self.waiting.values().map(|it| it.seq).max().unwrap_or_default();
+            job.absent.extend(self.behind(first));
         }
         for (&rank, waiting) in &self.waiting {
             issue(job, rank, index, info.as_ref(), waiting);
@@ -294,7 +297,11 @@ fn issue(
     let known = job.ranks.get(&rank);
     let place = known.and_then(|it| in_collective(it.stacks.last()?)).and_then(|it| it.1);
     let given_up = || known.filter(|it| it.waits.len() == 1)?.called_at.clone();
-    let place = place.or_else(given_up);
+    let compared = || {
+        let mut raised = known?.raised.iter();
+        raised.find(|it| transport::is_of_comparison(&it.text))?.place.clone()
+    };
+    let place = place.or_else(given_up).or_else(compared);
     let timed_out = Call {
         group: group.cloned(),
         seq: waiting.seq,

@@ -1,16 +1,55 @@
 //! How ranks ended, what they raised, and their stacks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ddp_doctor_diagnosis::event::{Event, OomKills};
-use ddp_doctor_diagnosis::input::allocation;
+use ddp_doctor_diagnosis::event::{Event, OomKills, Stated};
+use ddp_doctor_diagnosis::input::{allocation, known_errors};
 use ddp_doctor_diagnosis::words;
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
-use crate::logs::job::{LoggedJob, Topic};
+use crate::logs::job::{LoggedJob, Topic, went_on_after};
 use crate::process;
 
+/// Maximum time from an exception that a rank caught to the call in which others wait for it.
+const STEP: Duration = Duration::from_secs(60);
+
 impl LoggedJob {
+    /// Adds what ranks stated that waited for no other rank, while others did: of those that others waited for to the
+    /// calls, of others as notes.
+    pub(in super::super) fn add_statements(&mut self) {
+        let waits = self.ranks.values().flat_map(|it| it.waits.values());
+        let since = waits.map(|it| it.since).min();
+        let Some((since, given_up)) = since.zip(self.given_up) else { return };
+        let mut notes = Vec::new();
+        for (&number, rank) in self.ranks.iter().filter(|(_, rank)| rank.waits.is_empty()) {
+            let is_of_wait = |at: Timestamp| at.plus(STEP) >= since && at <= given_up;
+            let caught = rank.caught.iter().rev().find(|it| is_of_wait(it.0));
+            let is_absent = self.absent.contains(&number);
+            let stuck = if is_absent { self.joins.take_stuck(number) } else { None };
+            let stuck = stuck.map(|seconds| (given_up, Stated::WatchdogBlocked(seconds)));
+            let caught = caught.map(|(at, text)| (*at, Stated::Caught(Arc::clone(text))));
+            let stated = stuck.into_iter().chain(caught);
+            for (at, what) in stated {
+                match what {
+                    Stated::Caught(text) if !is_absent => {
+                        let note = went_on_after(&format!("rank {number}"), &text, None);
+                        let next = known_errors::advice(&text);
+                        notes.push(next.map_or(note.clone(), |next| format!("{note}\n{next}")));
+                    }
+                    what => {
+                        let process = process(number);
+                        self.events.push((at, Event::Stated { process, what, at }));
+                    }
+                }
+            }
+        }
+        for note in notes {
+            self.note(Topic::Exception, note);
+        }
+    }
+
     /// Adds how ranks ended, what they raised, and where they stood.
     pub(in super::super) fn add_ends(&mut self) {
         let mut notes = Vec::new();

@@ -49,6 +49,7 @@ pub fn evidence(logs: &[Log]) -> Evidence {
     job.name_reductions();
     collectives::add_calls(&mut job);
     collectives::add_last_calls(&mut job);
+    job.add_statements();
     job.add_ends();
     job.add_unplaced_failures();
     job.add_models();

@@ -1,6 +1,6 @@
 //! What lines of a log state, before it is known which rank each of them is about.
 //!
-//! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `failed_call`,
+//! `reader` passes each line to the other files, which add to the [`Facts`] of the log: `c10d`, `caught`, `failed_call`,
 //! `nccl`, `nccl_calls`, `launcher`, `stated_rank` and `traceback`, by what wrote the line. `container_prefixes` finds the prefixes
 //! of lines that name a container, `name_resolution` warnings before a failed connection, and `exit_status` and
 //! `accounting` statements that the job ended.
@@ -20,6 +20,7 @@ use crate::stack_text::frame_bytes;
 
 mod accounting;
 mod c10d;
+mod caught;
 mod container_prefixes;
 mod dialects;
 mod exit_status;
@@ -139,6 +140,8 @@ pub(super) enum Statement {
         /// A launcher raised it, not a rank.
         by_launcher: bool,
     },
+    /// The program logged this exception in a line of its own, and went on.
+    Caught { text: Arc<str> },
     /// A parent reports that an exception with this message ended its worker.
     Quoted { text: Arc<str> },
     /// The process ended.
@@ -211,9 +214,11 @@ impl Statement {
     /// and NCCL warns of what it goes on without.
     pub(super) const fn is_harmless(&self) -> bool {
         match self {
-            Self::Named { .. } | Self::LostStore { .. } | Self::Network { .. } | Self::Finished => {
-                true
-            }
+            Self::Named { .. }
+            | Self::Caught { .. }
+            | Self::LostStore { .. }
+            | Self::Network { .. }
+            | Self::Finished => true,
             Self::Raised { went_on, .. } => *went_on,
             Self::Reported { next, .. } => next.is_empty(),
             _ => false,
@@ -223,6 +228,7 @@ impl Statement {
     /// The same without credentials in addresses that its text states.
     fn without_credentials(mut self) -> Self {
         if let Self::Raised { text, .. }
+        | Self::Caught { text }
         | Self::Quoted { text }
         | Self::Network { text, .. }
         | Self::Reported { text, .. } = &mut self
@@ -237,7 +243,7 @@ impl Statement {
     fn bytes(&self) -> usize {
         match self {
             Self::Raised { text, place, .. } => text.len() + place.as_ref().map_or(0, frame_bytes),
-            Self::Quoted { text } => text.len(),
+            Self::Caught { text } | Self::Quoted { text } => text.len(),
             Self::Network { on, text } | Self::Reported { on, text, .. } => on.len() + text.len(),
             Self::CalledAt { place } => frame_bytes(place),
             Self::CutOff { place } => place.as_ref().map_or(0, frame_bytes),

@@ -14,8 +14,8 @@ use super::exit_status::End;
 use super::failed_call::{self, FailedCall};
 use super::traceback::{self, Traceback};
 use super::{
-    ExitStatus, Facts, LineNumber, Statement, Subject, c10d, launcher, name_resolution, nccl,
-    stated_rank,
+    ExitStatus, Facts, LineNumber, Statement, Subject, c10d, caught, launcher, name_resolution,
+    nccl, stated_rank,
 };
 use crate::file_names;
 use crate::logs::lines::{Form, Label, Line, Lines, Year, of_title};
@@ -315,6 +315,7 @@ impl Stream {
         self.failed_call.read(line, at, facts);
         name_resolution::read(line, at, facts);
         self.traceback.read(line, at, facts);
+        caught::read(line, at, facts);
     }
 
     /// Adds the stacks that were read.

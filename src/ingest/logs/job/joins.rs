@@ -28,6 +28,8 @@ pub(in super::super) struct Joins {
     /// Ranks that joined such barriers: the key, and when if that is stated.
     joined: Vec<(u32, u64, Option<Timestamp>)>,
     clients: Option<(u32, u32)>,
+    /// The store that waited for clients is that of launchers: one for each node.
+    pub(super) are_launchers: bool,
     /// Ranks whose stores waited for clients.
     servers: BTreeMap<u32, Wait>,
     /// Ranks whose address did not appear.
@@ -147,6 +149,11 @@ impl Joins {
         *known = seconds.max(*known);
     }
 
+    /// Takes away for how long the watchdog of a rank was blocked, if it was.
+    pub(in super::super) fn take_stuck(&mut self, rank: u32) -> Option<Option<u64>> {
+        self.stuck.remove(&rank)
+    }
+
     /// Whether some rank lost its connection to the store.
     pub(super) fn has_lost_store(&self) -> bool {
         !self.without_store.is_empty()
@@ -208,8 +215,9 @@ impl Joins {
         let mut notes = self.notes.clone();
         notes.truncate(1);
         if let Some((expected, joined)) = self.clients {
+            let whose = if self.are_launchers { "nodes" } else { "ranks" };
             notes.push(format!(
-                "{joined} of {expected} ranks had joined the store when the wait for them timed out; the \
+                "{joined} of {expected} {whose} had joined the store when the wait for them timed out; the \
                  text does not say which\n{LAUNCH}"
             ));
         }

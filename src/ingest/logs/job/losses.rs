@@ -4,11 +4,11 @@ use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::Where;
 
-use super::rank::{CHECKPOINT, MISMATCH};
+use super::rank::CHECKPOINT;
 use crate::logs::scan::after;
 
 /// What PyTorch and Gloo report if the calls of two ranks are not alike.
-const DIFFERENCES: [&str; 2] = [MISMATCH, "op.preamble.length <= op.nbytes"];
+const DIFFERENCES: [&str; 2] = [transport::MISMATCH, "op.preamble.length <= op.nbytes"];
 /// What DDP reports if a parameter has another shape on another rank.
 const OTHER_SHAPE: &str = "appears not to match sizes of the same param";
 

@@ -21,7 +21,7 @@ use device_faults::DeviceFault;
 use joins::Joins;
 use kernel_kills::KernelKill;
 use process_names::ProcessNames;
-use rank::{Raised, went_on_after};
+use rank::Raised;
 
 mod clock;
 mod consequences;
@@ -36,7 +36,7 @@ mod unidentified_processes;
 
 pub(super) use clock::{EARLIER, before};
 pub(super) use joins::{Barrier, LAUNCH, Wait};
-pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting};
+pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting, went_on_after};
 pub(super) use stack_place::{in_collective, place_of};
 
 /// Why Slurm cancels a step of which it lost a node.
@@ -137,6 +137,8 @@ pub(super) struct LoggedJob {
     kernel_kills: Vec<KernelKill>,
     /// Ids of processes of ranks that the kernel killed.
     killed_pids: BTreeSet<u32>,
+    /// Ranks that had not reached a collective in which others waited.
+    pub(super) absent: BTreeSet<u32>,
     /// Number of exceptions that parents quoted.
     quotes: usize,
     /// Errors of the network.
@@ -179,6 +181,7 @@ impl LoggedJob {
             device_faults: Vec::new(),
             kernel_kills: Vec::new(),
             killed_pids: BTreeSet::new(),
+            absent: BTreeSet::new(),
             quotes: 0,
             network: Vec::new(),
             unplaced: Vec::new(),
@@ -389,6 +392,7 @@ impl LoggedJob {
             }
             Statement::Runs { .. } => rank.run(what, at),
             Statement::Raised { .. } => self.raised(number, fact, at),
+            Statement::Caught { text } => rank.caught(at, text),
             Statement::Ended(how) => {
                 let known = rank.ended.get_or_insert((at, *how));
                 known.1.for_memory |= how.for_memory;

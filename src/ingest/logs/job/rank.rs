@@ -1,9 +1,10 @@
 //! What the text states about one rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::event::{NodeFailure, Stacks};
+use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::model::libc_signal::KILL;
 use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
@@ -12,8 +13,6 @@ use ddp_doctor_proto::{Op, ParameterFact};
 use crate::logs::facts::{ExitStatus, GroupName, Statement};
 use crate::logs::scan::{after, until};
 
-/// What PyTorch's comparison of calls reports.
-pub(super) const MISMATCH: &str = "Detected mismatch between collectives";
 /// How DDP reports that models have different numbers of parameters.
 pub(in super::super) const SAME_MODEL: &str = "DDP expects same model";
 /// How a distributed checkpoint names the ranks that failed to write or read it.
@@ -33,6 +32,8 @@ pub(in super::super) struct Rank {
     pub(in super::super) raised: Vec<Raised>,
     /// Exceptions after which it wrote further output.
     pub(super) handled: Vec<Raised>,
+    /// Exceptions that the program logged in lines of its own, oldest first.
+    pub(in super::super) caught: VecDeque<(Timestamp, Arc<str>)>,
     pub(in super::super) ended: Option<(Timestamp, ExitStatus)>,
     /// The failure of its node.
     pub(in super::super) node_failure: Option<Arc<NodeFailure>>,
@@ -154,6 +155,16 @@ impl Rank {
         }
     }
 
+    /// Adds an exception that the program logged in a line of its own.
+    pub(super) fn caught(&mut self, at: Timestamp, text: &Arc<str>) {
+        /// Maximum number that is kept, of a program that tries again and again.
+        const MAX: usize = 64;
+        self.caught.push_back((at, Arc::clone(text)));
+        if self.caught.len() > MAX {
+            self.caught.pop_front();
+        }
+    }
+
     /// Marks exceptions that the program logged, and after which the rank made the call that it then waited in.
     pub(super) fn mark_caught(&mut self) {
         let Some(last) = self.waits.values().map(|it| it.since).max() else { return };
@@ -242,7 +253,7 @@ impl Raised {
     pub(in super::super) fn is_of_others(&self, rank: u32) -> bool {
         const OTHERS: [&str; 6] = [
             SAME_MODEL,
-            MISMATCH,
+            transport::MISMATCH,
             "DistStoreError",
             "store based barrier",
             "monitoredBarrier",
@@ -261,7 +272,7 @@ impl Raised {
 }
 
 /// States an exception that did not end its process.
-pub(super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
+pub(in super::super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
     let at = words::at(place);
     format!("{who} logged an exception and went on: {text}{at}")
 }

@@ -31,7 +31,9 @@ impl LoggedJob {
         let who = &fact.who;
         match &fact.what {
             // These state the same as the line that the exception consists of.
-            Statement::Raised { text, .. } if joins::is_about_a_wait(text) => {}
+            Statement::Raised { text, by_launcher, .. } if joins::is_about_a_wait(text) => {
+                self.joins.are_launchers |= *by_launcher;
+            }
             Statement::Raised { .. } => {
                 if !self.keep_device_fault(fact, at) {
                     self.add_exception(fact, at);
