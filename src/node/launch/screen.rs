@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_host::files::Dir;
 use ddp_doctor_host::processes;
-use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::report::{Report, Verdict};
 use ddp_doctor_proto::v1;
 use ddp_doctor_proto::viewer::Update;
 
@@ -338,21 +338,28 @@ impl Screen {
         // Such as a command that trains nothing.
         let is_empty = last.ranks.is_empty() && status == 0 && !self.killed;
         let is_kept = keeps_all || !is_empty;
-        let ended = match status {
-            _ if self.killed => "the job was killed by --on-hang kill".to_owned(),
-            0 => "the job has ended".to_owned(),
-            128.. => format!("the job was terminated by signal {}", status - 128),
-            _ => format!("the job exited with status {status}"),
-        };
+        let concluded = conclusion(status, self.killed, last.verdict);
         let place = match self.saved.clone().or(report) {
             Some(_) if !is_kept => String::new(),
             Some(path) if self.live.is_written(&path) => format!(" · {}", path.display()),
             Some(_) => " · the last report could not be written".to_owned(),
             None => String::new(),
         };
-        self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
+        self.live.announce(&format!("{concluded}{place}"));
         Shown { report: Some(last), killed: self.killed, is_kept }
     }
+}
+
+/// How the job ended, and the verdict. One that failed, or was ended from outside, is healthy up to then at most.
+fn conclusion(status: i32, is_killed: bool, verdict: Verdict) -> String {
+    let ended = match status {
+        _ if is_killed => "the job was killed by --on-hang kill".to_owned(),
+        0 => "the job has ended".to_owned(),
+        128.. => format!("the job was terminated by signal {}", status - 128),
+        _ => format!("the job exited with status {status}"),
+    };
+    let until = if status != 0 && verdict == Verdict::Healthy { " until then" } else { "" };
+    format!("{ended} · verdict: {verdict}{until}")
 }
 
 #[cfg(test)]
@@ -368,6 +375,18 @@ mod tests {
     use super::*;
     use crate::live::Verbosity;
     use ddp_doctor_report::text::Style;
+
+    #[test]
+    fn job_that_was_ended_is_healthy_until_then() {
+        let concluded = |status| conclusion(status, false, Verdict::Healthy);
+        assert_eq!(concluded(0), "the job has ended · verdict: healthy");
+        assert_eq!(
+            concluded(143),
+            "the job was terminated by signal 15 · verdict: healthy until then"
+        );
+        let hang = conclusion(1, false, Verdict::Hang);
+        assert_eq!(hang, "the job exited with status 1 · verdict: hang");
+    }
 
     fn update(findings: Vec<Finding>) -> Message {
         Message::Update(Box::new(Update { findings: Some(findings), ..Update::default() }))
