@@ -4,6 +4,7 @@
 # [faulty]
 # code = "DD204"
 # verdict = "hang"
+# says = "it waits in a call that all workers have to make"
 # ranks = { root = [0], victims = [1] }
 # [healthy]
 # may_suspect = true

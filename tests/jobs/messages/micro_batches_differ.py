@@ -3,6 +3,7 @@
 # [faulty]
 # code = "DD112"
 # hang = true
+# headline = "suspected: `rank == 0`"
 # ranks = { root = [0, 1] }
 # why = "rank 0 has sent 8 messages to rank 1"
 # [healthy]

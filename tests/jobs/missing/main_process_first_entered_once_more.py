@@ -5,7 +5,7 @@
 # verdict = "hang"
 # root_confidence = "suspected"
 # cause = "local-decision"
-# why = "runs only if `not os.path.exists(path)` is true"
+# why = "rank 1 waits there while rank 0 decides"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

@@ -11,6 +11,7 @@
 # root_confidence = "suspected"
 # ranks = { root = [0, 1] }
 # says = "rank 1 sends 9 elements to rank 0"
+# headline = "rank 1 sends 9 elements to rank 0"
 # [scenario.single.faulty.nccl]
 # verdict = "hang"
 # hang = true
