@@ -51,6 +51,7 @@ pub(crate) fn draft(
     };
     let mut why: Vec<String> = misfits
         .iter()
+        .skip(1)
         .take(NAMED)
         .map(|misfit| begin(format!("{}.", sentence(join, misfit))))
         .collect();
@@ -70,7 +71,7 @@ pub(crate) fn draft(
     Some(draft)
 }
 
-/// "rank 1 sends 3 elements to rank 0 at moe.py:9, which expects 2"; with the line of the receiver if that is another one.
+/// "rank 1 sends 3 elements to rank 0 at moe.py:9, which expects 2 at moe.py:9"
 fn sentence(join: &Join, misfit: &Misfit) -> String {
     let at = |rank: u32| {
         let joined = join.calls.get(&rank);
@@ -84,9 +85,9 @@ fn sentence(join: &Join, misfit: &Misfit) -> String {
             "rank {sender} sends {sends} {elements} to itself{at}, but expects {expects}"
         );
     }
-    let (here, there) = (at(sender), at(receiver));
-    let there = if here == there { "" } else { &there };
     format!(
-        "rank {sender} sends {sends} {elements} to rank {receiver}{here}, which expects {expects}{there}"
+        "rank {sender} sends {sends} {elements} to rank {receiver}{}, which expects {expects}{}",
+        at(sender),
+        at(receiver)
     )
 }
