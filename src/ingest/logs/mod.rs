@@ -62,7 +62,7 @@ impl Log {
     #[must_use]
     pub fn states_success(&self) -> bool {
         let mut facts = self.facts.facts.iter();
-        facts.any(|fact| fact.what == Statement::Finished)
+        facts.any(|fact| matches!(fact.what, Statement::Finished { .. }))
     }
 
     /// Whether some of its lines have a time.

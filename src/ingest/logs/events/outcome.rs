@@ -15,9 +15,9 @@ use crate::logs::job::{LoggedJob, NetworkError, Rank, Topic, on_place};
 use crate::process;
 
 impl LoggedJob {
-    /// Adds the success that a launcher reports: what failed before it restarted the ranks belongs to an
-    /// earlier attempt. Returns whether there is one.
-    pub(super) fn add_success(&mut self) -> bool {
+    /// Whether the success that a launcher reports is that of the last attempt: what failed before it restarted the
+    /// ranks belongs to an earlier one.
+    pub(in super::super) fn has_succeeded(&self) -> bool {
         let Some(finished) = self.finished else {
             return false;
         };
@@ -29,9 +29,15 @@ impl LoggedJob {
             let how = rank.ended.filter(|(at, how)| is_later(*at) && how.code != Some(0));
             how.is_some() || rank.waits.values().any(|it| is_later(it.at))
         };
-        if !is_last || self.ranks.values().any(fails) {
+        is_last && !self.ranks.values().any(fails)
+    }
+
+    /// Adds that success. Returns whether there is one.
+    pub(super) fn add_success(&mut self) -> bool {
+        let Some(finished) = self.finished.filter(|_| self.has_succeeded()) else {
             return false;
-        }
+        };
+        let begun = self.restarted.unwrap_or_default();
         let well = ExitStatus::of_status(0).exit();
         for rank in self.ranks.keys().copied().collect::<Vec<_>>() {
             let mut last = process(rank);

@@ -26,13 +26,14 @@ const MAX_LINE: usize = 256;
 /// What a shell prints below the status: its trace, and the times that a command took.
 const SHELL: [&str; 5] = ["+ ", "++ ", "real\t", "user\t", "sys\t"];
 /// How platforms report the end of a job: the coordination service of JAX, SkyPilot, SageMaker, HTCondor, and
-/// Slurm's `scontrol show job`.
-const ENDS: [&str; 5] = [
+/// Slurm's `scontrol show job`, and a server of HTTP that was stopped.
+const ENDS: [&str; 6] = [
     "Coordination agent has successfully shut down",
     "Job finished (status: SUCCEEDED)",
     "Reporting training SUCCESS",
     "Normal termination (return value 0)",
     "JobState=COMPLETED ",
+    "Finished server process [",
 ];
 /// The line by which LSF reports it.
 const LSF: &str = "Successfully completed.";
@@ -69,7 +70,9 @@ impl End {
         let last = facts.line.number;
         let is_reported = facts.ends_well.is_some_and(|it| last - it <= MAX_BELOW);
         if (self.is_zero || is_reported) && facts.states_no_failure() {
-            facts.add(Subject::default(), facts.last, Statement::Finished);
+            // Of a shell, it may be the status of the ranks of one host.
+            let of_job = is_reported || facts.requeued > 0;
+            facts.add(Subject::default(), facts.last, Statement::Finished { of_job });
         }
     }
 }

@@ -9,18 +9,19 @@ use super::{ExitStatus, Facts, Statement, Subject};
 use crate::logs::lines::{Label, Line, Name, Worker, kernel_time, report_time};
 use crate::logs::scan::{self, after, cut, number, small_after, until};
 
-/// How launchers and frameworks report that all ended well, by two parts of a line: torchrun, DeepSpeed,
-/// Lightning, fairseq, torchtitan, Megatron-LM, the trainer of Transformers, a server of SGLang that was stopped, Ray,
-/// the operator of Kubernetes, and Slurm's `seff`.
-const SUCCESSES: [(&str, &str); 11] = [
-    ("worker group successfully finished", ""),
-    ("] Process ", " exits successfully."),
+/// How launchers report that all of their own ranks ended well, by two parts of a line: torchrun and DeepSpeed.
+const SUCCESSES: [(&str, &str); 2] =
+    [("worker group successfully finished", ""), ("] Process ", " exits successfully.")];
+/// The same of frameworks and batch systems about all ranks of the job: Lightning, fairseq, torchtitan, Megatron-LM, the
+/// trainer of Transformers, a server of SGLang that was stopped, Ray, the operator of Kubernetes, and Slurm's `seff`.
+const SUCCESSES_OF_JOBS: [(&str, &str); 10] = [
     ("`Trainer.fit` stopped: `max_", ""),
     ("fairseq_cli.train ", " done training in "),
     ("[titan] ", " Training completed"),
     ("[after training is done] datetime: ", ""),
     ("Training completed. Do not forget to share your model", ""),
-    ("Gracefully exiting... Remaining number of requests 0.", ""),
+    ("{'train_runtime': ", "'train_loss': "),
+    ("Gracefully exiting... ", "emaining number of requests 0"),
     ("Job 'raysubmit_", "' succeeded"),
     ("PyTorchJob ", " successfully completed."),
     ("State: COMPLETED ", "(exit code 0)"),
@@ -124,8 +125,9 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         facts.add(Subject::default(), at, Statement::Restarted);
     }
     let is_success = |(one, other): &(&str, &str)| scan::has(text, one) && scan::has(text, other);
-    if SUCCESSES.iter().any(is_success) {
-        facts.add(Subject::default(), at, Statement::Finished);
+    let of_job = SUCCESSES_OF_JOBS.iter().any(is_success);
+    if of_job || SUCCESSES.iter().any(is_success) {
+        facts.add(Subject::default(), at, Statement::Finished { of_job });
     }
     if let Some(rest) = after(text, "failed (exitcode: ")
         && let Some(status) = status(until(rest, &[')']))
@@ -242,7 +244,7 @@ impl Report {
             && facts.is_empty()
         {
             // The command may have ended with another one, "tee", which does not fail.
-            facts.add(Subject::default(), at, Statement::Finished);
+            facts.add(Subject::default(), at, Statement::Finished { of_job: false });
         }
         self.read_ranks(text, facts);
         let Some((key, value)) = text.split_once(':') else {

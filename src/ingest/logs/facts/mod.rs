@@ -84,6 +84,8 @@ pub(super) struct Gpu {
     pub(super) bus: u64,
     /// Name of the file, which may name the host.
     pub(super) file: Arc<str>,
+    /// When the kernel reported its error, as its line reads: in another time zone, possibly.
+    pub(super) on: Option<Timestamp>,
 }
 
 impl From<Label> for Subject {
@@ -166,8 +168,10 @@ pub(super) enum Statement {
     Interrupted { signal: i32 },
     /// The launcher restarts the ranks.
     Restarted,
-    /// The launcher reports that all of its ranks ended well.
-    Finished,
+    /// Ranks go on after the batch system cancelled the job and its tasks had ended: it was started again.
+    Requeued,
+    /// The launcher reports that all of its ranks ended well; `of_job`: and all others.
+    Finished { of_job: bool },
     /// This rank of the group finished this collective as its last one, as another rank reports; `is_inside`: it
     /// joined the next one.
     Finishes { rank: u32, seq: u64, is_inside: bool },
@@ -218,7 +222,7 @@ impl Statement {
             | Self::Caught { .. }
             | Self::LostStore { .. }
             | Self::Network { .. }
-            | Self::Finished => true,
+            | Self::Finished { .. } => true,
             Self::Raised { went_on, .. } => *went_on,
             Self::Reported { next, .. } => next.is_empty(),
             _ => false,
@@ -361,6 +365,12 @@ pub(super) struct Facts {
     pub(super) line: LineNumber,
     /// Number of the last line in which a platform reports that the job ended well.
     ends_well: Option<u64>,
+    /// The batch system cancelled the job.
+    cancelled: bool,
+    /// When a task ended after that.
+    stopped: Option<Timestamp>,
+    /// Number of the line that shows that the job was started again after that; 0: there is none.
+    requeued: u64,
     /// Number of the last line in which the program states its progress; 0: there is none.
     pub(super) progress: u64,
     /// Such a line may follow: `progress` is that of the first one behind an exception.
@@ -372,19 +382,42 @@ impl Facts {
     pub(super) fn is_empty(&self) -> bool {
         // That a job went on, or ended well, says nothing by itself.
         let is_news =
-            |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished);
+            |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished { .. });
         !self.facts.iter().any(is_news) && self.stacks.is_empty()
     }
 
-    /// Whether it states nothing that a job which ends well does not state.
+    /// Whether it states nothing, since the job was last started, that a job which ends well does not state.
     fn states_no_failure(&self) -> bool {
-        self.facts.iter().all(|fact| fact.what.is_harmless()) && self.stacks.is_empty()
+        let mut facts = self.facts.iter().filter(|fact| fact.line.number > self.requeued);
+        facts.all(|fact| fact.what.is_harmless()) && self.stacks.is_empty()
+    }
+
+    /// Whether a line in which the program states its progress says something new.
+    const fn awaits_progress(&self) -> bool {
+        !self.has_progressed || self.stopped.is_some()
+    }
+
+    /// Takes note of such a line: if tasks had ended after a cancellation, the job was started again.
+    fn progresses(&mut self, at: Option<Timestamp>) {
+        if !self.has_progressed {
+            self.has_progressed = true;
+            self.progress = self.line.number;
+        }
+        let Some(at) = at else { return };
+        if self.stopped.take_if(|stopped| at > *stopped).is_some() {
+            self.cancelled = false;
+            self.requeued = self.line.number;
+            self.add(Subject::default(), at, Statement::Requeued);
+        }
     }
 
     pub(super) fn add(&mut self, who: Subject, at: Timestamp, what: Statement) {
-        if what == Statement::Restarted {
+        match what {
             // Later attempts may fail as earlier ones did.
-            self.seen.clear();
+            Statement::Restarted | Statement::Requeued => self.seen.clear(),
+            Statement::Cancelled { .. } => self.cancelled = true,
+            Statement::Ended(_) if self.cancelled => self.stopped = Some(at),
+            _ => {}
         }
         let key = (who, what.without_credentials());
         if self.seen.contains(&key) {

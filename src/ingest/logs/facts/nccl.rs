@@ -100,7 +100,7 @@ pub(super) fn is_reason(text: &str) -> bool {
         "ncclUnhandledCudaError: ",
         "ncclInvalidUsage: ",
         "Last error:",
-        "socketProgress: ",
+        "socketProgress",
         "NET/",
     ];
     ERRORS.iter().any(|it| text.starts_with(it))

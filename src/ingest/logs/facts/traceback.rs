@@ -117,9 +117,8 @@ impl Traceback {
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         if !line.text.trim().is_empty() && !scan::has(line.text, EXITS) {
-            if !facts.has_progressed && is_progress(line) {
-                facts.has_progressed = true;
-                facts.progress = facts.line.number;
+            if facts.awaits_progress() && is_progress(line) {
+                facts.progresses(line.time);
             }
             self.is_last = self.part(line, at, facts);
         }

@@ -24,7 +24,13 @@ pub(super) struct Clock {
     pub(super) first: Timestamp,
     /// Time of facts without one.
     undated: Timestamp,
+    /// First and last time that lines state; zero: none does.
+    period: (Timestamp, Timestamp),
 }
+
+/// Maximum difference between the times of the kernel and of a job that are those of one period: the kernel may use another
+/// time zone.
+const MAX_APART: Duration = Duration::from_secs(15 * 3600);
 
 impl Clock {
     pub(super) fn new(logs: &[Log]) -> Self {
@@ -34,18 +40,40 @@ impl Clock {
         let first = times.filter(|at| at.0 > 0).min();
         let written = logs.iter().map(|log| log.written).max();
         let undated = first.map(|first| before(first, EARLIER)).or(written);
-        Self { first: first.or(written).unwrap_or_default(), undated: undated.unwrap_or_default() }
+        let begins = logs.iter().map(|log| log.facts.first).filter(|at| at.0 > 0).min();
+        let ends = logs.iter().map(|log| log.facts.last).max().unwrap_or_default();
+        Self {
+            first: first.or(written).unwrap_or_default(),
+            undated: undated.unwrap_or_default(),
+            period: (begins.unwrap_or_default(), ends),
+        }
     }
 
     /// The facts of a log with their times.
     pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
         let times =
             of_facts(facts).into_iter().enumerate().map(move |(index, at)| self.time(at, index));
-        facts.facts.iter().zip(times).map(|(fact, at)| {
+        let facts_with_times = facts.facts.iter().zip(times).map(move |(fact, at)| {
             // Where no line has a time, consequences follow the other facts.
             let is_late = fact.at.0 == 0 && facts.last.0 == 0 && may_be_later(fact);
-            (fact, if is_late { at.plus(EARLIER / 2) } else { at })
-        })
+            let at = if is_late { at.plus(EARLIER / 2) } else { at };
+            (fact, self.stated_by_kernel(fact).unwrap_or(at))
+        });
+        facts_with_times.filter(move |(fact, _)| !self.is_of_another_period(fact))
+    }
+
+    /// When the kernel reported the fault of a device, if that is within the period of the job.
+    fn stated_by_kernel(self, fact: &Fact) -> Option<Timestamp> {
+        let (begins, ends) = self.period;
+        fact.who.gpu.as_ref()?.on.filter(|on| (begins..=ends).contains(on))
+    }
+
+    /// Whether the kernel reported the fault of a device long before or after the job: its log reaches back to the start of
+    /// the host.
+    fn is_of_another_period(self, fact: &Fact) -> bool {
+        let (begins, ends) = self.period;
+        let on = fact.who.gpu.as_ref().and_then(|gpu| gpu.on).filter(|_| begins.0 > 0);
+        on.is_some_and(|on| on.plus(MAX_APART) < begins || ends.plus(MAX_APART) < on)
     }
 
     /// The time of the fact with this index in its file; facts keep their order.
@@ -54,14 +82,16 @@ impl Clock {
         at.plus(Duration::from_nanos(index as u64))
     }
 
-    /// Time of the last restart if a failure follows it: what is stated before it concerns an earlier attempt.
-    /// Otherwise zero.
-    pub(super) fn restart_before_a_failure(self, all: &[&Facts]) -> Timestamp {
+    /// Time of the last restart if a failure follows it, or if the ranks are known to go on: what is stated before it
+    /// concerns an earlier attempt. Otherwise zero.
+    pub(super) fn last_restart(self, all: &[&Facts]) -> Timestamp {
         let facts = || all.iter().flat_map(|facts| self.times(facts));
-        let restarts = facts().filter(|(fact, _)| fact.what == Statement::Restarted);
-        let Some(last) = restarts.map(|(_, at)| at).max() else {
-            return Timestamp::default();
+        let last = |kinds: &[Statement]| {
+            let restarts = facts().filter(|(fact, _)| kinds.contains(&fact.what));
+            restarts.map(|(_, at)| at).max().unwrap_or_default()
         };
+        let goes_on = last(&[Statement::Requeued]);
+        let last = goes_on.max(last(&[Statement::Restarted]));
         let fails = |(fact, at): (&Fact, Timestamp)| {
             let is_failure = match fact.what {
                 Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how) => {
@@ -75,7 +105,7 @@ impl Clock {
             };
             is_failure && at > last
         };
-        if facts().any(fails) { last } else { Timestamp::default() }
+        if facts().any(fails) { last } else { goes_on }
     }
 }
 

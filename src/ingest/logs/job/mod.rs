@@ -16,6 +16,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use super::facts::{ExitStatus, Fact, Facts, GroupName, KERNEL, Statement, Subject, WATCHDOG};
 use super::lines::Label;
 use super::{Log, scan};
+use cancellation::Cancellation;
 use clock::Clock;
 use device_faults::DeviceFault;
 use joins::Joins;
@@ -23,6 +24,7 @@ use kernel_kills::KernelKill;
 use process_names::ProcessNames;
 use rank::Raised;
 
+mod cancellation;
 mod clock;
 mod consequences;
 mod device_faults;
@@ -39,8 +41,6 @@ pub(super) use joins::{Barrier, LAUNCH, Wait};
 pub(super) use rank::{OfModel, Rank, SAME_MODEL, Waiting, went_on_after};
 pub(super) use stack_place::{in_collective, place_of};
 
-/// Why Slurm cancels a step of which it lost a node.
-const NODE_FAILURE: &str = "NODE FAILURE";
 /// Maximum number of reports that are kept.
 const MAX_REPORTS: usize = 64;
 /// Maximum number of notes on one topic.
@@ -121,6 +121,10 @@ pub(super) struct LoggedJob {
     /// When a launcher last restarted the ranks, and when one reported that they ended well.
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
+    /// The success is that of all ranks.
+    is_of_job: bool,
+    /// Why processes ended that state no failure.
+    cancellation: Option<Cancellation>,
     /// Time of the last fact that jobs which end well do not state.
     pub(super) last_fact: Timestamp,
     /// Ends of processes that the text does not identify.
@@ -173,6 +177,8 @@ impl LoggedJob {
             cancelled: None,
             restarted: None,
             finished: None,
+            is_of_job: false,
+            cancellation: None,
             last_fact: Timestamp::default(),
             unidentified_ends: Vec::new(),
             unidentified_raised: BTreeSet::new(),
@@ -190,10 +196,13 @@ impl LoggedJob {
             begins: clock.first,
             ends: clock.first,
         };
-        let restarted = clock.restart_before_a_failure(all);
+        let restarted = clock.last_restart(all);
+        let whole = Timestamp(u64::MAX);
+        job.cancellation = Cancellation::find(all, clock, restarted..whole);
+        let earlier = Cancellation::find(all, clock, Timestamp::default()..restarted);
         for facts in all {
             job.file = (all.len() > 1).then(|| Arc::clone(&facts.file));
-            job.add_log(facts, clock, restarted);
+            job.add_log(facts, clock, restarted, earlier.as_ref());
             for (index, dumped) in facts.stacks.iter().enumerate() {
                 let at = clock.time(dumped.at, facts.facts.len() + index);
                 job.extend_to(at);
@@ -233,25 +242,49 @@ impl LoggedJob {
             rank.mark_caught();
         }
         job.mark_last_exceptions_uncaught(all);
+        if job.is_of_job && job.has_succeeded() {
+            for rank in 0..job.names.world.unwrap_or_default() {
+                job.ranks.entry(rank).or_default();
+            }
+        }
         job
     }
 
-    /// Takes the facts of one log; those before `restarted` are of an earlier attempt.
-    fn add_log(&mut self, facts: &Facts, clock: Clock, restarted: Timestamp) {
+    /// Takes the facts of one log; those before `restarted` are of an earlier attempt, and `earlier` is its cancellation.
+    fn add_log(
+        &mut self,
+        facts: &Facts,
+        clock: Clock,
+        restarted: Timestamp,
+        earlier: Option<&Cancellation>,
+    ) {
         let groups = groups_of(facts);
         let mut unknown = Vec::new();
         let mut has_failed = false;
         for (fact, at) in clock.times(facts) {
             self.extend_to(at);
-            if !fact.what.is_harmless() {
+            // A fault of a device that no rank is known to use may be one of another job.
+            let is_of_device = fact.who.gpu.is_some() && self.names.rank(&fact.who, None).is_none();
+            if !(fact.what.is_harmless() || is_of_device) {
                 self.last_fact = self.last_fact.max(at);
             }
             if at < restarted {
-                self.note_earlier_attempt(fact);
+                let is_cancelled = earlier.is_some_and(|it| it.explains(fact, facts, at));
+                self.note_earlier_attempt(fact, is_cancelled);
                 continue;
             }
+            let is_cancelled =
+                self.cancellation.as_ref().is_some_and(|it| it.explains(fact, facts, at));
             // The batch system ends a step in which a task has failed.
             match &fact.what {
+                Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how)
+                    if is_cancelled && !how.for_memory =>
+                {
+                    if let Some(rank) = self.names.rank(&fact.who, Some(&fact.what)) {
+                        self.ranks.entry(rank).or_default().ended_later = Some(how.exit());
+                    }
+                    continue;
+                }
                 Statement::Ended(how) if !how.is_requested() => has_failed = true,
                 Statement::Ended(how) if has_failed && fact.who.label.task.is_some() => {
                     if let Some(rank) = self.names.rank(&fact.who, Some(&fact.what)) {
@@ -260,11 +293,7 @@ impl LoggedJob {
                     continue;
                 }
                 Statement::NodeFailed { .. } => has_failed = true,
-                Statement::Cancelled { why, .. }
-                    if has_failed && why.as_ref().is_none_or(|it| &**it == NODE_FAILURE) =>
-                {
-                    continue;
-                }
+                Statement::Cancelled { .. } if self.cancellation.is_none() => continue,
                 _ => {}
             }
             if matches!(fact.what, Statement::Reported { .. }) {
@@ -373,7 +402,8 @@ impl LoggedJob {
             | Statement::Reported { .. }
             | Statement::Interrupted { .. }
             | Statement::Restarted
-            | Statement::Finished => {}
+            | Statement::Requeued
+            | Statement::Finished { .. } => {}
             Statement::Finishes { seq, is_inside, .. } => {
                 let joined = seq + u64::from(*is_inside);
                 rank.progress.entry(group).or_insert((joined, *seq));
@@ -452,7 +482,9 @@ impl LoggedJob {
             is_logged: *is_logged,
             is_caught: false,
         };
-        if *by_launcher {
+        if fact.who.gpu.is_some() && self.has_error_of_device(number) {
+            self.raised_by_device(number, fact);
+        } else if *by_launcher {
             self.note_launcher_exception(&fact.who, text);
         } else if *went_on {
             let note = went_on_after(&format!("rank {number}"), text, place.as_ref());

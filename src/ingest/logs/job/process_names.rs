@@ -219,9 +219,21 @@ impl ProcessNames {
         self.on_host(host).contains(&rank) || label.is_some_and(|it| short(&it) == short(host))
     }
 
-    /// Whether the host of no rank is known.
-    pub(super) fn has_no_hosts(&self) -> bool {
-        self.placed.is_empty() && self.processes.values().all(|(host, _)| host.is_none())
+    /// Whether a host is that of all ranks: it is the only one that the text states, or the text states none; `None`: the
+    /// text does not name this one.
+    pub(super) fn has_one_host(&self, host: Option<&str>) -> bool {
+        let placed = self.placed.keys().cloned();
+        let known = self.processes.values().filter_map(|it| it.0.as_deref()).map(short);
+        let hosts: BTreeSet<String> = known.chain(placed).collect();
+        match host {
+            Some(_) => hosts.is_empty(),
+            None => hosts.len() <= 1,
+        }
+    }
+
+    /// Ranks that use a GPU at this address, on any host.
+    pub(super) fn users_of(&self, gpu: &Gpu) -> Vec<u32> {
+        self.gpus.get(&gpu.bus).into_iter().flatten().map(|it| it.1).collect()
     }
 
     /// Ranks known to run on a host, or that the text places there.

@@ -12,7 +12,7 @@ use ddp_doctor_proto::words::signal_name;
 
 use super::losses::Loss;
 use super::rank::went_on_after;
-use super::{LoggedJob, MAX_NOTES, NODE_FAILURE, Topic, joins};
+use super::{LoggedJob, MAX_NOTES, Topic, cancellation, joins};
 use crate::logs::facts::{ExitStatus, Fact, Facts, GroupName, LineNumber, Statement, Subject};
 use crate::logs::scan::{after, until};
 
@@ -53,23 +53,7 @@ impl LoggedJob {
             }
             Statement::Network { on, text } => self.network_failed(None, on, text),
             Statement::Cancelled { why, at: when } => {
-                let advice = match why.as_deref() {
-                    Some("TIME LIMIT") => {
-                        "Request more time, or save checkpoints and go on from them."
-                    }
-                    Some(NODE_FAILURE) => {
-                        "Find out which node failed (sacct -o NodeList,State, sinfo -R), and exclude it."
-                    }
-                    Some("PREEMPTION") => "Submit it with --requeue, and go on from checkpoints.",
-                    _ => {
-                        "Find out who cancelled it, and why: a person, or a limit of the batch system."
-                    }
-                };
-                let why = why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
-                self.note(
-                    Topic::End,
-                    format!("the batch system cancelled the job{why} at {when}\n{advice}"),
-                );
+                self.note(Topic::End, cancellation::note(why.as_deref(), when));
                 let known = self.cancelled.into_iter();
                 self.cancelled = known.chain([at]).min();
             }
@@ -77,8 +61,13 @@ impl LoggedJob {
                 let known = self.interrupted.into_iter();
                 self.interrupted = known.chain([(at, *signal)]).min();
             }
-            Statement::Restarted => self.restarted = self.restarted.max(Some(at)),
-            Statement::Finished => self.finished = self.finished.max(Some(at)),
+            Statement::Restarted | Statement::Requeued => {
+                self.restarted = self.restarted.max(Some(at));
+            }
+            Statement::Finished { of_job } => {
+                self.finished = self.finished.max(Some(at));
+                self.is_of_job |= of_job;
+            }
             Statement::TimedOut { op, seq, .. } => {
                 if self.timed_out.contains(&(*op, *seq)) {
                     return;
@@ -438,17 +427,23 @@ impl LoggedJob {
         }
     }
 
-    /// Takes a fact about an attempt that the launcher restarted.
-    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact) {
+    /// Takes a fact about an attempt before the last one; `is_cancelled`: it follows from a cancellation.
+    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact, is_cancelled: bool) {
         let rank = self.names.rank(&fact.who, Some(&fact.what));
         let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
         let what = match &fact.what {
+            _ if is_cancelled => return,
             Statement::Raised { text, place, uncaught: true, .. } => {
                 raised(&who, text, place.as_ref())
             }
             Statement::Ended(how) | Statement::Failed(how) => format!("{who} {}", ended(*how)),
             Statement::KilledForMemory { .. } => {
                 format!("the kernel killed {who} for lack of memory")
+            }
+            Statement::Cancelled { why, at } => {
+                let cancelled = cancellation::words(why.as_deref(), at);
+                self.note(Topic::Earlier, format!("{cancelled}, and started it again"));
+                return;
             }
             _ => return,
         };

@@ -6,7 +6,7 @@ use ddp_doctor_diagnosis::input::xids;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::logs::facts::{Facts, Gpu, Statement, Subject};
-use crate::logs::lines::Line;
+use crate::logs::lines::{Line, kernel_time};
 use crate::logs::scan::{self, after, cut, small_after, split};
 
 /// Beginnings of errors by which the runtime of ROCm ends a process.
@@ -47,7 +47,8 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         return;
     }
     let pid = small_after(rest, "pid=").filter(|&pid| pid > 0);
-    let gpu = bus(device).map(|bus| Gpu { bus, file: Arc::clone(&facts.file) });
+    let on = kernel_time(line.text);
+    let gpu = bus(device).map(|bus| Gpu { bus, file: Arc::clone(&facts.file), on });
     let who = Subject { pid, host, gpu, ..line.label.into() };
     facts.add(who, at, raised(&text));
 }
