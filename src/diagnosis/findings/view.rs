@@ -5,6 +5,7 @@ use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::findings::draft::Draft;
 use crate::input::event::Call;
+use crate::input::transport;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
 use crate::source::guards;
@@ -66,6 +67,7 @@ pub(crate) fn waiting_call(
     let further_on = waits.any(|wait| wait.came_back && wait.call.id == joined.call.id);
     let timing = &situation.model.timing;
     let (state, until) = match joined.wait {
+        _ if raised_a_difference(process) => (CallState::Issued, situation.now),
         _ if further_on => (CallState::Waiting, situation.now),
         // It waited until the job was interrupted.
         Wait::Over(at) if !situation.model.is_before_shutdown(at) => {
@@ -91,6 +93,12 @@ pub(crate) fn waiting_call(
     let waited_ms = is_timed.then_some(waited.as_millis() as u64);
     let call = describe(rank, state, waited_ms, &joined.call);
     with_place(call, standing_at(process, joined).filter(|_| state == CallState::Waiting))
+}
+
+/// Whether a log states that PyTorch compared the call with those of others, and raised an exception instead of making it.
+fn raised_a_difference(process: &Process) -> bool {
+    process.is_from_text()
+        && process.exceptions.iter().any(|it| transport::is_of_comparison(&it.text))
 }
 
 /// The line of a rank's stack while it waits in a call whose line was not recorded.

@@ -33,7 +33,7 @@ const TYPES: [&str; 2] = ["MemoryError", "_ArrayMemoryError"];
 /// Words before the requested size, in PyTorch and in `NumPy`.
 const ASKED: [&str; 3] = ["Tried to allocate ", "tried to allocate ", "Unable to allocate "];
 /// Words that imply a device.
-const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
+const DEVICES: [&str; 7] = ["CUDA", "Cuda failure", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 
 /// Units of sizes, each 1024 times the preceding one.
 pub(crate) const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

@@ -3,7 +3,7 @@
 use super::xids;
 
 /// Parts of texts, and what to do.
-const KNOWN: [(&str, &str); 16] = [
+const KNOWN: [(&str, &str); 20] = [
     ("Mismatched NCCL version detected", DIFFERENT_NCCL),
     ("could not open device directory", HIDDEN_DEVICES),
     ("uncorrectable ECC error", FAULTY_DEVICE),
@@ -13,6 +13,11 @@ const KNOWN: [(&str, &str); 16] = [
     ("Memory access fault by GPU node", FAULTY_AMD_DEVICE),
     ("Error while creating shared memory segment", FULL_SHARED_MEMORY),
     ("Error: failed to extend /dev/shm", FULL_SHARED_MEMORY),
+    (
+        "memory limit (OOMKilled)",
+        "Raise the memory limit of the container, or let its processes hold less: fewer workers of data loaders, a \
+         smaller prefetch_factor.",
+    ),
     ("DataLoader worker (pid", LOST_WORKER),
     ("insufficient shared memory (shm)", LOST_WORKER),
     (
@@ -23,6 +28,21 @@ const KNOWN: [(&str, &str); 16] = [
     ("(gai error: ", UNRESOLVED_NAME),
     ("No space left on device", FULL_DISK),
     ("Disk quota exceeded", FULL_DISK),
+    (
+        "cannot open shared object file",
+        "Install that library on the host of the rank, or name its folder in LD_LIBRARY_PATH: compare the environment \
+         with that of other hosts.",
+    ),
+    (
+        "CUDA error: unspecified launch failure",
+        "Check the kernel's log for an error of the GPU (dmesg | grep -i xid). Without one, find the kernel that fails: \
+         compute-sanitizer.",
+    ),
+    (
+        "unhandled cuda error",
+        "Run again with NCCL_DEBUG=WARN: NCCL then states which call of CUDA failed. Check that nothing else fills the device \
+         (nvidia-smi).",
+    ),
     (
         "Cuda failure",
         "Check that the driver supports the CUDA of this NCCL (nvidia-smi), and that nothing else uses the device: \

@@ -37,6 +37,10 @@ const ENGINES_NEED_LESS: [(&str, &str); 2] = [
          --mem-fraction-static, or divide the model among more GPUs.",
     ),
 ];
+/// How NCCL states that an allocation of its own failed, and what to do.
+const OF_NCCL: &str = "Cuda failure";
+const FREE_DEVICE: &str = "Free memory of the device for the buffers of NCCL: end other processes that use it (nvidia-smi lists them), or \
+                           let the program reserve less (--mem-fraction-static, --gpu-memory-utilization).";
 /// Minimum size of a request that no smaller batch mends, in bytes: no device and no host has as much.
 const MIN_ABSURD: u64 = 1 << 50;
 
@@ -134,6 +138,9 @@ fn need_less(exception: &Exception, failed: Failed) -> String {
         return format!(
             "Check how the size of the request is computed{at}: no machine has so much memory."
         );
+    }
+    if exception.text.contains(OF_NCCL) {
+        return FREE_DEVICE.into();
     }
     let file = exception.place.as_ref().map_or("", |it| &it.file);
     let engine = ENGINES_NEED_LESS.iter().find(|(folder, _)| file.contains(folder));

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ddp_doctor_diagnosis::event::{Event, OomKills, Stated};
 use ddp_doctor_diagnosis::input::{allocation, known_errors};
+use ddp_doctor_diagnosis::model::libc_signal::ABRT;
 use ddp_doctor_diagnosis::words;
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use crate::logs::job::{LoggedJob, Topic, went_on_after};
@@ -55,7 +56,10 @@ impl LoggedJob {
         let mut notes = Vec::new();
         for (&number, rank) in &self.ranks {
             let exits = [rank.ended.map(|(_, how)| how.exit()), rank.ended_later];
-            let failed = exits.iter().flatten().any(|exit| exit.code != Some(0));
+            // A watchdog aborts its process whatever that raised before.
+            let is_of_watchdog = |exit: &Exit| !rank.waits.is_empty() && exit.signal == Some(ABRT);
+            let is_failure = |exit: &Exit| exit.code != Some(0) && !is_of_watchdog(exit);
+            let failed = exits.iter().flatten().any(is_failure);
             for raised in &rank.raised {
                 // A failed allocation that was caught leads to what the rank did next.
                 let is_noted = if raised.is_caught {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use ddp_doctor_diagnosis::input::backends;
 use ddp_doctor_diagnosis::model::MAX_WORLD;
+use ddp_doctor_diagnosis::model::libc_signal::ABRT;
 use ddp_doctor_diagnosis::situation::contract::{GRAPH_CHANGED, READY_TWICE};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{Op, ParameterFact};
 
-use super::{Facts, GroupName, Statement, Subject};
+use super::{ExitStatus, Facts, GroupName, Statement, Subject};
 use crate::logs::lines::{Label, Line, bracketed_rank};
 use crate::logs::scan::{
     after, cut, number, number_after, rank, small_after, split, until, world_size_after,
@@ -39,6 +40,9 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     found.extend(desync(text));
     for what in found {
         facts.add(who.clone(), at, what);
+    }
+    if text.contains(" taking the entire process down") {
+        facts.add(who.clone(), at, Statement::EndedLater(ExitStatus::of_status(-ABRT)));
     }
     fingerprints(text, &who, at, facts);
     store(text, &who, at, facts);

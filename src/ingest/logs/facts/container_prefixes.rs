@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::traceback;
+use super::{failed_call, traceback};
 use crate::logs::lines::{BEFORE, Name, named_stamp};
 use crate::logs::scan;
 
@@ -19,6 +19,10 @@ impl Prefixes {
         const FRAME: &str = "  File \"";
         if let Some((prefix, name)) = of_compose(text).filter(|_| self.0.len() < MAX_CONTAINERS) {
             self.0.entry(prefix.to_owned()).or_insert(Some(name));
+        } else if let Some((prefix, name)) =
+            of_stack(text).filter(|_| self.0.len() < MAX_CONTAINERS)
+        {
+            self.0.insert(prefix.to_owned(), Some(name));
         } else if traceback::is_message(text) {
             let prefix = &text[..text.len() - traceback::BEGIN.len()];
             if prefix.len() <= BEFORE && self.0.len() < MAX_CONTAINERS {
@@ -45,5 +49,14 @@ fn of_compose(text: &str) -> Option<(&str, Name)> {
     let (prefix, rest) = text.split_at_checked(at).filter(|_| at <= BEFORE)?;
     let is_word = !prefix.trim_end_matches([' ', '|']).contains(' ');
     named_stamp(rest).filter(|_| is_word)?;
+    Some((prefix, Name::of_container(prefix)?))
+}
+
+/// The prefix in "worker-1: #6 step from /a/train.py:118", a frame of a stack behind the host that pdsh puts in front.
+fn of_stack(text: &str) -> Option<(&str, Name)> {
+    const END: &str = ": #";
+    let (host, _) = scan::split(text, END).filter(|(host, _)| host.len() <= BEFORE)?;
+    let (prefix, frame) = text.split_at_checked(host.len() + END.len() - 1)?;
+    failed_call::frame(frame).filter(|_| !host.contains(' '))?;
     Some((prefix, Name::of_container(prefix)?))
 }

@@ -41,7 +41,7 @@ impl FailedCall {
 }
 
 /// "#2 `sync_loss` from /a/train.py:61".
-fn frame(text: &str) -> Option<Where> {
+pub(super) fn frame(text: &str) -> Option<Where> {
     let (number, rest) = text.strip_prefix('#')?.split_once(' ')?;
     let (function, place) = rest.split_once(" from ")?;
     let (file, line) = place.trim_end().rsplit_once(':')?;

@@ -31,6 +31,8 @@ const FAILED_NODE: &str = "Find out why that node failed (sinfo -R), and exclude
 const DEAD_NODE: &str =
     "Find out why that node stopped answering: its kernel's log, the log of its raylet.";
 const LOST_DAEMON: &str = "Find out why mpirun lost its daemon on that node: whether the node runs, and the network to it.";
+/// How SGLang reports that it kills all of its processes, since one has failed.
+const STOPS_ALL: &str = "Received sigquit from a child process";
 /// Maximum number of tasks in a range of Slurm.
 const MAX_TASKS: u32 = 4096;
 
@@ -156,6 +158,9 @@ fn message(text: &str, at: Timestamp, facts: &mut Facts) {
         // The command in front is that of the last process, whichever failed.
         let how = ExitStatus::of_status(how);
         facts.add(Subject::default(), at, Statement::Ended(how));
+    }
+    if scan::has(text, STOPS_ALL) {
+        facts.add(Subject::default(), at, Statement::Stopped { signal: KILL });
     }
     if let Some(rest) = after(text, "Sending process ")
         && let Some(pid) = scan::small(rest)

@@ -152,7 +152,7 @@ pub(super) enum Statement {
     EndedLater(ExitStatus),
     /// The launcher observed this end, before it lists the failures of the attempt.
     Failed(ExitStatus),
-    /// The launcher sent this signal to the process to end it.
+    /// The launcher sent this signal to the process to end it, or to all if none is named.
     Stopped { signal: i32 },
     /// A batch system lost this node; `next`: what to do.
     NodeFailed { by: &'static str, next: &'static str },
@@ -350,6 +350,8 @@ pub(super) struct Facts {
     pub(super) has_no_year: bool,
     /// Processes that found a network, and the line that states it.
     found_network: BTreeMap<(Option<u32>, Option<Arc<str>>), u64>,
+    /// Servers of files that responded again, and the last line that states it.
+    responding: BTreeMap<String, u64>,
     name_resolution: name_resolution::NameResolution,
     /// Ranks whose lines begin with the name of their host.
     hosted: BTreeSet<u32>,
@@ -468,6 +470,24 @@ impl Facts {
         if let Some(pid) = who.pid.filter(|_| self.gpus.len() < MAX_NAMES) {
             self.gpus.insert((bus, who.host.clone()), pid);
         }
+    }
+
+    /// Takes note that a server of files responds again.
+    fn responds(&mut self, server: &str) {
+        if self.responding.len() < MAX_NAMES {
+            self.responding.insert(server.into(), self.line.number);
+        }
+    }
+
+    /// Drops reports on servers of files that then responded again.
+    fn drop_reports_on_servers(&mut self) {
+        let responding = std::mem::take(&mut self.responding);
+        let is_over = |fact: &Fact| {
+            let Statement::Reported { by: KERNEL, text, .. } = &fact.what else { return false };
+            let server = dialects::unresponsive(text).and_then(|it| responding.get(it));
+            server.is_some_and(|line| fact.line.number < *line)
+        };
+        self.facts.retain(|fact| !is_over(fact));
     }
 
     /// Drops warnings about the network of processes that then found one.

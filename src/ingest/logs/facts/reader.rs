@@ -276,6 +276,7 @@ impl Reader {
             self.facts.has_no_year = self.has_guessed && written.since(self.facts.last) > MAX_AGE;
         }
         self.facts.drop_network_warnings();
+        self.facts.drop_reports_on_servers();
         let calls = std::mem::take(&mut self.facts.nccl_calls);
         calls.finish(&mut self.facts);
         self.end.finish(&mut self.facts);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ddp_doctor_diagnosis::input::transport::is_due_to_others;
 use ddp_doctor_proto::report::Timestamp;
 
+use super::joins::is_about_a_wait;
 use crate::logs::Log;
 use crate::logs::facts::{Fact, Facts, Statement};
 
@@ -137,7 +138,7 @@ fn of_facts(facts: &Facts) -> Vec<Timestamp> {
 fn may_be_later(fact: &Fact) -> bool {
     let is_consequence = match &fact.what {
         Statement::TimedOut { .. } => true,
-        Statement::Raised { text, .. } => is_due_to_others(text),
+        Statement::Raised { text, .. } => is_due_to_others(text) || is_about_a_wait(text),
         _ => false,
     };
     is_consequence && !fact.line.is_dated

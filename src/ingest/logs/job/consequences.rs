@@ -29,21 +29,20 @@ impl LoggedJob {
     /// progress.
     /// Before PyTorch 2.3, nothing marks exceptions that are not caught.
     pub(super) fn mark_last_exceptions_uncaught(&mut self, all: &[&Facts]) {
-        let fails = |rank: &Rank| {
-            let mut raised = rank.raised.iter();
-            let is_uncaught =
-                raised.any(|it| it.uncaught && !transport::is_due_to_others(&it.text));
+        let is_loss = |number: u32, it: &Raised| {
+            transport::is_due_to_others(&it.text) || it.is_of_others(number)
+        };
+        let fails = |(number, rank): (&u32, &Rank)| {
+            let is_uncaught = rank.raised.iter().any(|it| it.uncaught && !is_loss(*number, it));
             is_uncaught || rank.ended.is_some() || !rank.waits.is_empty()
         };
-        let lost = |rank: &Rank| {
-            let mut raised = rank.raised.iter();
-            raised.any(|it| transport::is_due_to_others(&it.text))
-        };
+        let lost =
+            |(number, rank): (&u32, &Rank)| rank.raised.iter().any(|it| is_loss(*number, it));
         let is_shared = all.len() == 1 && self.ranks.len() > 1;
-        let stopped = is_shared || self.ranks.values().any(lost) || self.joins.has_lost_store();
+        let stopped = is_shared || self.ranks.iter().any(lost) || self.joins.has_lost_store();
         let has_progressed = all.iter().any(|it| it.has_progressed);
         let is_finished = has_progressed || self.finished.is_some();
-        if !stopped || is_finished || self.ranks.values().any(fails) {
+        if !stopped || is_finished || self.ranks.iter().any(fails) {
             return;
         }
         for it in self.ranks.values_mut().flat_map(|rank| &mut rank.raised) {

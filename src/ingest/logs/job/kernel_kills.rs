@@ -7,7 +7,7 @@ use ddp_doctor_diagnosis::model::libc_signal::KILL;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::unidentified_processes::{LESS_MEMORY, name};
-use super::{LoggedJob, Rank, Topic};
+use super::{LoggedJob, Raised, Rank, Topic};
 use crate::logs::facts::{ExitStatus, Subject};
 
 /// Beginnings of names of processes that may be those of ranks. The kernel keeps 15 letters.
@@ -17,6 +17,9 @@ const NAMES: [&str; 6] =
 const MAX_KILLS: usize = 256;
 /// Maximum time between a kill and the end of its process, in other time zones.
 const MAX_APART: Duration = Duration::from_secs(15 * 3600);
+
+/// How PyTorch reports that the worker of a data loader was killed.
+const LOST_LOADER: [&str; 2] = ["DataLoader worker (pid", "is killed by signal: Killed"];
 
 /// A process that the kernel killed.
 #[derive(Debug)]
@@ -74,6 +77,33 @@ impl LoggedJob {
             );
             self.note(Topic::End, text);
         }
+    }
+}
+
+impl LoggedJob {
+    /// States in the exception of a rank that the container killed the worker of its data loader for lack of memory: it is
+    /// the only rank of a pod with that exception.
+    pub(super) fn join_killed_loaders(&mut self) {
+        let mut ends = std::mem::take(&mut self.unidentified_ends);
+        ends.retain(|(who, how)| {
+            let pod = who.label.worker.filter(|_| how.for_memory);
+            pod.is_none_or(|pod| !self.join_killed_loader(&pod.name.to_string()))
+        });
+        self.unidentified_ends = ends;
+    }
+
+    fn join_killed_loader(&mut self, pod: &str) -> bool {
+        let is_lost = |it: &&mut Raised| LOST_LOADER.iter().all(|part| it.text.contains(part));
+        let names = &self.names;
+        let on_pod = self.ranks.iter_mut().filter(|(rank, _)| names.is_on(**rank, pod));
+        let raised = on_pod.filter_map(|(_, rank)| rank.raised.iter_mut().find(is_lost));
+        let mut lost: Vec<&mut Raised> = raised.collect();
+        let [only] = &mut lost[..] else { return false };
+        let (class, message) = only.text.split_once(": ").unwrap_or(("RuntimeError", &*only.text));
+        let text =
+            format!("{class}: its container exceeded its memory limit (OOMKilled): {message}");
+        only.text = text.into();
+        true
     }
 }
 

@@ -125,6 +125,8 @@ pub(super) struct LoggedJob {
     is_of_job: bool,
     /// Why processes ended that state no failure.
     cancellation: Option<Cancellation>,
+    /// The signal by which the launcher ended all ranks that had not ended.
+    stopped: Option<i32>,
     /// Time of the last fact that jobs which end well do not state.
     pub(super) last_fact: Timestamp,
     /// Ends of processes that the text does not identify.
@@ -179,6 +181,7 @@ impl LoggedJob {
             finished: None,
             is_of_job: false,
             cancellation: None,
+            stopped: None,
             last_fact: Timestamp::default(),
             unidentified_ends: Vec::new(),
             unidentified_raised: BTreeSet::new(),
@@ -232,12 +235,14 @@ impl LoggedJob {
         job.assign_device_faults();
         job.note_rendezvous_timeouts();
         job.assign_kernel_kills();
+        job.join_killed_loaders();
         job.note_unidentified_ends();
         for rank in job.joins.missing_at_barriers() {
             job.ranks.entry(rank).or_default();
         }
         for (&number, rank) in &mut job.ranks {
             rank.stacks.sort_by_key(|stacks| stacks.at);
+            rank.stopped = rank.stopped.or(job.stopped);
             rank.complete_end(number);
             rank.mark_caught();
         }
@@ -263,9 +268,10 @@ impl LoggedJob {
         let mut has_failed = false;
         for (fact, at) in clock.times(facts) {
             self.extend_to(at);
-            // A fault of a device that no rank is known to use may be one of another job.
-            let is_of_device = fact.who.gpu.is_some() && self.names.rank(&fact.who, None).is_none();
-            if !(fact.what.is_harmless() || is_of_device) {
+            // What the kernel reports may concern another job, such as a fault of a device that no rank is known to use.
+            let is_of_host = matches!(fact.what, Statement::Reported { by: KERNEL, .. })
+                || fact.who.gpu.is_some() && self.names.rank(&fact.who, None).is_none();
+            if !(fact.what.is_harmless() || is_of_host) {
                 self.last_fact = self.last_fact.max(at);
             }
             if at < restarted {

@@ -97,6 +97,14 @@ impl ProcessNames {
         for fact in all.iter().flat_map(|facts| &facts.facts) {
             if let Some(rank) = names.rank(&fact.who, Some(&fact.what)) {
                 names.learn_name(fact.who.label.worker, rank);
+                fact.who.host.iter().for_each(|host| names.learn_host(host, rank));
+            }
+        }
+        for (host, ranks) in all.iter().flat_map(|facts| &facts.placed) {
+            let host: Arc<str> = host.as_str().into();
+            let known: Vec<u32> = names.processes.keys().copied().collect();
+            for rank in known.into_iter().filter(|it| ranks.contains(it)) {
+                names.learn_host(&host, rank);
             }
         }
         names
@@ -107,6 +115,12 @@ impl ProcessNames {
         if let Some(worker) = worker.filter(|it| !it.is_unnamed()) {
             self.named.entry(rank).or_insert(worker);
         }
+    }
+
+    /// Takes the host of a rank.
+    fn learn_host(&mut self, host: &Arc<str>, rank: u32) {
+        let known = self.processes.entry(rank).or_default();
+        known.0.get_or_insert_with(|| Arc::clone(host));
     }
 
     /// What the text calls the process of a rank, if an engine named it.

@@ -61,6 +61,9 @@ impl LoggedJob {
                 let known = self.interrupted.into_iter();
                 self.interrupted = known.chain([(at, *signal)]).min();
             }
+            Statement::Stopped { signal } if *who == Subject::default() => {
+                self.stopped = Some(*signal);
+            }
             Statement::Restarted | Statement::Requeued => {
                 self.restarted = self.restarted.max(Some(at));
             }

@@ -306,7 +306,7 @@ impl<'a> Line<'a> {
             }
         }
         // Loggers of the program write it behind the label.
-        time = time.or_else(|| own.and_then(|_| report_time(text)));
+        time = time.or_else(|| own.and_then(|_| report_time(behind_name(text))));
         let line = Self {
             label,
             is_own_rank: own.is_some() && !(is_role && is_single),
@@ -423,6 +423,13 @@ fn rank(text: &str) -> Option<(u32, &str)> {
         }
     }
     None
+}
+
+/// What follows the name of a program in front of a time: "[titan] 2026-01-31 12:00:00,123 - root".
+fn behind_name(text: &str) -> &str {
+    let named = text.trim_start().strip_prefix('[').and_then(|it| it.split_once("] "));
+    let is_word = |it: &str| it.bytes().all(|it| it.is_ascii_alphabetic());
+    named.filter(|(name, _)| is_word(name)).map_or(text, |(_, rest)| rest)
 }
 
 /// Whether a launcher wrote the label in front of `text`, if that shows it. Behind its label, PyTorch writes a

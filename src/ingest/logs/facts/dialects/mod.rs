@@ -24,6 +24,7 @@ pub(super) fn begins_list(text: &str) -> bool {
 
 pub(super) use engines::{Section, section};
 pub(in super::super) use statements::KERNEL;
+pub(super) use statements::unresponsive;
 
 /// What the dialects remember of the lines of one process.
 #[derive(Debug, Default)]

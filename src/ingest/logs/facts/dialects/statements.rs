@@ -17,7 +17,7 @@ struct Known {
 }
 
 /// All kinds.
-static KNOWN: [Known; 11] = [
+static KNOWN: [Known; 13] = [
     Known {
         parts: &["Got fatal signal from worker processes"],
         by: "vLLM",
@@ -26,6 +26,16 @@ static KNOWN: [Known; 11] = [
     Known { parts: &["mlx5_", "Link down"], by: KERNEL, next: CHECK_LINK },
     Known { parts: &["mlx5_", " DOWN"], by: KERNEL, next: CHECK_LINK },
     Known { parts: &["mlx5_", "Port module event", "rror"], by: KERNEL, next: CHECK_LINK },
+    Known {
+        parts: &["nfs: server ", " not responding"],
+        by: KERNEL,
+        next: "Check that server and the network to it: processes that read or write its files wait until it responds.",
+    },
+    Known {
+        parts: &["INFO: task ", " blocked for more than "],
+        by: KERNEL,
+        next: "Find out what that process waits for: the stack below that line names a file system, a disk or a driver.",
+    },
     Known {
         parts: &["raylet", "running low on memory"],
         by: "Ray",
@@ -72,6 +82,8 @@ const CHECK_LINK: &str = "Check the cable and the port of that interface (ip lin
 const NOT_READY: (&str, &str) = ("NodeNotReady", " node/");
 const FAILED_NODE: &str =
     "Find out why that node failed (kubectl describe node), and exclude it (kubectl cordon).";
+/// What precedes the name of a server of files.
+const SERVER: &str = "nfs: server ";
 /// Maximum length of a text.
 const MAX_TEXT: usize = 400;
 
@@ -86,6 +98,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         facts.add(who, at, Statement::NodeFailed { by: "Kubernetes", next: FAILED_NODE });
         return;
     }
+    if let Some(server) = after(text, SERVER).and_then(|it| it.trim_end().strip_suffix(" OK")) {
+        facts.responds(cut(server, 128));
+        return;
+    }
     let mut known = KNOWN.iter();
     let Some(known) = known.find(|it| it.parts.iter().all(|part| text.contains(part))) else {
         return;
@@ -94,4 +110,10 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     let on = Arc::default();
     let what = Statement::Reported { by: known.by, on, text, next: known.next };
     facts.add(line.label.into(), at, what);
+}
+
+/// The server in "nfs: server 10.0.0.5 not responding, still trying", which the kernel takes back by "nfs: server 10.0.0.5
+/// OK".
+pub(in super::super) fn unresponsive(text: &str) -> Option<&str> {
+    after(text, SERVER)?.split_once(" not responding").map(|(server, _)| server)
 }
