@@ -201,8 +201,8 @@ pub(crate) fn local_numbers(
     draft.key.place = KeyPlace::Ranks(ranks.clone());
     draft.blame(&ranks[..], Confidence::Supported);
     draft.set_victims(Stall::victims(stalls));
-    let peers = own.iter().filter_map(|it| it.message.as_ref()?.peer);
-    let peers: Vec<u32> = peers.collect::<BTreeSet<u32>>().into_iter().collect();
+    let distinct: BTreeSet<u32> = own.iter().filter_map(|it| it.message.as_ref()?.peer).collect();
+    let peers: Vec<u32> = distinct.into_iter().collect();
     let mut rows: BTreeMap<u32, RankCall> = BTreeMap::new();
     for row in own.iter().flat_map(|stall| message::stalled_calls(situation, stall)) {
         rows.entry(row.rank).or_insert(row);
@@ -216,15 +216,15 @@ pub(crate) fn local_numbers(
         "{ranks} pass numbers within {within} as ranks{at}: their messages with {peers} have no partner",
     );
     draft.say(format!(
-        "The peers of their messages are numbers of members of {within} ({}), but ranks of {} are expected: as numbers, these          messages are each other's partners.",
+        "The peers of their messages are numbers of members of {within} ({}), but ranks of {} are expected: as numbers, these messages are each other's partners.",
         Ranks(&of_numbers.key.members),
         words::group(of_messages),
     ));
     draft.say(format!(
-        "For {peers} such a number is the rank as well: they have exchanged messages with each other from this line, and need          none of {ranks}.",
+        "For {peers} such a number is the rank as well: they have exchanged messages with each other from this line, and need none of {ranks}.",
     ));
     draft.advise(
-        "Translate the numbers into ranks of the world (dist.get_global_rank(group, number)), or pass group= with          group_peer= (P2POp), group_dst= (send) and group_src= (recv).",
+        "Translate the numbers into ranks of the world (dist.get_global_rank(group, number)), or pass group= with group_peer= (P2POp), group_dst= (send) and group_src= (recv).",
     );
     Some(draft)
 }

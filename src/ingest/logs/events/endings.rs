@@ -28,8 +28,8 @@ impl LoggedJob {
             let is_of_wait = |at: Timestamp| at.plus(STEP) >= since && at <= given_up;
             let caught = rank.caught.iter().rev().find(|it| is_of_wait(it.0));
             let is_absent = self.absent.contains(&number);
-            let stuck = if is_absent { self.joins.take_stuck(number) } else { None };
-            let stuck = stuck.map(|seconds| (given_up, Stated::WatchdogBlocked(seconds)));
+            let blocked_for = if is_absent { self.joins.take_stuck(number) } else { None };
+            let stuck = blocked_for.map(|seconds| (given_up, Stated::WatchdogBlocked(seconds)));
             let caught = caught.map(|(at, text)| (*at, Stated::Caught(Arc::clone(text))));
             let stated = stuck.into_iter().chain(caught);
             for (at, what) in stated {
