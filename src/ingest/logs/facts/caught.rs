@@ -29,9 +29,9 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
     }
 }
 
-/// The rank in "[rank5] fetch failed", and what follows.
+/// The rank in "[rank5] fetch failed", which a container's name and a time may precede, and what follows.
 fn prefix(text: &str) -> Option<(u32, &str)> {
-    let (rank, text) = text.strip_prefix("[rank")?.split_once("] ")?;
+    let (rank, text) = text.split_once("[rank")?.1.split_once("] ")?;
     rank.bytes().all(|it| it.is_ascii_digit()).then(|| Some((scan::rank(rank)?, text)))?
 }
 
