@@ -54,9 +54,11 @@ impl Clock {
     pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
         let times =
             of_facts(facts).into_iter().enumerate().map(move |(index, at)| self.time(at, index));
+        let has_other = facts.facts.iter().any(|it| !(it.what.is_harmless() || may_be_later(it)));
         let facts_with_times = facts.facts.iter().zip(times).map(move |(fact, at)| {
             // Where no line has a time, consequences follow the other facts.
-            let is_late = fact.at.0 == 0 && facts.last.0 == 0 && may_be_later(fact);
+            let is_undated = fact.at.0 == 0 && facts.last.0 == 0;
+            let is_late = is_undated && has_other && may_be_later(fact);
             let at = if is_late { at.plus(EARLIER / 2) } else { at };
             (fact, self.stated_by_kernel(fact).unwrap_or(at))
         });
