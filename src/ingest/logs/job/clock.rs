@@ -54,9 +54,9 @@ impl Clock {
     pub(super) fn times(self, facts: &Facts) -> impl Iterator<Item = (&Fact, Timestamp)> {
         let times =
             of_facts(facts).into_iter().enumerate().map(move |(index, at)| self.time(at, index));
-        let has_other = facts.facts.iter().any(|it| !(it.what.is_harmless() || may_be_later(it)));
+        let has_other = facts.facts.iter().any(is_own_failure);
         let facts_with_times = facts.facts.iter().zip(times).map(move |(fact, at)| {
-            // Where no line has a time, consequences follow the other facts.
+            // Where no line has a time, consequences follow the failures.
             let is_undated = fact.at.0 == 0 && facts.last.0 == 0;
             let is_late = is_undated && has_other && may_be_later(fact);
             let at = if is_late { at.plus(EARLIER / 2) } else { at };
@@ -135,6 +135,18 @@ fn of_facts(facts: &Facts) -> Vec<Timestamp> {
     }
     times.reverse();
     times
+}
+
+/// Whether the fact is a failure that nothing else brought about.
+fn is_own_failure(fact: &Fact) -> bool {
+    let is_failure = matches!(
+        fact.what,
+        Statement::Raised { .. }
+            | Statement::Ended(_)
+            | Statement::EndedLater(_)
+            | Statement::Failed(_)
+    );
+    is_failure && !may_be_later(fact)
 }
 
 fn may_be_later(fact: &Fact) -> bool {
