@@ -95,6 +95,8 @@ static void serve(int device) {
 
 static void *read_page(void *unused) {
     char byte;
+    /* The stack of the other thread is mapped first. */
+    sleep(1);
     int memory = open("/proc/self/mem", O_RDONLY);
     if (pread(memory, &byte, 1, (off_t)(size_t)page) < 0)
         perror("page");
@@ -102,7 +104,7 @@ static void *read_page(void *unused) {
 }
 
 static void *change_map(void *unused) {
-    sleep(1);
+    sleep(2);
     mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return unused;
 }
@@ -134,7 +136,7 @@ static void lock_map(const char *path) {
     pthread_t threads[2];
     pthread_create(&threads[0], 0, read_page, 0);
     pthread_create(&threads[1], 0, change_map, 0);
-    sleep(2);
+    sleep(3);
 }
 
 int main(int count, char **arguments) {
