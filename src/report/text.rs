@@ -274,7 +274,7 @@ impl<'a> RankTable<'a> {
         Self {
             // The first of equal numbers counts.
             by_number: ranks.iter().rev().map(|rank| (rank.rank, rank)).collect(),
-            on_several_hosts: has_several_hosts(ranks) || are_partly_placed(ranks),
+            on_several_hosts: has_several_hosts(ranks),
             were_restarted: ranks.iter().any(|rank| rank.attempt > 0),
         }
     }
@@ -284,12 +284,6 @@ impl<'a> RankTable<'a> {
         let is_one_of_several = self.were_restarted || finding.attempt > 0;
         is_one_of_several.then(|| format!("attempt {}", finding.attempt))
     }
-}
-
-/// Whether the hosts of some ranks are known and those of others are not, as in logs.
-fn are_partly_placed(ranks: &[Rank]) -> bool {
-    let is_placed = |rank: &Rank| !rank.host.is_empty();
-    ranks.iter().any(is_placed) && !ranks.iter().all(is_placed)
 }
 
 /// Rows of a finding: ranks, state, place, source text, call.

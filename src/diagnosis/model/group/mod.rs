@@ -118,8 +118,6 @@ pub struct Member {
     pub timeout: Option<Duration>,
     /// Thread of its first call.
     thread: Option<ThreadId>,
-    /// Another thread has made a call as well.
-    has_several_threads: bool,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
     /// Moving average of how much later than the first member it arrives; `None`: no complete call
@@ -128,9 +126,9 @@ pub struct Member {
 }
 
 impl Member {
-    /// The thread that has made all its calls; `None`: several have, or it has made none.
-    pub fn thread(&self) -> Option<ThreadId> {
-        self.thread.filter(|_| !self.has_several_threads)
+    /// Thread of its first call.
+    pub const fn thread(&self) -> Option<ThreadId> {
+        self.thread
     }
 
     /// Whether it may have issued any number of calls.
@@ -265,9 +263,7 @@ impl Group {
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else { return Vec::new() };
         member.issued = member.issued.max(call.seq);
-        let first = *member.thread.get_or_insert(call.thread);
-        member.has_several_threads |= first != call.thread;
-        let position = turns.position(first);
+        let position = turns.position(*member.thread.get_or_insert(call.thread));
         let seq = call.seq;
         if self.backend.completion == Completion::AtOnce {
             return Vec::new();
