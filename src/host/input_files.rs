@@ -141,8 +141,8 @@ pub fn reach(path: &Path) -> io::Result<File> {
     Ok(files::reach(path)?.into())
 }
 
-/// Like [`reach`], for a file that nobody is shown: links that another user can have moved are followed to private files
-/// as well.
+/// Like [`reach`], for a file with a secret, which is never displayed: links that another user can have moved are followed
+/// to private files as well.
 ///
 /// # Errors
 ///

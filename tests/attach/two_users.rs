@@ -187,7 +187,7 @@ fn jobs_of_two_users_are_never_joined() {
 }
 
 #[test]
-fn all_jobs_are_those_of_all_users_for_root_and_the_own_one_for_a_user() {
+fn root_attaches_to_the_jobs_of_all_users() {
     let Some(other) = OtherUser::new() else { return };
     let folder = other.path();
     let said = run_script(COMMANDS, folder, "");

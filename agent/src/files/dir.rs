@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::calls;
 use super::known::{Identity, KnownDirectories};
-use super::mounts::is_served_by_other;
+use super::mounts::is_entry_served_by_other;
 use super::walk::{AS_IT_IS, Missing, OF_ANOTHER, can_others_write, refused, walk};
 use crate::sys;
 
@@ -111,7 +111,7 @@ impl Dir {
                     _ => error,
                 }
             })?;
-        if is_served_by_other(&fd) {
+        if is_entry_served_by_other(self.as_fd(), &fd) {
             return Err(refused(&path, OF_ANOTHER));
         }
         // Other users can neither create nor move such a directory.

@@ -20,8 +20,8 @@ mod walk;
 
 pub(crate) use dir::{Access, Dir};
 pub use known::{Identity, KnownDirectories};
-pub use mounts::is_served_by_other;
 pub(crate) use mounts::{Mount, OWN_LIST};
+pub use mounts::{is_entry_served_by_other, is_served_by_other};
 pub use own_names::{own_directory_name, own_number};
 pub use reach::{find, find_by_own_links, reach, reach_folder, reach_in, reach_secret};
 pub use regular::{open_regular, regular, reopen};

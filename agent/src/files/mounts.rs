@@ -78,6 +78,15 @@ pub fn is_served_by_other(opened: impl AsFd) -> bool {
     Mount::containing(opened).is_served
 }
 
+/// Whether an entry of a directory, which is not on such a file system, is on one. The list of mounts is read only if the
+/// entry is in another mount.
+#[must_use]
+pub fn is_entry_served_by_other(directory: impl AsFd, entry: impl AsFd) -> bool {
+    let id = id_of(entry.as_fd());
+    let is_same_mount = id.is_some() && id == id_of(directory.as_fd());
+    !is_same_mount && is_served_by_other(entry)
+}
+
 fn id_of(fd: BorrowedFd<'_>) -> Option<u64> {
     calls::mount_id(fd).or_else(|| listed_id_of(fd))
 }

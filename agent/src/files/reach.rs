@@ -43,7 +43,8 @@ pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
     reached(Way::begin(path)?, Purpose::Search)
 }
 
-/// Like [`reach`], for what nobody is shown: links that another user can have moved are followed to private files as well.
+/// Like [`reach`], for a secret, which is never displayed: links that another user can have moved are followed to private
+/// files as well.
 ///
 /// # Errors
 ///

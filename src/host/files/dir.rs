@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use ddp_doctor_agent::files::{
     Identity, KnownDirectories, Missing, OF_ANOTHER, Shared, Walked, can_any_other_write,
-    can_others_write, is_served_by_other, reach, reach_in, refused, walk,
+    can_others_write, is_entry_served_by_other, reach, reach_in, refused, walk,
 };
 use rustix::fs::{
     AtFlags, Dir as Listing, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat,
@@ -307,7 +307,7 @@ impl Dir {
             error => error.into(),
         };
         let fd = openat(&*self.fd, &*component(name)?, flags, Mode::empty()).map_err(refusal)?;
-        if is_served_by_other(&fd) {
+        if is_entry_served_by_other(&*self.fd, &fd) {
             return Err(refused(&path, OF_ANOTHER));
         }
         let (changeable, writable) = (self.changeable_by_others()?, self.writable_by_others()?);

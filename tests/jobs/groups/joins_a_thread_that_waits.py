@@ -8,6 +8,8 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # hang = true
+# headline = "in a thread of its own"
+# why = "that thread has made 4 so far"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///

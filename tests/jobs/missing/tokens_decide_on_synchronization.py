@@ -4,7 +4,7 @@
 # code = "DD406"
 # cause = "local-decision"
 # hang = true
-# why = "They have not since forward 2"
+# why = "They have not done so since forward 2"
 # ranks = { root = [0, 1] }
 # [healthy]
 # ///

@@ -40,7 +40,7 @@ pub(crate) fn complete_draft(
         "A backward that only accumulates sends nothing, so all ranks must average at the same forward.{}",
         match (boundary.agreed, apart) {
             (0, Some(first)) => format!(
-                " They have not since forward {first}: before forward {}, averages of different batches were paired, and \
+                " They have not done so since forward {first}: before forward {}, averages of different batches were paired, and \
                  nothing failed.",
                 boundary.forward,
             ),

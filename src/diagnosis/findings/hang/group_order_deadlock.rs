@@ -227,8 +227,8 @@ impl OfAnotherThread<'_> {
             wait.rank,
         );
         draft.say(format!(
-            "Rank {rank} makes its calls of {group} in another thread than the one that waits: that thread has made {made}, \
-             and makes no further one.",
+            "Rank {rank} makes its calls of {group} in another thread than the one that waits: that thread has made {made} so \
+             far.",
         ));
         draft.mistake = Some(Mistake::new(&[], clause));
         draft.suspect = None;

@@ -83,10 +83,11 @@ pub(crate) fn draft(
         )),
         None => draft.advise(next_step(&absent, timing)),
     }
-    for (at, rank, what) in stated(&absent) {
-        let (sentence, advice) = stated_words(rank, what, at);
-        draft.why.insert(1, sentence);
-        draft.next = vec![advice];
+    let (sentences, advice): (Vec<String>, Vec<String>) =
+        stated(&absent).map(|(at, rank, what)| stated_words(rank, what, at)).unzip();
+    if !advice.is_empty() {
+        draft.why.splice(1..1, sentences);
+        draft.next = advice;
     }
     // A rank that computes has not decided anything yet: no test around its lines explains its absence.
     let reading = if is_computing {

@@ -116,8 +116,7 @@ pub struct Member {
     pub completed: u64,
     /// Timeout of its calls, if known.
     pub timeout: Option<Duration>,
-    /// Thread of its first call.
-    thread: Option<ThreadId>,
+    threads: Threads,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
     /// Moving average of how much later than the first member it arrives; `None`: no complete call
@@ -125,10 +124,36 @@ pub struct Member {
     pub late: Option<Duration>,
 }
 
+/// The threads that have made calls of a member.
+#[derive(Clone, Copy, Debug, Default)]
+enum Threads {
+    #[default]
+    None,
+    One(ThreadId),
+    /// Several; this one made the first call.
+    Several(ThreadId),
+}
+
+impl Threads {
+    /// Adds a call of a thread. Returns the thread of the first call.
+    fn add(&mut self, thread: ThreadId) -> ThreadId {
+        let first = match *self {
+            Self::None => thread,
+            Self::One(first) | Self::Several(first) => first,
+        };
+        let is_only = first == thread && !matches!(self, Self::Several(_));
+        *self = if is_only { Self::One(first) } else { Self::Several(first) };
+        first
+    }
+}
+
 impl Member {
-    /// Thread of its first call.
+    /// The thread that has made all its calls; `None`: several have, or it has made none.
     pub const fn thread(&self) -> Option<ThreadId> {
-        self.thread
+        match self.threads {
+            Threads::One(thread) => Some(thread),
+            Threads::None | Threads::Several(_) => None,
+        }
     }
 
     /// Whether it may have issued any number of calls.
@@ -263,7 +288,7 @@ impl Group {
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else { return Vec::new() };
         member.issued = member.issued.max(call.seq);
-        let position = turns.position(*member.thread.get_or_insert(call.thread));
+        let position = turns.position(member.threads.add(call.thread));
         let seq = call.seq;
         if self.backend.completion == Completion::AtOnce {
             return Vec::new();
@@ -461,5 +486,21 @@ fn longest(
         Some(EndedEarly { ended: rank, came, by, at })
     } else {
         known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_thread_that_made_all_calls_is_that_of_a_member() {
+        let [main, other] = [1, 2].map(ThreadId);
+        let mut member = Member::default();
+        assert_eq!(member.thread(), None);
+        for (calling, only) in [(main, Some(main)), (main, Some(main)), (other, None), (main, None)] {
+            assert_eq!(member.threads.add(calling), main);
+            assert_eq!(member.thread(), only);
+        }
     }
 }
