@@ -16,6 +16,9 @@ const MAX_CALLS: usize = 4096;
 /// … and of those that are over: another wait for them, or their completion, may follow.
 const MAX_ENDED_CALLS: usize = 256;
 
+/// Number of places by which the room for them grows: each process has its own, and most have few.
+const GROWTH: usize = 8;
+
 /// Targets of recent calls, by call.
 #[derive(Debug, Default)]
 pub(in crate::model) struct RecentCalls {
@@ -176,6 +179,9 @@ impl Places {
         if known.is_none() && index < MAX_PLACES {
             let number = index as u32;
             self.by_address.insert(Arc::as_ptr(place).addr(), number);
+            if self.all.len() == self.all.capacity() {
+                self.all.reserve_exact(GROWTH);
+            }
             self.all.push(PlaceUse { place: Arc::clone(place), ..PlaceUse::default() });
         }
         self.all.get_mut(index)
