@@ -61,7 +61,7 @@ const QUEUE: usize = 1_024;
 /// Maximum number of events in a report: about as many as a node sends at once.
 const BATCH: usize = 128;
 /// Records of a process that its node keeps.
-const KEPT: usize = 512;
+const MAX_KEPT: usize = 512;
 const NODE: u32 = 8;
 /// Nodes of one process.
 const NODES_OF_A_PART: u32 = 32;
@@ -193,7 +193,7 @@ impl Attached {
             boot_id: format!("boot of node-{number}"),
             ..v1::Hello::default()
         });
-        let mut node = Node::new(KEPT as u64 / 2, KEPT);
+        let mut node = Node::new(MAX_KEPT as u64 / 2, MAX_KEPT);
         node.observe(vec![hello]);
         let (asked, requests) = mpsc::channel(QUEUE);
         let mut it = Self { encoder: Encoder::default(), node, reports, requests, silent: 0 };

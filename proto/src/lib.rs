@@ -26,6 +26,7 @@ pub mod facts;
 mod place;
 #[cfg(feature = "report")]
 pub mod report;
+mod version;
 #[cfg(feature = "report")]
 pub mod viewer;
 pub mod vocabulary;
@@ -43,10 +44,8 @@ pub mod v1 {
 
 #[cfg(feature = "report")]
 pub use credentials::without_credentials;
+pub use version::VERSION;
 pub use vocabulary::{
     BlockKind, DType, ExceptionKind, GpuSlowdown, GuardForm, GuardSubject, NoteKind, Op,
     ParameterFact, PortKind, ProcessState, RecordKind, ReduceOp, Spending,
 };
-
-/// Version of this build, as it appears in reports, black boxes and messages.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -12,8 +12,8 @@ use crate::report::{
 /// Maximum length of source text shown, in characters.
 const MAX_SOURCE_CHARS: usize = 44;
 
-/// One line with group, step, confidence and latency. `past` omits the latency, which is irrelevant
-/// once the job has ended.
+/// One line with group, step, confidence and latency. The latency is left out below a millisecond, and
+/// if `past`: it is irrelevant once the job has ended.
 #[must_use]
 pub fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
@@ -38,7 +38,7 @@ pub fn context(finding: &Finding, past: bool) -> String {
     if !finding.ranks.root.is_empty() {
         parts.push(format!("rank at fault: {}", certainty(finding.ranks.root_confidence)));
     }
-    if finding.confidence == Confidence::Proved && !past {
+    if finding.confidence == Confidence::Proved && !past && finding.latency_ms > 0 {
         parts.push(format!("detected after {}", duration(finding.latency_ms)));
     }
     if finding.role == Role::Cascade {

@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(20);
+    const MAX_TIME: Duration = Duration::from_secs(20);
 
     fn call(op: Op, line: u32) -> StackCall {
         StackCall {
@@ -205,7 +205,7 @@ mod tests {
 
     fn settled(mut ranks: Vec<Placed>, answer: Option<&Answer>) -> Vec<Placed> {
         let counted = answer.map(|it| counted(it, &ranks)).unwrap_or_default();
-        settle(&mut ranks, &counted, LIMIT);
+        settle(&mut ranks, &counted, MAX_TIME);
         ranks
     }
 

@@ -33,7 +33,7 @@ pub mod survey;
 mod wire;
 
 use facts::Facts;
-use rules::Line;
+pub use output::Checked;
 use survey::{Alone, Launch, Node, Survey};
 
 /// What to check.
@@ -47,15 +47,6 @@ pub struct Options {
     pub wait: Duration,
     /// Where the token is found.
     pub credentials: Credentials,
-}
-
-/// The result of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
-    /// Names of the nodes that were checked.
-    pub nodes: Vec<String>,
-    /// The lines, the gravest first.
-    pub lines: Vec<Line>,
 }
 
 /// Checks this machine, and the other nodes of the launch that the command and the environment name.

@@ -7,7 +7,6 @@ use ddp_doctor_report::json;
 use ddp_doctor_report::text::Style;
 use serde::Serialize;
 
-use super::Checked;
 use super::rules::{Level, Line};
 
 /// Name of the layout of the JSON document.
@@ -35,6 +34,15 @@ struct Document<'a> {
 struct Tool {
     name: &'static str,
     version: &'static str,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Names of the nodes that were checked.
+    pub nodes: Vec<String>,
+    /// The lines, the gravest first.
+    pub lines: Vec<Line>,
 }
 
 /// Writes the JSON document.

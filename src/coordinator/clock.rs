@@ -13,7 +13,7 @@ use ddp_doctor_proto::v1;
 
 /// Number of latest exchanges from which the best is selected: clocks drift by about ten parts per
 /// million.
-const KEPT: usize = 8;
+const MAX_EXCHANGES: usize = 8;
 /// Minimum offset corrected before the first exchange, in nanoseconds. The offset is then estimated
 /// from a report's time of sending, which includes the unknown delay of the report.
 const MIN_ESTIMATED_OFFSET: u64 = 2_000_000_000;
@@ -72,7 +72,7 @@ impl Clock {
             exchange([pong.ping_unix_ns, pong.received_unix_ns, report.sent_unix_ns, arrived.0]);
         let Some(sample) = sample else { return false };
         let before = self.estimate();
-        if self.samples.len() == KEPT {
+        if self.samples.len() == MAX_EXCHANGES {
             self.samples.pop_front();
         }
         self.samples.push_back(sample);

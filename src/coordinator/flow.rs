@@ -386,8 +386,8 @@ impl Flow {
         })
     }
 
-    /// Whether the engine may look at the evidence now.
-    pub(super) fn may_look(&mut self) -> bool {
+    /// Whether the engine may look at the evidence now; digests allow one look each time.
+    pub(super) fn take_look(&mut self) -> bool {
         self.mode == Mode::Records || std::mem::take(&mut self.may_look)
     }
 

@@ -112,12 +112,12 @@ impl Job {
     /// Both nodes answer a pull, and the engine looks.
     fn answer(&mut self, pull: &v1::Pull) {
         for node in [0, 1] {
-            assert!(!self.flow.may_look(), "not all records are there");
+            assert!(!self.flow.take_look(), "not all records are there");
             let caught_up = v1::CaughtUp { pull: pull.number, digests: !pull.release };
             self.report(node, event::Kind::CaughtUp(caught_up), 1);
         }
         assert_eq!(self.poll(HEALTHY), None);
-        assert!(self.flow.may_look());
+        assert!(self.flow.take_look());
     }
 }
 
@@ -133,7 +133,7 @@ fn records_travel_below_the_limit() {
     let mut job = Job::new(1000);
     // Twice 20 records in 50 ms are 800 a second.
     assert!((0..200).all(|_| job.records(20).is_none()));
-    assert!(job.flow.may_look() && job.flow.may_look());
+    assert!(job.flow.take_look() && job.flow.take_look());
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn lower_rate_suffices_if_the_process_is_busy() {
 #[test]
 fn engine_rests_while_digests_agree() {
     let mut job = Job::with_digests();
-    assert!(!job.flow.may_look());
+    assert!(!job.flow.take_look());
     let asked = (0..19).filter_map(|_| job.digests([0, 20])).count();
     assert_eq!(asked, 0);
     let refresh = pull(job.digests([0, 0]));
     assert_eq!((refresh.records, refresh.release), (REFRESHED_CALM, false));
     job.answer(&refresh);
-    assert!(!job.flow.may_look(), "only once");
+    assert!(!job.flow.take_look(), "only once");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn records_travel_again_from_all_nodes_if_one_sends_them() {
     let release = pull(job.poll(HEALTHY));
     assert!(release.release);
     job.answer(&release);
-    assert!(job.flow.may_look() && job.flow.timeout().is_none());
+    assert!(job.flow.take_look() && job.flow.timeout().is_none());
 }
 
 #[test]
@@ -346,10 +346,10 @@ fn node_that_does_not_answer_is_not_awaited_for_long() {
     let caught_up = v1::CaughtUp { pull: first.number, digests: true };
     job.report(0, event::Kind::CaughtUp(caught_up), 1);
     assert_eq!(job.poll(HEALTHY), None);
-    assert!(!job.flow.may_look());
+    assert!(!job.flow.take_look());
     job.now = job.now.plus(MAX_PULL);
     assert_eq!(job.poll(HEALTHY), None);
-    assert!(job.flow.may_look());
+    assert!(job.flow.take_look());
 }
 
 #[test]
@@ -361,8 +361,8 @@ fn node_that_leaves_is_not_awaited() {
     let caught_up = v1::CaughtUp { pull: release.number, digests: false };
     job.report(0, event::Kind::CaughtUp(caught_up), 1);
     assert_eq!(job.poll(HEALTHY), None);
-    assert!(job.flow.may_look() && job.flow.timeout().is_none());
+    assert!(job.flow.take_look() && job.flow.timeout().is_none());
     job.flow.detached(0);
     assert_eq!(job.poll(HEALTHY), None);
-    assert!(job.flow.may_look());
+    assert!(job.flow.take_look());
 }

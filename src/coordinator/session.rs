@@ -402,7 +402,7 @@ impl Session {
             }
             let is_last = self.nodes.iter().any(|node| node.awaits_finished);
             let began = (self.monotonic)();
-            if self.next_look.is_some_and(|at| began < at) && !is_last || !self.flow.may_look() {
+            if self.next_look.is_some_and(|at| began < at) && !is_last || !self.flow.take_look() {
                 return changed;
             }
             if self.flow.timeout().is_some() {

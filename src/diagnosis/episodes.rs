@@ -22,7 +22,7 @@ const MAX_PERIODS: usize = 64;
 /// Maximum number of periods that are listed in a sentence.
 const MAX_LISTED: usize = 4;
 /// Minimum share of the job in which a finding must have held to be in its final diagnosis …
-const MOST: f64 = 0.5;
+const MIN_SHARE: f64 = 0.5;
 /// … and the same if it held at least …
 const MUCH: f64 = 0.25;
 /// … this often.
@@ -90,7 +90,7 @@ impl Episodes {
             let share = episode.total(began).as_secs_f64() / length.as_secs_f64().max(1e-9);
             let is_often = episode.periods.len() >= OFTEN && share >= MUCH;
             let longest = episode.drafts.values().max_by_key(|(held, _)| *held);
-            if let Some((_, draft)) = longest.filter(|_| share >= MOST || is_often) {
+            if let Some((_, draft)) = longest.filter(|_| share >= MIN_SHARE || is_often) {
                 let mut draft = draft.clone();
                 draft.say(said(&draft));
                 draft.held.clone_from(&episode.periods);

@@ -13,7 +13,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::report::{
     Confidence, DeviceActivity, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity,
@@ -24,6 +23,7 @@ use ddp_doctor_proto::{NoteKind, Op, catalogue};
 pub mod capture;
 pub mod causal_order;
 mod common_root;
+mod config;
 pub mod delays;
 mod dump_requests;
 mod episodes;
@@ -44,6 +44,7 @@ pub mod trends;
 pub mod waits;
 pub mod words;
 
+pub use config::Config;
 pub use input::event::{self, Event};
 
 use capture::CaptureRequests;
@@ -51,45 +52,10 @@ use dump_requests::DumpRequests;
 use episodes::Episodes;
 use event::{Call, ProcessId};
 use findings::{Draft, Key, Rule};
-use input::provenance::Provenance;
 use input::roster::Roster;
 use model::{Attempt, Attempts, Doing, Ending, Gpu, Model, Process, Target};
 use retained::Retained;
 use situation::{LostTime, Situation};
-use timing::Timing;
-
-/// Configuration of the engine.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// An unproven wait becomes a finding after this long, or after three times the longest earlier
-    /// wait at the same line, whichever is longer.
-    pub stall_after: Duration,
-    /// The evidence was written because a wait had reached its timeout, so the length of earlier
-    /// waits does not count.
-    pub has_timed_out: bool,
-    /// How the calls are known.
-    pub provenance: Provenance,
-    /// All other durations.
-    pub timing: Timing,
-}
-
-impl Config {
-    /// Default settings with this timing.
-    pub const fn with_timing(timing: Timing) -> Self {
-        Self {
-            stall_after: timing.default_stall_after,
-            has_timed_out: false,
-            provenance: Provenance::Recorded,
-            timing,
-        }
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::with_timing(Timing::default())
-    }
-}
 
 /// The engine's state.
 #[derive(Debug)]

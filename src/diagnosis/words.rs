@@ -252,7 +252,7 @@ pub fn clock(at: Timestamp) -> String {
 /// The first line of an exception's text, cut after 160 characters, without its full stop and the place
 /// in PyTorch's source with which its C++ errors begin. The message of some begins with an empty line.
 pub fn short(text: &str) -> String {
-    const LONGEST: usize = 160;
+    const MAX_CHARS: usize = 160;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first_line = lines.next().unwrap_or("");
     let kind = first_line.strip_suffix(':').filter(|kind| !kind.contains(' '));
@@ -268,7 +268,7 @@ pub fn short(text: &str) -> String {
     let first_line = without_place.as_deref().unwrap_or(first_line);
     let sentence = first_line.strip_suffix('.').filter(|it| !it.ends_with('.'));
     let first_line = sentence.unwrap_or(first_line);
-    match first_line.char_indices().nth(LONGEST) {
+    match first_line.char_indices().nth(MAX_CHARS) {
         Some((at, _)) => format!("{}…", &first_line[..at]),
         None => first_line.to_owned(),
     }

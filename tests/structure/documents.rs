@@ -82,17 +82,17 @@ fn every_finding_is_explained() {
 
 #[test]
 fn tables_of_findings_are_those_of_their_pages() {
-    is_generated("docs/findings/README.md", "findings", &explain::table(""));
-    is_generated("README.md", "findings", &explain::table("docs/findings/"));
+    check_or_update("docs/findings/README.md", "findings", &explain::table(""));
+    check_or_update("README.md", "findings", &explain::table("docs/findings/"));
 }
 
 #[test]
 fn table_of_advice_is_that_of_the_findings() {
-    is_generated("docs/findings/README.md", "advice", &explain::advice_table());
+    check_or_update("docs/findings/README.md", "advice", &explain::advice_table());
 }
 
 /// Panics unless a file has that text between the markers of a table; or updates it.
-fn is_generated(file: &str, table: &str, text: &str) {
+fn check_or_update(file: &str, table: &str, text: &str) {
     let markers = [format!("<!-- {table} -->\n"), format!("<!-- /{table} -->\n")];
     let path = root().join(file);
     let page = fs::read_to_string(&path).unwrap();

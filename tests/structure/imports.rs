@@ -1,7 +1,8 @@
 //! Which module uses which: the dependencies within a crate go in one direction.
 //!
-//! A folder's `mod.rs` is the folder itself. What a folder and the files in it use of each other does
-//! not count: a folder hands out what its files define.
+//! A folder's `mod.rs` is the folder itself. What a folder and the files in it use of each other does not count: a
+//! folder hands out what its files define. What others use through a folder counts as that of the file that defines it,
+//! so that the root of a crate is not exempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,22 +53,56 @@ fn modules(folder: &str) -> BTreeMap<Module, BTreeSet<Module>> {
             !module.iter().any(|part| part.ends_with("test") || part.ends_with("tests"))
         })
         .collect();
+    let defined: BTreeMap<&Module, BTreeSet<&str>> =
+        files.iter().map(|(module, text)| (module, definitions(text).collect())).collect();
     let uses = files.iter().map(|(module, text)| {
-        let used = paths(text, module).filter_map(|mut path| {
-            while !files.contains_key(&path) {
-                path.pop()?;
+        let used = paths(text, module).filter_map(|path| {
+            let mut used = path.clone();
+            while !files.contains_key(&used) {
+                used.pop()?;
             }
-            Some(path)
+            // The file below that defines the name, if the module itself does not.
+            let name = path.get(used.len()).filter(|name| !defined[&used].contains(name.as_str()));
+            let mut below = files.keys().filter(|it| it.starts_with(&used));
+            let definition =
+                name.and_then(|name| below.find(|it| defined[it].contains(name.as_str())));
+            // What the root does not define is of another crate.
+            let is_here = !used.is_empty() || name.is_none();
+            definition.cloned().or(is_here.then_some(used))
         });
-        let is_own = |other: &Module| other.starts_with(module) || module.starts_with(other);
-        (module.clone(), used.filter(|other| !is_own(other)).collect())
+        // The root uses all others, so that none may use it.
+        let modules = files.keys().filter(|it| module.is_empty() && it.len() == 1).cloned();
+        let is_own = |other: &Module| {
+            other == module
+                || !module.is_empty() && other.starts_with(module)
+                || !other.is_empty() && module.starts_with(other)
+        };
+        (module.clone(), used.filter(|other| !is_own(other)).chain(modules).collect())
     });
     uses.collect()
 }
 
+/// The names of the items of a source.
+fn definitions(code: &str) -> impl Iterator<Item = &str> {
+    code.lines().filter(|line| line.starts_with(|c: char| c.is_alphabetic())).filter_map(|line| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        while let Some(word) = words.next() {
+            match word {
+                "struct" | "enum" | "trait" | "type" | "static" | "fn" => return words.next(),
+                "const" => return words.find(|word| !["fn", "unsafe"].contains(word)),
+                "use" | "mod" | "impl" => return None,
+                _ => {}
+            }
+        }
+        None
+    })
+}
+
 /// The source without comments and tests.
 fn code(text: &str) -> String {
-    let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
+    let tests = ["mod ", "pub mod ", "pub(crate) mod ", "pub(super) mod "];
+    let starts = tests.map(|it| text.find(&format!("#[cfg(test)]\n{it}")));
+    let end = starts.into_iter().flatten().min().unwrap_or(text.len());
     let lines = text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -5,8 +5,26 @@ use std::path::Path;
 
 use super::{CODE, files_below, root};
 
-/// Prefixes of constants that would be limits under a second name.
-const OTHER_LIMITS: [&str; 6] = ["MOST_", "KEPT_", "LEAST_", "LIMIT_", "UPPER_", "CAP_"];
+/// Words that limits of a second name would begin or end with.
+const OTHER_LIMITS: [&str; 13] = [
+    "MOST",
+    "KEPT",
+    "LEAST",
+    "LIMIT",
+    "UPPER",
+    "CAP",
+    "SHOWN",
+    "LONGEST",
+    "SHORTEST",
+    "DEEPEST",
+    "FEWEST",
+    "INNERMOST",
+    "BUDGET",
+];
+/// What predicates begin with.
+const PREDICATES: [&str; 8] = ["is_", "are_", "has_", "can_", "was_", "were_", "may_", "does_"];
+/// What a predicate that acts would call.
+const ACTIONS: [&str; 5] = [".store(", ".swap(", ".send(", "fs::write(", "mem::take("];
 
 /// British spellings, by a part of the word.
 const BRITISH: [&str; 16] = [
@@ -90,22 +108,48 @@ fn functions_have_names() {
     });
 }
 
+/// The functions of a file: name, parameters and return type, and body.
+fn functions(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    text.split("fn ").skip(1).filter_map(|function| {
+        let name = &function[..function.find(['(', '<'])?];
+        let (signature, rest) = function.split_once('{')?;
+        // rustfmt closes a function in a line of its own, less deep than its body.
+        let deeper = rest.lines().skip(1).find(|it| !it.is_empty())?;
+        let depth = deeper.len() - deeper.trim_start().len();
+        let end = format!("\n{}}}\n", " ".repeat(depth.saturating_sub(4)));
+        Some((name, signature, &rest[..rest.find(&end).unwrap_or(rest.len())]))
+    })
+}
+
 #[test]
 fn predicates_only_ask() {
-    assert_no_line(&CODE, &["rs"], |line| {
-        let (name, arguments) = declared(line)?;
-        let is_predicate = ["is_", "are_", "has_", "can_"].iter().any(|it| name.starts_with(it));
-        (is_predicate && arguments.contains("&mut"))
-            .then(|| format!("{name} changes what it asks about"))
-    });
+    for file in CODE.iter().flat_map(|folder| files_below(folder, "rs")) {
+        if quotes_others(&file) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        for (name, signature, body) in functions(&text) {
+            let acts = signature.contains("&mut") || ACTIONS.iter().any(|it| body.contains(it));
+            let is_predicate = PREDICATES.iter().any(|it| name.starts_with(it));
+            assert!(
+                !is_predicate || !acts,
+                "{}: {name} changes what it asks about",
+                file.display()
+            );
+        }
+    }
 }
 
 #[test]
 fn limits_have_one_prefix() {
     assert_no_line(&CODE, &["rs"], |line| {
         let (_, rest) = line.split_once("const ")?;
-        let other = OTHER_LIMITS.iter().find(|it| rest.starts_with(*it))?;
-        Some(format!("the prefix of limits is MAX_ or MIN_, not {other}"))
+        let (name, value) = rest.split_once(": ")?;
+        let is_number = ["u", "i", "f", "Duration"].iter().any(|it| value.starts_with(it));
+        let mut words = [name.split('_').next()?, name.split('_').next_back()?].into_iter();
+        let other = words.find(|it| OTHER_LIMITS.contains(it)).filter(|_| is_number)?;
+        let is_prefixed = name.starts_with("MAX_") || name.starts_with("MIN_");
+        (!is_prefixed).then(|| format!("the prefix of limits is MAX_ or MIN_, not {other}: {name}"))
     });
 }
 

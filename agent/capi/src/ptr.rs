@@ -8,7 +8,7 @@ use std::{ptr, slice};
 use crate::abi::Text;
 
 /// Maximum size of a structure of this interface, in bytes.
-const LARGEST: usize = 4096;
+const MAX_SIZE: usize = 4096;
 
 /// A null or misaligned pointer, or an impossible length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(crate) unsafe fn name<'a>(pointer: *const c_char) -> &'a [u8] {
 pub(crate) unsafe fn sized<T: Sized>(pointer: *const T, default: T) -> Result<T, BadPointer> {
     // SAFETY: the caller vouches for the size.
     let size = *unsafe { value(pointer.cast::<usize>()) }?;
-    if !pointer.is_aligned() || !(size_of::<usize>()..=LARGEST).contains(&size) {
+    if !pointer.is_aligned() || !(size_of::<usize>()..=MAX_SIZE).contains(&size) {
         return Err(BadPointer);
     }
     let mut taken = default;

@@ -9,7 +9,7 @@ use ddp_doctor_proto::blackbox::inside;
 /// is known.
 const ENCLOSING: usize = 4;
 /// Such calls, plus one collective and its wait.
-const DEEPEST: usize = ENCLOSING + 2;
+const MAX_DEPTH: usize = ENCLOSING + 2;
 
 /// A call or a wait that a thread is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Frame {
 /// removes all frames that cannot contain it.
 #[derive(Debug)]
 pub(super) struct Nesting {
-    frames: [Cell<Frame>; DEEPEST],
+    frames: [Cell<Frame>; MAX_DEPTH],
     depth: Cell<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Nesting {
             since: 0,
             site: 0,
         };
-        Self { frames: [const { Cell::new(EMPTY) }; DEEPEST], depth: Cell::new(0) }
+        Self { frames: [const { Cell::new(EMPTY) }; MAX_DEPTH], depth: Cell::new(0) }
     }
 
     pub(super) fn clear(&self) {

@@ -59,7 +59,7 @@ impl Tool {
     /// Name and version of this build.
     #[must_use]
     pub fn this() -> Self {
-        Self { name: "ddp-doctor".into(), version: crate::VERSION.into() }
+        Self { name: "ddp-doctor".into(), version: crate::version::VERSION.into() }
     }
 }
 

@@ -11,7 +11,7 @@ use ddp_doctor_diagnosis::input::backends::Backend;
 use ddp_doctor_diagnosis::input::place;
 use ddp_doctor_diagnosis::model::MAX_WORLD;
 use ddp_doctor_host::proc::{self, Stat};
-use ddp_doctor_node::stack_reader;
+use ddp_doctor_node::stack_reader::python_threads;
 use serde::{Deserialize, Serialize};
 
 use super::{Candidate, Found, RankProcess, RankedJob, ancestors, meets_at_loopback};
@@ -46,7 +46,7 @@ impl Stated {
     #[must_use]
     pub fn read(pid: u32) -> Self {
         let mut stated = Self::default();
-        for (frame, integers) in stack_reader::integers(pid, &[RANK, WORLD_SIZE, INDEX]) {
+        for (frame, integers) in python_threads::integers(pid, &[RANK, WORLD_SIZE, INDEX]) {
             let number = |name: &str| {
                 let value = u32::try_from(*integers.get(name)?).ok();
                 value.filter(|&it| it <= MAX_WORLD)

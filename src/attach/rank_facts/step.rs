@@ -4,7 +4,7 @@ use std::fmt;
 
 use ddp_doctor_diagnosis::input::place;
 use ddp_doctor_diagnosis::words;
-use ddp_doctor_node::stack_reader;
+use ddp_doctor_node::stack_reader::{Integers, python_threads};
 use ddp_doctor_proto::report::Where;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl Step {
     /// with such a variable.
     #[must_use]
     pub fn read(pid: u32) -> Option<Self> {
-        of_frames(stack_reader::integers(pid, &NAMES))
+        of_frames(python_threads::integers(pid, &NAMES))
     }
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Step {
 }
 
 /// The step of the first of these frames that has one, innermost first.
-fn of_frames(frames: Vec<(Where, stack_reader::Integers)>) -> Option<Step> {
+fn of_frames(frames: Vec<(Where, Integers)>) -> Option<Step> {
     frames.into_iter().filter(|(line, _)| place::is_users(&line.file)).find_map(|(line, values)| {
         let (name, &value) = NAMES.iter().find_map(|it| values.get_key_value(*it))?;
         Some(Step { number: value.try_into().ok()?, name: name.clone(), line })
@@ -50,7 +50,7 @@ fn of_frames(frames: Vec<(Where, stack_reader::Integers)>) -> Option<Step> {
 mod tests {
     use super::*;
 
-    fn frame(file: &str, line: u32, values: &[(&str, i64)]) -> (Where, stack_reader::Integers) {
+    fn frame(file: &str, line: u32, values: &[(&str, i64)]) -> (Where, Integers) {
         let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
         let function = "train".into();
         (Where { file: file.into(), line, function, ..Where::default() }, values)

@@ -17,7 +17,7 @@ use crate::node::launch::nccl;
 use crate::node::sample::environment;
 use crate::node::stack_reader::stack_sampler::When;
 use crate::node::timing::Timing;
-use crate::node::upload::journal::DEFAULT_LIMIT;
+use crate::node::upload::journal::DEFAULT_SIZE;
 use crate::transport::Credentials;
 
 /// How long a demonstration may hang before it is killed.
@@ -64,7 +64,7 @@ impl ShowDemo {
             command,
             job: None,
             run_dir: None,
-            journal_size: DEFAULT_LIMIT,
+            journal_size: DEFAULT_SIZE,
             report: None,
             coordinator: None,
             kill: Some(KillAfter::new(Some(KILL_AFTER), &Timing::default())),

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::cli::options::{Access, Sources, Stacks, seconds, size};
 use crate::diagnosis::timing::TimeScale;
-use crate::node::upload::journal::DEFAULT_LIMIT;
+use crate::node::upload::journal::DEFAULT_SIZE;
 use crate::node::upload::reporter::{Options, report};
 use crate::transport::Credentials;
 
@@ -57,7 +57,7 @@ impl Reporter {
             coordinator: self.coordinator,
             credentials: Credentials { can_ask: false, ..self.access.credentials() },
             run_dir: self.run_dir,
-            journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
+            journal_size: self.journal_size.unwrap_or(DEFAULT_SIZE),
             stall_after: self.stall_after,
             time_scale: self.time_scale,
             stacks: self.stacks.into(),

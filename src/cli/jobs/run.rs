@@ -18,7 +18,7 @@ use crate::node::launch::kill::KillAfter;
 use crate::node::launch::nccl;
 use crate::node::sample::environment;
 use crate::node::timing::Timing;
-use crate::node::upload::journal::DEFAULT_LIMIT;
+use crate::node::upload::journal::DEFAULT_SIZE;
 use crate::transport::Credentials;
 
 /// Start a job and diagnose its ranks on this node.
@@ -161,7 +161,7 @@ impl Run {
             command,
             job: self.job,
             run_dir: self.run_dir,
-            journal_size: self.journal_size.unwrap_or(DEFAULT_LIMIT),
+            journal_size: self.journal_size.unwrap_or(DEFAULT_SIZE),
             report: self.report,
             coordinator: self.coordinator,
             credentials,

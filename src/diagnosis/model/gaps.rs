@@ -8,7 +8,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 /// Maximum number of gaps that are kept.
-const KEPT: usize = 1024;
+const MAX_GAPS: usize = 1024;
 
 /// The latest gaps, disjoint and by time.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Gaps {
         let from = known.first().map_or(from, |gap| gap.0.min(from));
         let to = known.last().map_or(to, |gap| gap.1.max(to));
         self.0.splice(first..end, [(from, to)]);
-        if self.0.len() > KEPT {
+        if self.0.len() > MAX_GAPS {
             self.0.remove(0);
         }
     }
@@ -112,7 +112,7 @@ mod tests {
     fn gaps_are_bounded() {
         let all: Vec<(u64, u64)> = (0..3000).map(|i| (10 * i, 10 * i + 1)).collect();
         let gaps = gaps(&all);
-        assert_eq!(gaps.0.len(), KEPT);
+        assert_eq!(gaps.0.len(), MAX_GAPS);
         assert_eq!(seen(&gaps, 29_985, 29_999), [(29_985, 29_990), (29_991, 29_999)]);
     }
 }

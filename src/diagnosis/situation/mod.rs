@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::Config;
+use crate::config::Config;
 use crate::delays::communication;
 use crate::delays::lateness::Straggler;
 use crate::model::{Attempts, Ending, Group, GroupId, Join, JoinedCall, Model};

@@ -13,7 +13,7 @@ use crate::source::guards;
 use crate::words;
 
 /// Maximum number of lines reported per breach.
-const MOST: usize = 3;
+const MAX_LINES: usize = 3;
 /// Maximum number of parameters named per line.
 const NAMED: usize = 2;
 
@@ -63,7 +63,7 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
     if found.iter().any(|it| it.guard.is_some()) {
         found.retain(|it| it.guard.is_some());
     }
-    found.truncate(MOST);
+    found.truncate(MAX_LINES);
     found
 }
 

@@ -266,13 +266,13 @@ fn other_lines<'a>(
     line: Option<&Where>,
 ) -> Vec<&'a Where> {
     /// Enough to recognize them.
-    const SHOWN: usize = 2;
+    const MAX_SHOWN: usize = 2;
     let mut lines: Vec<&Where> = Vec::new();
     for thread in stacks.threads.iter().filter(|t| t.tid != program.tid) {
         if let Some(other) = code::Frames::new(thread).line
             && Some(other) != line
             && !lines.contains(&other)
-            && lines.len() < SHOWN
+            && lines.len() < MAX_SHOWN
         {
             lines.push(other);
         }

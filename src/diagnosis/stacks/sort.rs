@@ -261,10 +261,10 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         return Some(What::Import);
     }
     /// Frames beyond these belong to the interpreter and its callers.
-    const INNERMOST: usize = 6;
+    const MAX_INNERMOST: usize = 6;
     // In newer versions of glibc (seen in 2.43), a call of the kernel has frames without names inside it.
     let native = thread.native.iter();
-    let mut innermost = native.skip_while(|frame| frame.function.is_empty()).take(INNERMOST);
+    let mut innermost = native.skip_while(|frame| frame.function.is_empty()).take(MAX_INNERMOST);
     // Its client waits for the network.
     let mut stores = innermost.clone();
     let is_store =

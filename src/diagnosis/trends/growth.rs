@@ -157,7 +157,7 @@ impl Grower<'_> {
 
 /// The growth of a value up to the current step; `None`: it does not grow, or this is not known
 /// yet.
-pub fn growth<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
+pub fn growth<const MAX_SAMPLES: usize>(series: &Series<MAX_SAMPLES>, step: u64) -> Option<Growth> {
     let samples = series.samples();
     let warm = samples.partition_point(|it| it.step <= WARM);
     let samples = &samples[warm..];

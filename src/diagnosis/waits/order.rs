@@ -10,7 +10,7 @@ use crate::model::history::WINDOW;
 use crate::model::{Group, Join, MAX_JOINS_AFTER};
 
 /// Maximum number of calls that change places.
-const LONGEST: u64 = MAX_JOINS_AFTER;
+const MAX_LENGTH: u64 = MAX_JOINS_AFTER;
 
 /// The same calls, made in different orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn permutation(
     let [first, rest @ ..] = &classes[..] else { return None };
     let reference = *first.first()?;
     let others: Vec<u32> = rest.iter().filter_map(|class| class.first().copied()).collect();
-    (2..=LONGEST)
+    (2..=MAX_LENGTH)
         .find(|&length| {
             others.iter().all(|&other| is_permuted(group, (seq, length), [reference, other], acts))
                 // Calls that were left out would shift everything that follows.

@@ -8,7 +8,7 @@ use ddp_doctor_proto::{BlockKind, v1};
 use super::syscall::Syscall;
 use super::{Enders, Wait, Waiter, children, wait_of};
 use crate::stack_reader::memory::ProcessMemory;
-use crate::stack_reader::python_frames;
+use crate::stack_reader::python_threads::python_frames;
 
 /// Maximum number of waits that are followed, and of processes between a process and one below it.
 const MAX_LENGTH: usize = 4;

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::without_credentials;
 
 use super::Waiter;
-use crate::stack_reader::python_frames;
+use crate::stack_reader::python_threads::python_frames;
 
 /// Maximum number of data-loader workers whose stacks are read.
 const MAX_WORKERS: usize = 32;

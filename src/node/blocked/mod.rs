@@ -10,12 +10,12 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::{BlockKind, v1};
 
-use crate::stack_reader::memory::{Memory, ProcessMemory};
+use crate::stack_reader::memory::Memory;
 pub use locks::held as held_locks;
 pub use mutex::owner as mutex_owner;
 pub use peers::between as connections;
 use peers::{End, SocketEnd};
-use syscall::{Argument, Syscall};
+use syscall::{Argument, Syscall, nanoseconds};
 
 mod chain;
 mod children;
@@ -23,7 +23,7 @@ mod files;
 mod locks;
 mod mutex;
 pub mod peers;
-mod syscall;
+pub mod syscall;
 mod unix_sockets;
 
 /// A thread whose wait is to be named.
@@ -66,20 +66,6 @@ impl From<v1::BlockedOn> for Wait {
 #[must_use]
 pub fn on<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<v1::BlockedOn> {
     Some(chain::to_its_end(waiter.pid, wait_of(waiter, memory)?))
-}
-
-/// Nanoseconds until the sleep of a process's main thread ends at the latest; `None`: it is in none, or this is unknown.
-#[must_use]
-pub fn end_of_sleep(pid: u32) -> Option<u64> {
-    let memory = ProcessMemory::open(pid).ok()?;
-    match Syscall::read(pid, pid)?.argument(&memory)? {
-        Argument::Sleep(left) => left.map(nanoseconds),
-        _ => None,
-    }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn wait_of<M: Memory>(waiter: Waiter<'_>, memory: &M) -> Option<Wait> {

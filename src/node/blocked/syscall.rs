@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ddp_doctor_host::{proc, sys};
 
-use crate::stack_reader::memory::{Memory, Pages};
+use crate::stack_reader::memory::{Memory, Pages, ProcessMemory};
 
 /// Maximum number of descriptors that are read of a call of `poll`.
 const MAX_DESCRIPTORS: u64 = 16;
@@ -190,6 +190,20 @@ impl Syscall {
 /// Whether a number of milliseconds limits a call; negative ones do not.
 const fn is_timeout(milliseconds: u64) -> bool {
     milliseconds as i32 >= 0
+}
+
+/// Nanoseconds until the sleep of a process's main thread ends at the latest; `None`: it is in none, or this is unknown.
+#[must_use]
+pub fn end_of_sleep(pid: u32) -> Option<u64> {
+    let memory = ProcessMemory::open(pid).ok()?;
+    match Syscall::read(pid, pid)?.argument(&memory)? {
+        Argument::Sleep(left) => left.map(nanoseconds),
+        _ => None,
+    }
+}
+
+pub(super) fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The time at an address: seconds, and parts of a second of this length, as in `timespec` and `timeval`. `None`:

@@ -23,7 +23,7 @@ use crate::follow::pause::Pause;
 use crate::follow::rank::Rank;
 use crate::follow::requested::DumpReader;
 use crate::follow::started_ranks::StartedRanks;
-use crate::launch::Launch;
+use crate::follow::unowned_launch::Launch;
 use crate::launch::descendants::Descendants;
 use crate::sample::gpus::GpuSampler;
 use crate::sample::memory::Memory;
@@ -46,6 +46,7 @@ mod requested;
 mod resend;
 mod stack_lines;
 pub mod started_ranks;
+pub mod unowned_launch;
 
 pub use commands::{Command, Commander, Commands, Secured};
 
@@ -301,7 +302,7 @@ impl Follower {
                 }
                 Ok(Command::ReadDeviceCalls { processes }) => self.request_dumps(&processes),
                 Ok(Command::IsCapturing { answer }) => drop(answer.send(self.stacks.is_busy())),
-                Ok(Command::Continued) => self.was_continued(),
+                Ok(Command::Continued) => self.report_pause(),
                 Ok(Command::Interrupted(signal)) => {
                     self.report(Kind::Interrupted(v1::Interrupted {
                         unix_ns: Timestamp::now().0,
@@ -570,7 +571,7 @@ impl Follower {
     }
 
     /// Reports afterwards that the ranks were stopped, together with this process.
-    fn was_continued(&mut self) {
+    fn report_pause(&mut self) {
         let Some(at) = self.pause.take() else {
             return;
         };

@@ -23,7 +23,7 @@ use crate::upload::outbox::Outbox;
 
 /// Maximum number of records read from one box at a time, so that a busy rank does not delay the
 /// others.
-const BUDGET: usize = 4096;
+const MAX_RECORDS: usize = 4096;
 
 /// A followed black box.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl Rank {
             out.push(Kind::ProcessJoined(self.joined()));
         }
         let Self { reader, reported, .. } = self;
-        let read = reader.poll(BUDGET, &mut |item| reported.report(item, out));
+        let read = reader.poll(MAX_RECORDS, &mut |item| reported.report(item, out));
         // Without memory for it the ring stays as it is; losses are counted.
         drop(reader.extend_ring(Instant::now()));
         read
@@ -288,7 +288,7 @@ impl Rank {
         }
         self.reader.rewind_to(from);
         let Self { reader, reported, .. } = self;
-        while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
+        while reader.poll(MAX_RECORDS, &mut |item| reported.report(item, out)) == MAX_RECORDS {}
         if leaves_out {
             let frontiers = self.reader.frontiers().into_iter();
             for it in frontiers.filter(|it| it.issued > 0 || it.p2p_issued > 0) {
@@ -354,10 +354,10 @@ impl Rank {
     /// Reports captured stacks, and requests the source around the lines in them.
     pub fn add_stacks(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
         /// Number of captures that are compared with each other.
-        const KEPT: usize = 3;
+        const MAX_CAPTURES: usize = 3;
         let process = self.process();
         self.reported.sites.extend(self.stack_lines.sites(process, &stacks));
-        if self.stacks.len() == KEPT {
+        if self.stacks.len() == MAX_CAPTURES {
             self.stacks.remove(1);
         }
         self.stacks.push(stacks.clone());
@@ -376,7 +376,7 @@ impl Rank {
             self.drain(out);
         } else {
             let Self { reader, reported, .. } = self;
-            while reader.poll(BUDGET, &mut |item| reported.report(item, out)) == BUDGET {}
+            while reader.poll(MAX_RECORDS, &mut |item| reported.report(item, out)) == MAX_RECORDS {}
         }
         self.stack_lines = StackLines::default();
         for stacks in &self.stacks {

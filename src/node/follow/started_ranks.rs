@@ -21,7 +21,7 @@ use crate::upload::outbox::Outbox;
 /// Offset of process numbers in stack requests, above the numbers of boxes.
 const PROCESS_OFFSET: u64 = 1 << 32;
 /// Number of captures that are compared.
-const KEPT: usize = 2;
+const MAX_CAPTURES: usize = 2;
 /// Maximum number of processes that are followed on a node.
 const MAX_PROCESSES: usize = 4096;
 
@@ -138,7 +138,7 @@ impl StartedRanks {
         };
         let is_it = |it: &&mut Started| it.followed().is_some_and(|it| u64::from(it.pid()) == pid);
         if let Some(started) = self.started.iter_mut().find(is_it) {
-            if started.reported.looks.len() == KEPT {
+            if started.reported.looks.len() == MAX_CAPTURES {
                 started.reported.looks.remove(0);
             }
             started.reported.looks.push(v1::Stacks { process: 0, ..stacks });

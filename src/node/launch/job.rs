@@ -32,6 +32,7 @@ use ddp_doctor_proto::{VERSION, v1, without_credentials};
 use ddp_doctor_report::text::Style;
 use ddp_doctor_transport::Credentials;
 
+use crate::follow::unowned_launch::shell_status;
 use crate::launch::coordinator::Chosen;
 use crate::launch::kill::KillAfter;
 use crate::launch::meeting::Meeting;
@@ -40,7 +41,6 @@ use crate::launch::nccl::{self, Loaded, Nccl};
 use crate::launch::rendezvous::Rendezvous;
 use crate::launch::rundir::{RecorderFolder, RunDir};
 use crate::launch::secrets::{self, TokenFile};
-use crate::launch::shell_status;
 use crate::launch::start_failure;
 use crate::live::{Live, ReportFile, Verbosity};
 use crate::sample::environment::{self, Environment};

@@ -55,7 +55,7 @@ pub(super) struct MonitorParts<'a> {
     /// Folder of the ranks' Flight Recorders; `None`: they are not asked.
     pub(super) recorders: Option<PathBuf>,
     pub(super) sources: SourceFolders,
-    /// Maximum time without a coordinator before the diagnosis is made in this process.
+    /// Durations of the node.
     pub(super) timing: Timing,
 }
 

@@ -202,7 +202,7 @@ impl Screen {
             let mut is_capturing = true;
             while self.kill_reason().is_some() && !kill::is_proved(self.live.findings()) {
                 let now = Instant::now();
-                if is_capturing && !self.is_capturing() {
+                if is_capturing && !self.ask_whether_capturing() {
                     (is_capturing, until) = (false, now + interval);
                 }
                 if until <= now {
@@ -224,7 +224,7 @@ impl Screen {
     }
 
     /// Whether requested stacks are still being captured.
-    fn is_capturing(&self) -> bool {
+    fn ask_whether_capturing(&self) -> bool {
         let (answer, capturing) = channel();
         let asked = self.follower.send(follow::Command::IsCapturing { answer });
         asked && capturing.recv_timeout(MAX_SYNC).unwrap_or(false)
@@ -454,7 +454,7 @@ mod tests {
     }
 
     /// Whether a job with a supported finding is killed, and the number of captures before.
-    fn is_killed(moves: bool) -> (bool, usize) {
+    fn runs_until_killed(moves: bool) -> (bool, usize) {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let (follower, commands) = Commander::new();
         let (messages, inbox) = channel();
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn kill_waits_for_captures_and_is_called_off_by_them() {
-        assert_eq!(is_killed(true), (false, 2));
-        assert_eq!(is_killed(false), (true, 2));
+        assert_eq!(runs_until_killed(true), (false, 2));
+        assert_eq!(runs_until_killed(false), (true, 2));
     }
 }

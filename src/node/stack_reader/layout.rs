@@ -186,7 +186,7 @@ impl Layout {
     /// # Errors
     ///
     /// If this cannot be read.
-    pub fn is_free_threaded<M: Memory>(
+    pub fn read_free_threading<M: Memory>(
         pages: &mut Pages<'_, M>,
         runtime: u64,
     ) -> Result<bool, Fault> {

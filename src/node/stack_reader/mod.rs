@@ -21,17 +21,18 @@ pub mod maps;
 pub mod memory;
 pub mod native;
 pub mod python;
+pub mod python_threads;
 pub mod stack_sampler;
 pub mod tasks;
 pub mod unwind;
 pub mod values;
 
 use crate::blocked;
-use maps::Loaded;
-use memory::{Memory, Pages, ProcessMemory};
+use memory::ProcessMemory;
 use native::{FunctionCache, Native};
 pub use python::Integers;
-use python::{Gap, Interpreter, MAX_FRAMES, NoInterpreter, PythonThread};
+use python::{Gap, MAX_FRAMES, PythonThread};
+use python_threads::python_threads;
 use tasks::Task;
 
 /// Maximum length of a name in a reported frame, in bytes.
@@ -59,33 +60,6 @@ pub fn capture(pid: u32, start_ticks: u64, cache: &FunctionCache) -> v1::Stacks 
     let held_locks = if threads.is_empty() { Vec::new() } else { blocked::held_locks(pid) };
     let trouble = capture.trouble.join("; ");
     v1::Stacks { process: 0, unix_ns, threads, trouble, children, held_locks }
-}
-
-/// The Python frames of the main thread of a process, innermost first; `None` if they cannot be read.
-#[must_use]
-pub fn python_frames(pid: u32) -> Option<Vec<Where>> {
-    let memory = ProcessMemory::open(pid).ok()?;
-    let threads = python(pid, &memory, &maps::images(pid).ok()?).ok()?;
-    let (main, _) = tasks::list(pid).ok()?;
-    let inner = main.first()?.inner_tid;
-    let mut threads = threads.into_iter();
-    threads.find(|(tid, _)| *tid == Some(inner)).map(|(_, thread)| thread.frames)
-}
-
-/// The Python frames of the main thread of a process, innermost first, each with those of its variables that have one
-/// of these names and are integers: its local ones, or those of a module. Empty if they cannot be read.
-#[must_use]
-pub fn integers(pid: u32, names: &[&str]) -> Vec<(Where, Integers)> {
-    let read = || {
-        let memory = ProcessMemory::open(pid).ok()?;
-        let interpreter = interpreter(pid, &memory, &maps::images(pid).ok()?).ok()?;
-        let (main, _) = tasks::list(pid).ok()?;
-        let inner = main.first()?.inner_tid;
-        let is_main =
-            |thread: &PythonThread| number(&mut Pages::new(&memory), thread) == Some(inner);
-        interpreter.integers(&memory, is_main, names).ok()
-    };
-    read().unwrap_or_default()
 }
 
 /// State of a capture.
@@ -117,7 +91,7 @@ impl Capture {
         }
         match memory.and_then(|memory| Ok((memory, maps::images(pid)?))) {
             Ok((memory, images)) => {
-                match python(pid, &memory, &images) {
+                match python_threads(pid, &memory, &images) {
                     Ok(python) => self.python = python,
                     Err(reason) => self.trouble.push(reason),
                 }
@@ -275,69 +249,6 @@ fn place_of(thread: &PythonThread) -> String {
         format!(", which is in {}() at {file}:{}", frame.function, frame.line)
     });
     place.unwrap_or_default()
-}
-
-/// The Python threads of a process, each with its thread id in the process' pid namespace.
-fn python(
-    pid: u32,
-    memory: &ProcessMemory,
-    images: &[Loaded],
-) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
-    let threads = interpreter(pid, memory, images)?
-        .threads(memory)
-        .map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
-    if threads.is_empty() {
-        return Err("its Python interpreter has ended, or has not begun".into());
-    }
-    let mut pages = Pages::new(memory);
-    Ok(threads.into_iter().map(|thread| (number(&mut pages, &thread), thread)).collect())
-}
-
-/// The interpreter of a process.
-fn interpreter(pid: u32, memory: &ProcessMemory, images: &[Loaded]) -> Result<Interpreter, String> {
-    let program = maps::program(pid);
-    let mut candidates: Vec<&Loaded> = images
-        .iter()
-        .filter(|it| it.file_name().contains("python") || Some(&it.path) == program.as_ref())
-        .collect();
-    // A program that is linked with libpython contains no interpreter itself.
-    candidates.sort_by_key(|image| !image.file_name().starts_with("libpython"));
-    let mut pages = Pages::new(memory);
-    for image in candidates {
-        let interpreter = Interpreter::find(&mut pages, image);
-        if let Some(interpreter) = interpreter.map_err(|reason| reason.to_string())? {
-            return Ok(interpreter);
-        }
-    }
-    let is_static = |it: &Loaded| {
-        Some(&it.path) == program.as_ref() && elf::Image::at(&mut pages, it.start).is_err()
-    };
-    Err(if images.iter().any(is_static) {
-        "its program is statically linked, which hides its Python, if it has one: use a Python \
-         that is linked dynamically"
-            .into()
-    } else {
-        "it runs no Python".into()
-    })
-}
-
-/// The id of a Python thread in the operating system, in the process' pid namespace.
-fn number<M: Memory>(pages: &mut Pages<'_, M>, thread: &PythonThread) -> Option<u32> {
-    match thread.native_id {
-        Some(id) => u32::try_from(id).ok(),
-        None => tid_of_pthread(pages, thread.pthread),
-    }
-}
-
-/// Thread id in glibc's thread descriptor (`struct pthread`, `tid`), at the same offset in all
-/// versions in use.
-fn tid_of_pthread<M: Memory>(pages: &mut Pages<'_, M>, pthread: u64) -> Option<u32> {
-    let offset = match std::env::consts::ARCH {
-        "x86_64" => 0x2d0,
-        "aarch64" => 0xd0,
-        _ => return None,
-    };
-    pages.u32(memory::at(pthread, offset).ok()?).ok()
 }
 
 fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {

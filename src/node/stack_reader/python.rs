@@ -125,7 +125,7 @@ impl Interpreter {
             known
         } else if !Layout::is_published(version) {
             return Err(NoInterpreter::UnknownVersion(version, false));
-        } else if Layout::is_free_threaded(pages, runtime)? {
+        } else if Layout::read_free_threading(pages, runtime)? {
             return Err(NoInterpreter::UnknownVersion(version, true));
         } else {
             Layout::published(pages, runtime, version)?

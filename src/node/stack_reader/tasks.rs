@@ -8,7 +8,7 @@ use ddp_doctor_host::proc::{self, Stat};
 use ddp_doctor_host::sys;
 use ddp_doctor_proto::v1;
 
-use crate::blocked;
+use crate::blocked::syscall::end_of_sleep;
 use crate::launch::descendants;
 use crate::stack_reader::python::MAX_THREADS;
 
@@ -82,7 +82,7 @@ pub fn children(pid: u32) -> Vec<v1::ChildProcess> {
             name,
             state: state.to_string(),
             wait_channel,
-            ends_in_ns: if sleeps { blocked::end_of_sleep(child) } else { None },
+            ends_in_ns: if sleeps { end_of_sleep(child) } else { None },
             cpu_ns: exact_time(Path::new(&dir)).max(nanoseconds(ticks)),
         })
     });

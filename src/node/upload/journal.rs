@@ -16,7 +16,7 @@ use ddp_doctor_proto::v1;
 /// Maximum number of batches that wait for the disk: at most 64 MiB.
 const JOURNAL_QUEUE: usize = 1_024;
 /// Default of `--journal-size`, in bytes. A collective takes about 160 bytes for each rank.
-pub const DEFAULT_LIMIT: u64 = 1 << 30;
+pub const DEFAULT_SIZE: u64 = 1 << 30;
 /// Space that a journal leaves free in its file system, in bytes …
 const RESERVE: u64 = 1 << 30;
 /// … or 1/20 of the file system, whichever is less.
@@ -174,7 +174,7 @@ mod tests {
         let (log, lines) = channel();
         let log = UserLog::new(move |line| log.send(line.to_owned()).unwrap());
         let journal =
-            Journal::with_reserve(&Dir::open(dir.path()).unwrap(), DEFAULT_LIMIT, log, reserve)
+            Journal::with_reserve(&Dir::open(dir.path()).unwrap(), DEFAULT_SIZE, log, reserve)
                 .unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let (live, mut reports) = mpsc::channel(200);

@@ -167,7 +167,7 @@ fn size(kind: &Kind) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upload::journal::DEFAULT_LIMIT;
+    use crate::upload::journal::DEFAULT_SIZE;
     use ddp_doctor_evidence::journal::{FIRST, Reader};
     use ddp_doctor_host::files::Dir;
     use ddp_doctor_host::log::UserLog;
@@ -181,7 +181,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FIRST);
         let dir = Dir::open(dir.path()).unwrap();
-        let journal = Journal::create(&dir, DEFAULT_LIMIT, UserLog::discard()).unwrap();
+        let journal = Journal::create(&dir, DEFAULT_SIZE, UserLog::discard()).unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let timing = Timing::default();
         outbox.heartbeat(&timing);
@@ -206,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FIRST);
         let dir = Dir::open(dir.path()).unwrap();
-        let journal = Journal::create(&dir, DEFAULT_LIMIT, UserLog::discard()).unwrap();
+        let journal = Journal::create(&dir, DEFAULT_SIZE, UserLog::discard()).unwrap();
         let mut outbox = Outbox::new(Some(journal));
         let (live, mut reports) = mpsc::channel(8);
         outbox.push(lost(1));

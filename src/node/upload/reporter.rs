@@ -32,8 +32,8 @@ use ddp_doctor_report::text::Style;
 use ddp_doctor_transport::{Address, Credentials};
 use tokio::sync::watch;
 
+use crate::follow::unowned_launch::Launch;
 use crate::follow::{Command, Commander, Follower};
-use crate::launch::Launch;
 use crate::launch::meeting::Meeting;
 use crate::launch::rundir::RunDir;
 use crate::live::{Live, ReportFile, Verbosity};

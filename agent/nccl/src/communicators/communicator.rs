@@ -131,7 +131,7 @@ impl Communicator {
     }
 
     /// Marks it as created by a framework, inside one of the framework's calls.
-    pub(super) fn is_made_by_framework(&self) {
+    pub(super) fn mark_as_framework(&self) {
         self.whose.store(whose::FRAMEWORK, Ordering::Relaxed);
     }
 

@@ -339,7 +339,7 @@ impl NewCommunicator {
         let device = device_of(comm).unwrap_or(-1);
         communicator.device = device;
         if of_framework {
-            communicator.is_made_by_framework();
+            communicator.mark_as_framework();
         } else if communicator.group(black_box) == 0 {
             return;
         }

@@ -22,7 +22,7 @@ use crate::recording::call_records::Work;
 /// Enables completion events if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_NCCL_COMPLETION";
 /// Maximum number of calls tracked at a time, all on one device: a rank has one.
-const MOST: usize = 512;
+const MAX_CALLS: usize = 512;
 /// Places that are searched for a free event.
 const PROBES: usize = 32;
 /// Polling interval.
@@ -48,7 +48,7 @@ struct Place {
     is_part: AtomicBool,
 }
 
-static PLACES: [Place; MOST] = [const {
+static PLACES: [Place; MAX_CALLS] = [const {
     Place {
         is: AtomicU8::new(EMPTY),
         event: AtomicPtr::new(ptr::null_mut()),
@@ -57,7 +57,7 @@ static PLACES: [Place; MOST] = [const {
         black_box: AtomicUsize::new(0),
         is_part: AtomicBool::new(false),
     }
-}; MOST];
+}; MAX_CALLS];
 
 /// The events were created and the polling thread was started.
 static IS_STARTED: AtomicBool = AtomicBool::new(false);
@@ -151,7 +151,7 @@ fn record_event(black_box: BlackBox, work: &Work, call: u64, is_part: bool) -> b
         return false;
     };
     let first = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut places = (0..PROBES).filter_map(|i| PLACES.get((first + i) % MOST));
+    let mut places = (0..PROBES).filter_map(|i| PLACES.get((first + i) % MAX_CALLS));
     let free = places.find(|place| {
         place.context.load(Ordering::Relaxed) == context
             && place.is.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const CACHE: &str = "/etc/ld.so.cache";
 /// Limits on folders per library and on the size of the cache, in bytes.
 const MAX_FOLDERS: usize = 1024;
-const LONGEST_CACHE: u64 = 16 << 20;
+const MAX_CACHE: u64 = 16 << 20;
 
 /// Files that may be NCCL, most likely first. They may not exist, and may include this library.
 pub(super) fn candidates() -> Vec<CString> {
@@ -162,7 +162,7 @@ fn query_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
 
 /// Paths of NCCL in the loader's cache.
 fn cached() -> Vec<PathBuf> {
-    let is_short = fs::metadata(CACHE).is_ok_and(|it| it.len() <= LONGEST_CACHE);
+    let is_short = fs::metadata(CACHE).is_ok_and(|it| it.len() <= MAX_CACHE);
     let cache = is_short.then(|| fs::read(CACHE).ok()).flatten();
     NAMES.iter().flat_map(|name| in_cache(cache.as_deref().unwrap_or_default(), name)).collect()
 }

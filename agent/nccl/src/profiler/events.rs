@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use super::network_transfers::Progress;
 
 /// Capacity: events that have not ended, and the latest of those that have.
-const MOST: usize = 4096;
+const MAX_EVENTS: usize = 4096;
 /// Places that are searched for a free one.
 const PROBES: usize = 64;
 /// Bit of an event's number: it has not ended. Makes every number nonzero.
 const OPEN: usize = 1;
 /// Position of the place in the number; the generation is above it.
 const PLACE_SHIFT: u32 = 1;
-const GENERATION_SHIFT: u32 = PLACE_SHIFT + MOST.trailing_zeros();
+const GENERATION_SHIFT: u32 = PLACE_SHIFT + MAX_EVENTS.trailing_zeros();
 
 /// State of an event.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) struct Event {
     pub(super) progress: Progress,
 }
 
-static EVENTS: [Event; MOST] = [const {
+static EVENTS: [Event; MAX_EVENTS] = [const {
     Event {
         number: AtomicUsize::new(0),
         kind: AtomicU64::new(0),
@@ -59,13 +59,13 @@ static EVENTS: [Event; MOST] = [const {
         next: AtomicPtr::new(ptr::null_mut()),
         progress: Progress::new(),
     }
-}; MOST];
+}; MAX_EVENTS];
 
 /// Begins an event and returns it with its number; `None`: too many have not ended.
 pub(super) fn begin(kind: u64, parent: usize) -> Option<(usize, &'static Event)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     (0..PROBES).find_map(|_| {
-        let place = NEXT.fetch_add(1, Ordering::Relaxed) % MOST;
+        let place = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_EVENTS;
         let event = EVENTS.get(place)?;
         let before = event.number.load(Ordering::Relaxed);
         let generation = (before >> GENERATION_SHIFT) + 1;
@@ -89,7 +89,7 @@ pub(super) fn begin(kind: u64, parent: usize) -> Option<(usize, &'static Event)>
 
 /// The event with a number; `None`: its place was reused, or the number is from another process.
 pub(super) fn find(number: usize) -> Option<&'static Event> {
-    let event = EVENTS.get((number >> PLACE_SHIFT) % MOST)?;
+    let event = EVENTS.get((number >> PLACE_SHIFT) % MAX_EVENTS)?;
     event.is(number).then_some(event)
 }
 
@@ -178,7 +178,7 @@ mod tests {
         event.end(first);
         // Other events may still name it as their parent.
         assert_eq!(find(first).map(Event::kind), Some(7));
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * MAX_EVENTS {
             let (number, event) = begin(8, 0).unwrap();
             assert_ne!(number, first);
             event.end(number);

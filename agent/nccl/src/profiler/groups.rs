@@ -9,7 +9,7 @@ use crate::recording::call_records::{self, Work};
 use crate::recording::{black_box, launches};
 
 /// Maximum number of calls that are sorted together; larger groups are recorded in pieces.
-const MOST: usize = 1024;
+const MAX_SORTED: usize = 1024;
 
 /// Calls of a thread in its current group.
 struct Launch {
@@ -41,11 +41,11 @@ fn with(work: impl FnOnce(&mut Launch)) {
 pub(super) fn gather(communicator: &'static Communicator, work: Work) {
     with(|launch| {
         if launch.works.capacity() == 0 {
-            launch.works.reserve_exact(MOST);
-            launch.begun.reserve_exact(MOST);
+            launch.works.reserve_exact(MAX_SORTED);
+            launch.begun.reserve_exact(MAX_SORTED);
         }
         launch.works.push((communicator, work));
-        if launch.works.len() >= MOST {
+        if launch.works.len() >= MAX_SORTED {
             launch.begin();
             launch.end();
         }

@@ -107,7 +107,7 @@ pub(super) const fn size(version: u32) -> usize {
 }
 
 /// Size of the longest descriptor in bytes.
-pub(super) const LONGEST: usize = size(7);
+pub(super) const MAX_SIZE: usize = size(7);
 /// Offset of the parent, in every version.
 pub(super) const PARENT: usize = 8;
 /// Offset of the fields that depend on the kind, in every version.
@@ -277,7 +277,7 @@ impl Descriptor {
     }
 
     /// Copies the descriptor; a shorter version leaves the rest unchanged.
-    pub(super) fn copy(self, to: &mut [u64; LONGEST / 8]) {
+    pub(super) fn copy(self, to: &mut [u64; MAX_SIZE / 8]) {
         // SAFETY: the descriptor has that size, and no version is longer than `to`.
         unsafe {
             let to = to.as_mut_ptr().cast::<u8>();

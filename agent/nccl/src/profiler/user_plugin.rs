@@ -76,7 +76,7 @@ impl UserPlugin {
 
     /// Forwards the start of an event and stores the plugin's handle.
     pub(super) fn start(&self, descriptor: Descriptor, event: &Event) {
-        let mut copy = [0_u64; layout::LONGEST / 8];
+        let mut copy = [0_u64; layout::MAX_SIZE / 8];
         descriptor.copy(&mut copy);
         let is_foreign = descriptor.kind() == kind::PROXY_OP && descriptor.is_foreign();
         let parents: &[usize] = match (descriptor.version(), descriptor.kind()) {

@@ -10,7 +10,7 @@ use super::Writer;
 use crate::sys;
 
 /// Maximum nesting of phases.
-const DEEPEST_PHASE: usize = 16;
+const MAX_PHASE_DEPTH: usize = 16;
 
 /// The training forward with which a step begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl Writer {
 /// records may be assigned to each other's phases, without further harm.
 #[derive(Debug, Default)]
 pub(super) struct Phases {
-    names: [AtomicU32; DEEPEST_PHASE],
+    names: [AtomicU32; MAX_PHASE_DEPTH],
     depth: AtomicUsize,
 }
 

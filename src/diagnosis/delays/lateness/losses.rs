@@ -8,7 +8,7 @@ use std::{mem, ptr};
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{FEWEST_SLICES, LostTime, SHARE_OF_SLICE, Slice, Straggler, Why, episode, why};
+use super::{LostTime, MIN_SLICES, SHARE_OF_SLICE, Slice, Straggler, Why, episode, why};
 use crate::model::{CompletedCall, Model};
 
 /// Minimum number of rounds after a calm time …
@@ -30,7 +30,7 @@ const DOMINANCE_OF_SLICE: f64 = 0.7;
 /// Minimum number of waits to detect two ranks that take turns …
 const ROUNDS_IN_TURN: usize = 40;
 /// … minimum number of changes between them, and maximum number of changes per wait …
-const FEWEST_TURNS: usize = 4;
+const MIN_TURNS: usize = 4;
 const TURNS: f64 = 0.4;
 /// … minimum share of the loss that is due to both …
 const DOMINANCE_IN_TURN: f64 = 0.95;
@@ -136,7 +136,7 @@ impl<'a> Losses<'a> {
         waits.retain(|(_, _, wait)| wait.as_secs_f64() >= SHORT_WAIT * usual);
         let turns = waits.windows(2).filter(|two| two[0].1 != two[1].1).count();
         waits.len() >= ROUNDS_IN_TURN
-            && turns >= FEWEST_TURNS
+            && turns >= MIN_TURNS
             && turns as f64 <= TURNS * waits.len() as f64
     }
 
@@ -173,7 +173,7 @@ impl<'a> Losses<'a> {
 
     /// Minimum duration of an episode.
     fn shortest(&self) -> Duration {
-        self.model.timing.straggler.max(self.slice.length * FEWEST_SLICES)
+        self.model.timing.straggler.max(self.slice.length * MIN_SLICES)
     }
 
     /// Waits that ended within the window. A slice includes its end, not its start.
@@ -342,7 +342,7 @@ impl<'a> Losses<'a> {
 
     /// The rank that kept the others waiting before, if it was another one.
     fn before(&self, late: &[u32], since: Timestamp) -> Option<u32> {
-        let length = (self.model.timing.straggler / 2).max(self.slice.length * FEWEST_SLICES);
+        let length = (self.model.timing.straggler / 2).max(self.slice.length * MIN_SLICES);
         let window = (since.minus(length), since);
         if window.0 < self.from {
             return None;

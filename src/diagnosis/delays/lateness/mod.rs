@@ -47,7 +47,7 @@ const SLICES: u32 = 24;
 /// Maximum number of slices examined together with those in gaps, whose length evidence states.
 const MAX_SLICES: u32 = 1 << 14;
 /// Minimum number of slices in an episode.
-const FEWEST_SLICES: u32 = 3;
+const MIN_SLICES: u32 = 3;
 /// One slice without a straggler is tolerated per this many slices with one.
 const PASSED_OVER: u32 = 7;
 /// Minimum share lost in a single slice.
@@ -129,7 +129,7 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         let slice =
             Slice { length, seen: step.map_or(length / UNKNOWN_ROUND, |step| step * 5 / 4) };
         let horizon = horizon_of(length);
-        if end.since(horizon) < timing.straggler.max(length * FEWEST_SLICES) {
+        if end.since(horizon) < timing.straggler.max(length * MIN_SLICES) {
             break;
         }
         if !may_have_straggler(model, horizon, end, slice) {

@@ -382,7 +382,7 @@ fn shown_by_dumps(dumped: &DumpedProgress, progress: &Progress, needs_all: bool)
 /// Sentences on the stalled transfers of the collective.
 fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<String> {
     /// Maximum number of transfers that are listed.
-    const SHOWN: usize = 4;
+    const MAX_SHOWN: usize = 4;
     let group = situation.model.group(inside.group);
     let mut standing: Vec<_> = join
         .calls
@@ -395,10 +395,10 @@ fn standing(situation: &Situation<'_>, inside: &Inside, join: &Join) -> Vec<Stri
         .flatten()
         .collect();
     standing.sort_by_key(|&(rank, transfer, it, _)| (it.waits_for, rank, transfer));
-    let more = standing.len().saturating_sub(SHOWN);
+    let more = standing.len().saturating_sub(MAX_SHOWN);
     let mut lines: Vec<String> = standing
         .iter()
-        .take(SHOWN)
+        .take(MAX_SHOWN)
         .map(|&(rank, transfer, it, at)| {
             let peer = group
                 .info

@@ -26,7 +26,7 @@ const STARTED_AGAIN: Duration = Duration::from_secs(5);
 /// Maximum number of ranks of a world that are examined.
 const MAX_RANKS: u32 = 1 << 16;
 /// Maximum number of missing ranks that get a sentence of their own.
-const SHOWN: usize = 4;
+const MAX_SHOWN: usize = 4;
 
 /// Identifies the finding about the world that a process is joining.
 pub(crate) fn joined_by(situation: &Situation<'_>, process: &Process) -> Option<KeyPlace> {
@@ -307,7 +307,7 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
         forming.joiners.len(),
         if forming.joiners.len() == 1 { "has" } else { "have" },
     )];
-    let shown = missing.iter().take(SHOWN);
+    let shown = missing.iter().take(MAX_SHOWN);
     why.extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
     if let Some(launched) = other_size(forming) {
         why.push(format!(

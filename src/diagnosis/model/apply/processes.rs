@@ -92,10 +92,10 @@ impl Model {
     /// A wait of a process timed out: launchers and frameworks then end the ranks of its world.
     fn gave_up(&mut self, process: ProcessId, at: Timestamp) {
         /// More than tell why a rank has ended.
-        const KEPT: usize = 16;
+        const MAX_KEPT: usize = 16;
         let Some(world) = self.processes.get(&process).map(|it| it.world.clone()) else { return };
         for other in self.processes.values_mut().filter(|it| it.world == world) {
-            keep_latest(&mut other.timeouts, at, KEPT);
+            keep_latest(&mut other.timeouts, at, MAX_KEPT);
         }
     }
 

@@ -30,9 +30,9 @@ use lost_time::LostTime;
 use packed::{Key, Packed};
 
 /// Maximum number of arrivals kept, over all encounters …
-const KEPT: usize = 262_144;
+const MAX_ARRIVALS: usize = 262_144;
 /// … but at least this many encounters.
-const LEAST: usize = 8;
+const MIN_KEPT: usize = 8;
 /// Maximum number of encounters that are packed together …
 const MAX_PACKED: usize = 512;
 /// … and of their arrivals, unless it is one encounter. Up to twice as many are not packed.
@@ -261,9 +261,9 @@ impl Arrivals {
             self.pack();
         }
         let end = self.first_recent + self.recent.len() as u64;
-        while self.kept > KEPT
+        while self.kept > MAX_ARRIVALS
             && let Some(oldest) = self.packed.front()
-            && oldest.first + (oldest.len + LEAST) as u64 <= end
+            && oldest.first + (oldest.len + MIN_KEPT) as u64 <= end
         {
             self.kept -= oldest.arrivals;
             self.packed.pop_front();
@@ -398,7 +398,7 @@ pub(in crate::model::arrivals) mod tests {
         for seq in 1..=1000 {
             arrivals.met(met(seq, &ranks));
         }
-        assert!(arrivals.kept <= KEPT);
+        assert!(arrivals.kept <= MAX_ARRIVALS);
         let kept: Vec<u64> = arrivals.latest().map(|it| it.seq).collect();
         assert_eq!(kept.len() * 1024, arrivals.kept);
         assert!(kept.iter().copied().eq((1..=1000).rev().take(kept.len())));

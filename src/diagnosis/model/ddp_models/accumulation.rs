@@ -8,7 +8,7 @@ use crate::input::event::Forward;
 use crate::model::keep_latest;
 
 /// Number of synchronized forwards kept.
-const KEPT: usize = 64;
+const MAX_FORWARDS: usize = 64;
 /// Number of synchronized forwards that have to move apart.
 const DRIFT: usize = 3;
 
@@ -30,7 +30,7 @@ impl Accumulation {
         self.forwards += 1;
         if !forward.unsynchronized {
             self.synchronized += 1;
-            keep_latest(&mut self.recent, (self.forwards, at), KEPT);
+            keep_latest(&mut self.recent, (self.forwards, at), MAX_FORWARDS);
         }
     }
 
@@ -42,7 +42,7 @@ impl Accumulation {
     /// known.
     pub fn is_synchronized(&self, nth: u64) -> Option<bool> {
         let oldest = self.recent.front().map(|&(nth, _)| nth);
-        let known = self.synchronized <= KEPT as u64 || oldest <= Some(nth);
+        let known = self.synchronized <= MAX_FORWARDS as u64 || oldest <= Some(nth);
         let made = (1..=self.forwards).contains(&nth) && !self.lossy;
         (known && made).then(|| self.recent.iter().any(|&(it, _)| it == nth))
     }
@@ -55,7 +55,7 @@ impl Accumulation {
 
     /// The first forward that synchronizes, from 1; `None`: none does, or it is no longer known.
     pub fn first_synchronized(&self) -> Option<u64> {
-        let known = self.synchronized <= KEPT as u64 && !self.lossy;
+        let known = self.synchronized <= MAX_FORWARDS as u64 && !self.lossy;
         self.recent.front().filter(|_| known).map(|&(nth, _)| nth)
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn dropped_forwards_are_unknown() {
-        let it = accumulation(&".s".repeat(KEPT + 1));
+        let it = accumulation(&".s".repeat(MAX_FORWARDS + 1));
         assert_eq!(it.is_synchronized(2), None);
         assert_eq!(it.is_synchronized(4), Some(true));
         assert_eq!(it.is_synchronized(5), Some(false));

@@ -12,7 +12,7 @@ use crate::input::event::{Call, GroupInfo, ProcessId};
 use crate::model::ids::World;
 
 /// Maximum number of incomplete meetings kept.
-const KEPT: usize = 1024;
+const MAX_KEPT: usize = 1024;
 
 /// What the creators of a group meet by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ impl Creations {
 
     /// Drops the oldest meeting without conflict, or else the oldest.
     fn make_room(&mut self) {
-        if self.meetings.len() < KEPT {
+        if self.meetings.len() < MAX_KEPT {
             return;
         }
         let age = |it: &(&MeetingPoint, &Meeting)| (it.1.requests.len() > 1, it.1.number);

@@ -9,7 +9,7 @@ use crate::input::event::ThreadId;
 use crate::model::{Join, keep_latest};
 
 /// Number of crossings kept.
-const KEPT: usize = 16;
+const MAX_CROSSINGS: usize = 16;
 /// Maximum number of ranks kept per crossing: a race shows on few ranks as on many.
 const MAX_RANKS: usize = 64;
 
@@ -56,6 +56,6 @@ impl Crossings {
             Some((rank, (Arc::clone(place), joined.call.thread)))
         });
         let crossing = Crossing { seq, at: join.last_at(), calls: calls.collect() };
-        keep_latest(&mut self.0, crossing, KEPT);
+        keep_latest(&mut self.0, crossing, MAX_CROSSINGS);
     }
 }

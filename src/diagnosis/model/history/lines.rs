@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::Where;
 
 use crate::model::Join;
 
-use super::{Began, KEPT, Meeting, PERSISTS};
+use super::{Began, MAX_KEPT, Meeting, PERSISTS};
 
 /// Maximum number of calls by which two ranks may be apart.
 const FURTHEST: usize = 16;
@@ -121,7 +121,7 @@ impl Lines {
 
     /// The first meeting of a line.
     fn learn(&mut self, a: &Arc<Where>, b: &Arc<Where>) {
-        if self.shift.is_some() || self.partners.len() >= KEPT {
+        if self.shift.is_some() || self.partners.len() >= MAX_KEPT {
             self.give_up();
             return;
         }

@@ -43,7 +43,7 @@ const PERSISTS: u32 = 2;
 /// Number of meetings kept.
 pub const WINDOW: usize = 64;
 /// Maximum number of relations and lines kept per class of ranks.
-const KEPT: usize = 128;
+const MAX_KEPT: usize = 128;
 /// Number of classes formed at one meeting that are compared with each other.
 const COMPARED: usize = 64;
 

@@ -7,7 +7,7 @@ use crate::model::Join;
 use crate::model::history::Position;
 
 use super::lines::Lines;
-use super::{Began, KEPT, PERSISTS};
+use super::{Began, MAX_KEPT, PERSISTS};
 
 /// Number of turns for which a relation must hold before a change of it counts.
 const HELD: u32 = 3;
@@ -80,7 +80,7 @@ pub(super) struct Early {
 impl Relation {
     fn steps(&mut self, here: &Position, there: &Position) -> &mut Steps {
         let at = self.position(here, there).unwrap_or_else(|| {
-            if self.turns.len() >= KEPT {
+            if self.turns.len() >= MAX_KEPT {
                 self.turns.clear();
             }
             let steps = Steps {

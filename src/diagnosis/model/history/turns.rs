@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::input::event::{Forward, ThreadId};
 
 /// Maximum number of lines whose forwards are counted, per rank.
-const KEPT: usize = 128;
+const MAX_LINES: usize = 128;
 /// Number of forwards on new input after which a forward on the same input counts as a repetition.
 const FRESH: u64 = 3;
 
@@ -47,7 +47,7 @@ impl Turns {
     pub(in crate::model) fn begin(&mut self, thread: ThreadId, forward: Option<&Forward>) {
         self.thread = Some(thread);
         let path = forward.and_then(|forward| forward.path.clone());
-        if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
+        if !self.counts.contains_key(&path) && self.counts.len() >= MAX_LINES {
             return;
         }
         let tries_again = std::mem::take(&mut self.taken_back);

@@ -325,7 +325,7 @@ impl Process {
         at: Timestamp,
     ) {
         /// Enough to determine since when there have been several.
-        const KEPT: usize = 8;
+        const MAX_KEPT: usize = 8;
         if self.unawaited.len() >= MAX_PLACES && !self.unawaited.contains_key(&place) {
             return;
         }
@@ -336,7 +336,7 @@ impl Process {
             count: 0,
         });
         known.count += 1;
-        if known.at.len() < KEPT {
+        if known.at.len() < MAX_KEPT {
             known.at.push(at);
         }
     }

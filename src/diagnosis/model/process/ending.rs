@@ -247,7 +247,7 @@ impl Process {
 
     pub(in crate::model) fn raised(&mut self, mut exception: Exception) {
         /// Enough for the first exceptions and the latest ones.
-        const KEPT: usize = 16;
+        const MAX_EXCEPTIONS: usize = 16;
         if exception.asks_to_end() {
             self.count_exit_record(exception.at);
         } else {
@@ -261,8 +261,8 @@ impl Process {
             self.turns.failed();
         }
         exception.after_calls = self.last_call.as_ref().map_or(0, |call| call.id.0);
-        if self.exceptions.len() == KEPT {
-            self.exceptions.remove(KEPT / 2);
+        if self.exceptions.len() == MAX_EXCEPTIONS {
+            self.exceptions.remove(MAX_EXCEPTIONS / 2);
         }
         self.exceptions.push(exception);
     }

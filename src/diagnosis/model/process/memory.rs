@@ -157,7 +157,7 @@ impl Device {
 
 impl Count {
     /// Number of values kept: a minute, at two values per second.
-    const KEPT: usize = 128;
+    const MAX_VALUES: usize = 128;
     /// Time over which a rise counts as recent.
     const LATELY: Duration = Duration::from_secs(60);
 
@@ -172,7 +172,7 @@ impl Count {
         {
             self.0.remove(&at);
         }
-        if self.0.len() > Self::KEPT {
+        if self.0.len() > Self::MAX_VALUES {
             self.0.pop_first();
         }
     }
@@ -359,7 +359,7 @@ mod tests {
             take(900 + seconds, 9, seconds);
         }
         assert_eq!(take(2000, 9, 1000), Some((160, 60)));
-        assert!(memory.cgroup_held.0.len() <= Count::KEPT);
+        assert!(memory.cgroup_held.0.len() <= Count::MAX_VALUES);
     }
 
     #[test]

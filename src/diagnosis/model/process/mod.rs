@@ -295,8 +295,8 @@ impl Process {
 
     pub(super) fn thread_defined(&mut self, thread: ThreadId, tid: u32) {
         /// More threads than programs have that make calls.
-        const KEPT: usize = 1024;
-        if self.tids.len() < KEPT {
+        const MAX_KEPT: usize = 1024;
+        if self.tids.len() < MAX_KEPT {
             self.tids.insert(thread, tid);
         }
     }
@@ -392,21 +392,21 @@ impl Process {
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {
         /// More than programs nest.
-        const KEPT: usize = 64;
-        if self.phases.len() < KEPT {
+        const MAX_KEPT: usize = 64;
+        if self.phases.len() < MAX_KEPT {
             self.phases.push(Phase { name, since: at });
         }
     }
 
     pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
         /// More names than programs use.
-        const KEPT: usize = 256;
+        const MAX_KEPT: usize = 256;
         let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else { return };
         let since = self.phases.remove(i).since;
         self.last_phase = Some((since, at));
         self.pace.phase(since, at);
         let length = at.since(since);
-        if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
+        if self.phase_lengths.len() < MAX_KEPT || self.phase_lengths.contains_key(name) {
             let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
             *longest = length.max(*longest);
         }
@@ -456,7 +456,7 @@ impl Process {
     /// something else is seen.
     pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
         /// The first capture since the latest record, and the latest two.
-        const KEPT: usize = 3;
+        const MAX_KEPT: usize = 3;
         if self.exits_on_request() {
             return;
         }
@@ -469,7 +469,7 @@ impl Process {
         // A capture that took long is reported late.
         let place = self.stacks.partition_point(|older| older.at <= stacks.at);
         self.stacks.insert(place, stacks);
-        if self.stacks.len() > KEPT {
+        if self.stacks.len() > MAX_KEPT {
             self.stacks.remove(1);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::input::event::Forward;
 
 /// Number of optimizer steps whose beginning is kept.
-const KEPT: usize = 64;
+const MAX_STEPS: usize = 64;
 /// Number of forwards without an update of the parameters after which forwards count as steps: the program
 /// updates parameters in a way that is not seen.
 const MAX_FORWARDS: u64 = 64;
@@ -33,7 +33,7 @@ impl OptimizerSteps {
         // Records may have been lost before.
         let next = self.at(recorded).max(self.updates + 1);
         let number = self.began.back().map_or(next, |(_, last)| next.max(last + 1));
-        if self.began.len() == KEPT {
+        if self.began.len() == MAX_STEPS {
             self.began.pop_front();
         }
         self.began.push_back((recorded, number));

@@ -19,7 +19,7 @@ const PACKED: usize = 32;
 /// second.
 const MAX_PACKED: usize = 14;
 /// Maximum number of other entries kept per process, of each kind.
-const KEPT: usize = 1024;
+const MAX_KEPT: usize = 1024;
 
 /// Progress of a process; all lists are oldest first.
 #[derive(Debug, Default)]
@@ -155,7 +155,7 @@ impl Pace {
     }
 
     pub(in crate::model) fn spent(&mut self, spent: Spent) {
-        keep_latest(&mut self.spent, spent, KEPT);
+        keep_latest(&mut self.spent, spent, MAX_KEPT);
     }
 
     /// The operating system stopped or continued the process.
@@ -164,7 +164,7 @@ impl Pace {
             Some((_, over @ None)) if !is_stopped => *over = Some(at),
             Some((_, None)) => {}
             _ if is_stopped => {
-                keep_latest(&mut self.stops, (at, None), KEPT);
+                keep_latest(&mut self.stops, (at, None), MAX_KEPT);
             }
             _ => {}
         }
@@ -189,7 +189,7 @@ impl Pace {
     }
 
     pub(super) fn phase(&mut self, from: Timestamp, to: Timestamp) {
-        keep_latest(&mut self.phases, (from, to), KEPT);
+        keep_latest(&mut self.phases, (from, to), MAX_KEPT);
     }
 
     pub(in crate::model) fn scheduled(&mut self, sample: &SchedulingSample, from: Timestamp) {

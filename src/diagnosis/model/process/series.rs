@@ -13,7 +13,7 @@ const GROWTH: usize = 8;
 /// the loop is over does not count. Only noticeable changes are
 /// reported, so a value holds until the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Series<const KEPT: usize = 64> {
+pub struct Series<const MAX_SAMPLES: usize = 64> {
     samples: Vec<Sample>,
     /// Highest value of steps that are no longer kept.
     pub earlier_peak: u64,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub value: u64,
 }
 
-impl<const KEPT: usize> Series<KEPT> {
+impl<const MAX_SAMPLES: usize> Series<MAX_SAMPLES> {
     /// Adds the value of a step, if both are known. The kept values do not depend on the order in which
     /// values arrive.
     pub fn take(&mut self, value: Option<u64>, step: impl Into<Option<u64>>, at: Timestamp) {
@@ -41,7 +41,7 @@ impl<const KEPT: usize> Series<KEPT> {
             if (known.value, known.at) < (value, at) {
                 *known = sample;
             }
-        } else if self.samples.len() < KEPT {
+        } else if self.samples.len() < MAX_SAMPLES {
             if self.samples.len() == self.samples.capacity() {
                 self.samples.reserve_exact(GROWTH);
             }

@@ -8,7 +8,7 @@
 use crate::source::python::{is_name, is_of_word, tokens};
 
 /// Maximum nesting depth.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Names of the global rank: the last part of a dotted name.
 const RANK: [&str; 7] =
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
 
     fn or(&mut self) -> Option<Value> {
         self.depth += 1;
-        if self.depth > DEEPEST {
+        if self.depth > MAX_DEPTH {
             return None;
         }
         let value = self.joined("or", true, Self::and);

@@ -8,16 +8,16 @@ use super::DumpedJob;
 /// Names jobs by the ends of their folders, each as long as it takes to tell the jobs apart.
 pub(super) fn name(jobs: &mut [DumpedJob]) {
     /// Maximum number of folders in a name.
-    const LONGEST: usize = 8;
+    const MAX_FOLDERS: usize = 8;
     let folders: Vec<Vec<String>> = jobs.iter().map(|job| folders(&job.folder)).collect();
-    for len in 1..=LONGEST {
+    for len in 1..=MAX_FOLDERS {
         let names: Vec<String> = folders.iter().map(|it| last(it, len)).collect();
         let mut count: BTreeMap<&String, u32> = BTreeMap::new();
         for name in &names {
             *count.entry(name).or_default() += 1;
         }
         for (job, name) in jobs.iter_mut().zip(&names) {
-            let is_last = len == LONGEST;
+            let is_last = len == MAX_FOLDERS;
             if job.name.is_empty() && (is_last || count[name] == 1) {
                 job.name.clone_from(name);
             }

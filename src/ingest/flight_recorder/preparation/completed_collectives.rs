@@ -6,7 +6,7 @@ use crate::flight_recorder::dump::{Entry, silent_backends};
 use crate::flight_recorder::dumped_jobs::DumpedJob;
 
 /// Number of calls of all ranks that are kept if they are shown: the latest ones of each.
-const KEPT: usize = 1 << 16;
+const MAX_KEPT: usize = 1 << 16;
 /// Number of calls of all ranks that the engine gets in any case: the latest ones of each.
 const DIAGNOSED: usize = 1 << 14;
 /// Smallest and largest number of calls of each rank.
@@ -29,7 +29,7 @@ const NO_CALL: u64 = 0;
 pub(super) fn remove(job: &mut DumpedJob, groups: &Groups, shows_all: bool) {
     let of_each = |all: usize| (all / job.ranks.len().max(1)).clamp(MAX_EACH[0], MAX_EACH[1]);
     let diagnosed = of_each(DIAGNOSED);
-    let kept = if shows_all { of_each(KEPT) } else { diagnosed };
+    let kept = if shows_all { of_each(MAX_KEPT) } else { diagnosed };
     remove_beyond(job, groups, kept, diagnosed);
 }
 

@@ -12,7 +12,7 @@ use std::thread;
 use crate::lock;
 
 /// Maximum length of a valid message, in bytes.
-const LONGEST: u64 = 1 << 32;
+const MAX_LENGTH: u64 = 1 << 32;
 /// Stack size of a thread that reads messages.
 const STACK: usize = 128 << 10;
 
@@ -190,7 +190,7 @@ fn read(stream: &mut TcpStream) -> io::Result<(Lane, Message)> {
     let lane =
         Lane::ALL.into_iter().find(|it| *it as u8 == lane[0]).ok_or(io::ErrorKind::InvalidData)?;
     let [tag, length] = numbers(stream)?;
-    if length > LONGEST {
+    if length > MAX_LENGTH {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Vec::new();

@@ -20,8 +20,8 @@ const COMPUTATION: [&str; 5] = [
     "forward-backward-compute",
 ];
 /// What precedes the shortest and the longest time of the detector.
-const SHORTEST: &str = "MnRtt/Rnk: ";
-const LONGEST: &str = "MxRtt/Rnk: ";
+const MIN_COLUMN: &str = "MnRtt/Rnk: ";
+const MAX_COLUMN: &str = "MxRtt/Rnk: ";
 /// Time of the slowest rank, relative to that of the next one, from which on it is reported.
 const MIN_RATIO: f64 = 1.5;
 /// Maximum number of ranks of a timer.
@@ -44,7 +44,7 @@ impl Timers {
     /// Reads one line of a process.
     pub(super) fn read(&mut self, line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let text = line.text;
-        if text.contains(LONGEST) {
+        if text.contains(MAX_COLUMN) {
             detected(text, at, facts);
         }
         if text.ends_with(ALL_RANKS) && !text.contains('(') || text == ALL_RANKS {
@@ -110,7 +110,8 @@ fn detected(text: &str, at: Timestamp, facts: &mut Facts) {
         let (time, own) = after(text, key)?.split_once("ms/")?;
         Some((time.parse::<f64>().ok().filter(|it| it.is_finite())?, rank(own)?))
     };
-    let (Some((shortest, fast)), Some((longest, slow))) = (time(SHORTEST), time(LONGEST)) else {
+    let (Some((shortest, fast)), Some((longest, slow))) = (time(MIN_COLUMN), time(MAX_COLUMN))
+    else {
         return;
     };
     if shortest > 0.0 && longest >= shortest * MIN_RATIO {
