@@ -101,7 +101,7 @@ pub(crate) fn meeting_lines(
         let process = situation.model.member(met.divergence.group, rank);
         Some(format!("{} of {}{}", call.op, Ranks(ranks), at_line(process, call)))
     };
-    let clause = format!("{} meets {}", call_of(first)?, call_of(second)?);
+    let clause = format!("{} is paired with {}", call_of(first)?, call_of(second)?);
     Some(Mistake::new(&[], clause))
 }
 

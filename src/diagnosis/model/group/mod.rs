@@ -498,7 +498,8 @@ mod tests {
         let [main, other] = [1, 2].map(ThreadId);
         let mut member = Member::default();
         assert_eq!(member.thread(), None);
-        for (calling, only) in [(main, Some(main)), (main, Some(main)), (other, None), (main, None)] {
+        for (calling, only) in [(main, Some(main)), (main, Some(main)), (other, None), (main, None)]
+        {
             assert_eq!(member.threads.add(calling), main);
             assert_eq!(member.thread(), only);
         }
