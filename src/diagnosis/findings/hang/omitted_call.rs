@@ -38,7 +38,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     draft.set_victims(Stall::victims(&behind).into_iter().chain(on_devices));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(
-        "rank {rank} has left out {} of {}{} and waits in {}{}; {} for it",
+        "rank {rank} skipped {} of {}{} and waits in {}{}; {} for it",
         words::call(call),
         named(omission.group),
         words::at(Some(&left_out.line)),
@@ -47,8 +47,8 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         Ranks(&stall.waiting).with("waits", "wait"),
     );
     draft.say(format!(
-        "In each of the earlier rounds that are on record, rank {rank} made its call at {} before \
-         the one at {}, as {} did. In this round, only rank {rank} reached the second line \
+        "In every earlier recorded round, rank {rank} made its call at {} before the one at {}, as {} \
+         did. In this round, only rank {rank} reached the second line \
          without the first.",
         words::line(&left_out.line),
         words::line(&left_out.next),
@@ -61,7 +61,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         named(left_out.waits_in.0),
     ));
     draft.advise(format!(
-        "Let rank {rank} make the call at {} in every round in which the other ranks make it.",
+        "Make the call at {} on rank {rank} in every round in which the other ranks make it.",
         words::line(&left_out.line)
     ));
     let reading = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);
