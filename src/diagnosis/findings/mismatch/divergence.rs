@@ -24,12 +24,12 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 const MAX_CALLS_APART: usize = 8;
 
 /// Advice if two threads of a rank race on one group.
-pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
-     or let one thread make all calls.";
+pub(crate) const OWN_GROUPS: &str = "Give each thread its own group (new_group on all ranks), or make \
+     all calls in one thread.";
 
 /// What to look at if calls at different lines meet for an unknown reason.
-pub(crate) const OTHER_LINES: &str = "Find out from the tests and loops around the two lines why these ranks are at \
- different lines.";
+pub(crate) const OTHER_LINES: &str = "Check the conditions and loops around the two lines to find out why these \
+ ranks are at different lines.";
 
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]
@@ -167,8 +167,8 @@ fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<Strin
         return None;
     }
     Some(format!(
-        "They have been out of step since call #{}, which rank {a} made at {} and rank {b} at {}: the calls from there on \
-         were alike.",
+        "They have been out of step since call #{}, which rank {a} made at {} and rank {b} at {}: the calls since then \
+         happened to match.",
         since.seq,
         words::source_line(&here),
         words::source_line(&there),
