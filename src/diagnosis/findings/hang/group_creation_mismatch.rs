@@ -396,7 +396,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
         "Every member has begun to create it and is connecting to the others: no rank is missing.",
     );
     draft.advise(
-        "Check that ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+        "Check that ranks can reach each other: the network interface in use (GLOO_SOCKET_IFNAME, \
          NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
     );
     Some((group.id, draft))
