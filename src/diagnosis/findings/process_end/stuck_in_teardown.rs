@@ -63,17 +63,12 @@ fn about_call(
     draft
 }
 
-/// "rank 1 is stuck in its clean-up: barrier #3 at train.py:40".
+/// "rank 1 is stuck in cleanup: barrier #3 at train.py:40".
 fn stuck_in(ranks: &[u32], call: &Call) -> String {
-    format!(
-        "{} stuck in {} clean-up: {}",
-        Ranks(ranks).with("is", "are"),
-        number(ranks, "its", "their"),
-        words::call_at(call),
-    )
+    format!("{} stuck in cleanup: {}", Ranks(ranks).with("is", "are"), words::call_at(call),)
 }
 
-/// A clean-up call meets a different call of the peers.
+/// A cleanup call is paired with a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
     let StallOrigin { why: OriginKind::Raised | OriginKind::Leaving, ranks } = &divergence.origin
     else {
@@ -95,31 +90,31 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     let victims = Ranks(&draft.victims);
     draft.summary = if draft.follows.is_some() {
-        format!("{} meets another call of {victims}", stuck_in(ranks, call))
+        format!("{} is paired with a different call of {victims}", stuck_in(ranks, call))
     } else {
         format!(
-            "{} the program before {victims}: {}, in {} clean-up, meets another call",
+            "{} the program before {victims}: {}, in {} cleanup, is paired with a different call",
             Ranks(ranks).with("leaves", "leave"),
             words::call_at(call),
             number(ranks, "its", "their"),
         )
     };
     draft.say(if draft.follows.is_some() {
-        "The exception does not affect the other ranks, which continue with another call. The two can \
+        "The exception does not affect the other ranks, which continue with a different call. The two can \
          never match."
             .into()
     } else {
         format!(
-            "{} made this call on the way out of the program; the other ranks do not exit and continue \
-             with another call. The two can never match.",
+            "{} made this call while exiting; the other ranks do not exit and continue with a \
+             different call. The two can never match.",
             words::begin(Ranks(ranks))
         )
     });
     if draft.follows.is_none() {
         let victims = Ranks(&draft.victims);
         draft.advise(format!(
-            "Find out why {} left the training before {victims}, and agree on its end on all ranks first (all_reduce a flag, or \
-             the number of steps). Then issue the calls of the clean-up at the end of the training itself.",
+            "Find out why {} left the training before {victims}, and make all ranks agree to stop first (all_reduce a flag, or \
+             the number of steps). Then make the cleanup calls at the end of the training itself.",
             Ranks(ranks),
         ));
     } else {
@@ -171,7 +166,7 @@ fn waits_for_absent_peers(
     };
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.say(format!(
-        "{} made this call on the way out; {} not made it.",
+        "{} made this call while exiting; {} not made it.",
         words::begin(Ranks(ranks)),
         Ranks(&missing).with("has", "have"),
     ));
@@ -210,7 +205,7 @@ fn keeps_others_waiting(
         draft.confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} stuck on the way out{}; {}",
+        "{} stuck while exiting{}; {}",
         Ranks(ranks).with("is", "are"),
         inside(process).map_or_else(String::new, |what| format!(", {what}")),
         draft.waits_for_root(),
@@ -372,7 +367,7 @@ fn advise(draft: &mut Draft) {
         "Do not issue collectives while an exception propagates. Let it end the process: the \
          launcher then ends the others."
     } else {
-        "Do not issue collectives on the way out (atexit, `finally`, `__del__`), unless every rank makes them at \
+        "Do not issue collectives during exit (atexit, `finally`, `__del__`), unless every rank makes them at \
          the same point: synchronize (barrier) and destroy the group at the end of the \
          training itself."
     });

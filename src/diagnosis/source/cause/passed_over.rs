@@ -81,7 +81,7 @@ impl Sides<'_> {
             if let Some(waited) = self.waited_meanwhile(first, other, &within, guard) {
                 let (past, in_it) = (numbers(past), numbers(in_it));
                 let because = format!(
-                    "{} Behind this test, the call of {} met that of {} at {}: {} there while {}.",
+                    "{} After this condition, the call of {} was paired with that of {} at {}: {} there while {}.",
                     line_is_guarded(&shown),
                     Ranks(&in_it),
                     Ranks(&past),
