@@ -106,7 +106,7 @@ impl LoggedJob {
         let advice = if signal == HUP {
             "A terminal sends SIGHUP when it is closed: start the job under tmux, nohup or setsid."
         } else {
-            "Find out who sent the signal: a batch system, a scheduler, a person."
+            "Find out what sent the signal: a batch system, a scheduler, or a user."
         };
         let signal = signal_name(signal);
         let text = format!("{signal} ended the job: the text does not say who sent it\n{advice}");

@@ -19,7 +19,7 @@ use crate::logs::scan::{after, until};
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
 /// What to do if a process has too little memory.
-const LESS_MEMORY_OF_DEVICE: &str = "Make the process need less memory, or give it more.";
+const LESS_MEMORY_OF_DEVICE: &str = "Reduce the memory use of the process, or give it more memory.";
 /// What to do if a host has too little memory.
 pub(super) const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
@@ -75,9 +75,8 @@ impl LoggedJob {
                 if self.timed_out.contains(&(*op, *seq)) {
                     return;
                 }
-                let text = format!(
-                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
-                );
+                let text =
+                    format!("{op} #{seq} timed out on a rank that the text does not identify");
                 self.note(Topic::Waits, text);
             }
             what => self.joins.take(None, what, Timestamp::default()),
@@ -291,7 +290,7 @@ impl LoggedJob {
             more => format!("{named} and {more} more"),
         };
         let text = format!(
-            "{who} raised RendezvousTimeoutError: not all nodes of the launch came in time\nCheck that every node was \
+            "{who} raised RendezvousTimeoutError: not all nodes of the launch arrived in time\nCheck that every node was \
              started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
         );
         self.note(Topic::Loss, text);

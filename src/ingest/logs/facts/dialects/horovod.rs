@@ -28,7 +28,7 @@ const NEXT: &str =
 const MISMATCHED: [&str; 3] = ["Mismatched ", ": One rank ", ", but another rank "];
 /// What to do about them.
 const NEXT_FOR_MISMATCHES: &str =
-    "Print the shape and the dtype of what each rank passes to this call, with its rank.";
+    "Print rank, shape and dtype of what each rank passes to this call.";
 /// The rank that reports.
 const COORDINATOR: u32 = 0;
 /// Maximum number of ranks of a list.
