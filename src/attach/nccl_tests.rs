@@ -212,7 +212,7 @@ fn ranks_that_all_poll_are_not_accused() {
     }
     // The counts are stated.
     let (_, lines) = diagnosed(&backward_left_out, Some(&answer(&backward_left_out)));
-    assert!(lines[0].ends_with("it has launched 1 all_reduce more than rank 1"), "{lines:?}");
+    assert!(lines[0].ends_with("it has launched 1 more all_reduce call than rank 1"), "{lines:?}");
     assert!(lines[0].starts_with("waiting for a device at train.py:38"), "{lines:?}");
 }
 

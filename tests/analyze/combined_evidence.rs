@@ -196,7 +196,7 @@ fn log_of_another_job_has_a_report_of_its_own() {
         let analysis = analyze(&dir, &log);
         assert_eq!(analysis.reports.len(), 2);
         let remark = &analysis.remarks[0];
-        assert!(remark.text.contains("it is of another job than the dumps: "), "{remark}");
+        assert!(remark.text.contains("it belongs to a different job from the dumps: "), "{remark}");
         assert!(remark.text.contains(why), "{remark}");
     }
 }
@@ -317,7 +317,7 @@ fn dumps_of_another_time_have_a_report_of_their_own() {
     let [remark] = &analysis.remarks[..] else {
         panic!("{:?}", analysis.remarks);
     };
-    assert!(remark.text.contains("a report of its own"), "{remark}");
+    assert!(remark.text.contains("it has a separate report"), "{remark}");
 }
 
 // --- In the dashboard ----------------------------------------------------------------------------

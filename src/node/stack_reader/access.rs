@@ -46,8 +46,8 @@ impl Facts {
                 )
             }
             (_, Some(3)) => {
-                "kernel.yama.ptrace_scope is 3: access is denied until the next boot with \
-                             another setting"
+                "kernel.yama.ptrace_scope is 3: access is denied until a reboot with a \
+                             different setting"
                     .into()
             }
             (_, Some(2)) if us != 0 => {
