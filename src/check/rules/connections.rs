@@ -367,8 +367,8 @@ mod tests {
                 (
                     |it| fails(it, Port::Ephemeral, Outcome::NoAnswer),
                     Critical,
-                    "host-1 → host-0: no answer from 10.0.0.1:41234, an ephemeral port as NCCL and Gloo \
-                     use them, although port 29500 is reached",
+                    "host-1 → host-0: no answer from 10.0.0.1:41234, an ephemeral port like those that \
+                     NCCL and Gloo use, although port 29500 is reachable",
                 ),
                 (
                     |it| {

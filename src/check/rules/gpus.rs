@@ -242,7 +242,7 @@ mod tests {
             found(|it| (it.gpu_states[1].used, it.gpu_states[1].pids) = (10 << 30, vec![47, 48]));
         assert_one(&used, Level::Warning, "GPU 1 (10.0 GiB by pid 47, 48)");
         let faulty = found(|it| it.gpu_states[1].needs_reset = true);
-        assert_one(&faulty, Level::Warning, "could not be: GPU 1.");
+        assert_one(&faulty, Level::Warning, "could not be replaced: GPU 1.");
         let errors = found(|it| it.gpu_states[0].memory_errors = 3);
         assert_one(
             &errors,

@@ -82,7 +82,7 @@ mod tests {
             (reason(1000, Some(0), None), "run this as that user"),
             (reason(1000, Some(1000), Some(1)), "ptrace_scope=0"),
             (reason(1000, Some(1000), Some(2)), "CAP_SYS_PTRACE"),
-            (reason(0, Some(0), Some(3)), "next boot"),
+            (reason(0, Some(0), Some(3)), "until a reboot"),
             (reason(0, Some(0), Some(1)), "--cap-add SYS_PTRACE"),
             (reason(1000, None, None), "--cap-add SYS_PTRACE"),
         ];

@@ -149,7 +149,7 @@ mod tests {
         for (steps, rounded) in [(0.4, 0), (7.4, 7), (92.0, 92), (128.0, 130), (12_345.0, 12_000)] {
             assert_eq!(about(steps), rounded);
         }
-        assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
+        assert_eq!(between((81.3, f64::INFINITY)), "(at least 81)");
         assert_eq!(between((128.0, 171.0)), "(between 120 and 180)");
     }
 }
