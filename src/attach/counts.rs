@@ -1,7 +1,7 @@
 //! What the calls that NCCL counts, and threads that wait for a device, say about the positions of ranks.
 //!
 //! On NCCL a call returns at once, and the program waits at the first line that needs a result, where its thread
-//! polls: two captures that show the same line, and the processor time between them, do not distinguish a hang from a
+//! polls: two captures that show the same line, and the CPU time between them, do not distinguish a hang from a
 //! loop with such a line in every step. Counts differ for a moment in healthy jobs, too. Therefore neither leads to a
 //! finding unless one rank is asleep outside of calls, for as long as a wait must last to be reported.
 

@@ -1,6 +1,6 @@
 //! What `attach` would have read of hangs over NCCL that were recorded on a GPU.
 //!
-//! Frames, states, shares of processor time and counts of calls are those of recorded runs on an H100 (PyTorch 2.11,
+//! Frames, states, shares of CPU time and counts of calls are those of recorded runs on an H100 (PyTorch 2.11,
 //! NCCL 2.28.9), and the durations of sleeps are assumed. `attach` itself has not been run beside a GPU.
 
 use ddp_doctor_diagnosis::timing::TimeScale;

@@ -50,7 +50,7 @@ pub(crate) fn draft(
     );
     draft.say(format!(
         "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
-         apart, show the same place and no processor time used.",
+         apart, show the same place and no CPU time used.",
         absent.needs_all(situation),
         absent.are(),
         if absent.is_past { "did" } else { number(still, "does", "do") },

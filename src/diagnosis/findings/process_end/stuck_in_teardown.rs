@@ -21,7 +21,7 @@ use crate::situation::{Absent, Divergence, OriginKind, Situation, Stall, StallOr
 use crate::stacks;
 use crate::words::{self, Ranks, number};
 
-/// DD205: clean-up calls that the peers do not make.
+/// DD205: cleanup calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let met =
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
@@ -42,7 +42,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .collect()
 }
 
-/// A draft without sentences about a clean-up call of these ranks. If an exception led them to it,
+/// A draft without sentences about a cleanup call of these ranks. If an exception led them to it,
 /// the draft follows from that.
 fn about_call(
     situation: &Situation<'_>,
@@ -126,7 +126,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     Some(draft.proved_by(proof))
 }
 
-/// A clean-up call waits for peers that have ended or continue without it.
+/// A cleanup call waits for peers that have ended or continue without it.
 fn waits_for_absent_peers(
     situation: &Situation<'_>,
     ranks: &[u32],
