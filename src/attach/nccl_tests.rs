@@ -218,7 +218,7 @@ fn ranks_that_all_poll_are_not_accused() {
 
 #[test]
 fn rank_that_moves_or_naps_is_not_accused() {
-    let computes_for_ever = [
+    let computes_forever = [
         Recorded(Main::Polls(0.93), Some(DESTROY), 44, (8, 0)),
         Recorded(Main::Runs(35), None, 36, (4, 0)),
     ];
@@ -227,7 +227,7 @@ fn rank_that_moves_or_naps_is_not_accused() {
         Recorded(Main::Polls(0.97), Some(ALL_REDUCE), 48, (1, 0)),
         Recorded(Main::Sleeps(0.1, "hrtimer_nanosleep"), None, 43, (0, 0)),
     ];
-    for ranks in [computes_for_ever, stale_build_lock] {
+    for ranks in [computes_forever, stale_build_lock] {
         assert_eq!(found(&ranks, Some(&answer(&ranks))), nothing());
     }
 }

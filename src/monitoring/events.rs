@@ -25,7 +25,7 @@ pub enum Event {
         /// The finding.
         finding: Box<Excerpt>,
     },
-    /// A job that hung does not hang any more.
+    /// A job that hung no longer hangs.
     HangEnded {
         /// Id of the job.
         job: String,

@@ -187,7 +187,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     Some(draft)
 }
 
-/// A call of a cycle that the other rank makes in another thread than the one that waits.
+/// A call of a cycle that the other rank makes in a different thread from the one that waits.
 struct OfAnotherThread<'c> {
     wait: &'c Blocked,
     /// The rank that has not made it, and how many calls of the group it has made.

@@ -1,4 +1,4 @@
-//! DD101 missing-rank, for a rank that left out a call and waits in the next one.
+//! DD101 missing-rank, for a rank that skipped a call and waits in the next one.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -9,7 +9,7 @@ use crate::situation::{LeftOut, Omission, OriginKind, Situation, Stall, StallOri
 use crate::source::cause;
 use crate::words::{self, Ranks};
 
-/// DD101: ranks that left out a call, and now wait for those that wait in it.
+/// DD101: ranks that skipped a call, and now wait for those that wait in it.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let omissions = situation.omissions.iter();
     omissions.filter_map(|it| draft(situation, it, it.left_out.as_ref()?)).collect()

@@ -174,7 +174,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     Some(draft)
 }
 
-/// A rank that went on to a collective while several ranks wait for messages of it.
+/// A rank that continued to a collective while several ranks wait for messages of it.
 struct LeftOut<'a> {
     /// Its wait in the collective.
     collective: &'a Blocked,
@@ -337,7 +337,7 @@ fn order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
     if has_collective && have_exchanged(waits) {
         "Compare how many messages one side sends with how many the other receives before its collective (micro-batches, \
-         chunks), and where that number comes from: earlier messages were exchanged, and then only one side made one more. \
+         chunks), and where that number comes from: earlier messages were exchanged, and then only one side made another one. \
          If the numbers are right, exchange the last message on both sides before the collective, or on both sides after it."
     } else if has_collective {
         "Exchange the message on both sides before the collective, or on both sides after it, and make the same number of \

@@ -59,7 +59,7 @@ pub(crate) fn first_differ<'a>(
     })
 }
 
-/// Whether the sizes of these calls do not fit together, which precedes their dtypes.
+/// Whether the sizes of these calls do not match, which precedes their dtypes.
 pub(crate) fn has_misfit_totals(situation: &Situation<'_>, divergence: &Divergence) -> bool {
     let key = &situation.model.group(divergence.group).info.key;
     let dumps = situation.config.provenance.dumps();

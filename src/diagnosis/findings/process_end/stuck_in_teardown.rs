@@ -37,7 +37,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         }
     });
     met.chain(waits)
-        .chain(destroys_for_ever(situation))
+        .chain(destroys_forever(situation))
         .chain(goes_on_after_its_end(situation))
         .collect()
 }
@@ -221,7 +221,7 @@ fn keeps_others_waiting(
 
 /// Ranks that do not return from `destroy_process_group`. A rank that is missing elsewhere, or whose
 /// own call cannot complete, is part of that finding, and so is one whose last collective does not complete.
-fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
+fn destroys_forever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let is_inside = |rank| situation.inside.iter().any(|it| it.waiting.contains(&rank));
     let is_explained =

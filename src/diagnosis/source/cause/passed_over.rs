@@ -1,4 +1,4 @@
-//! A cause of which the number of calls is the evidence, and the source the reason: one side went on after fewer calls at
+//! A cause of which the number of calls is the evidence, and the source the reason: one side continued after fewer calls at
 //! a line, and one test alone decides on that line.
 
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Sides<'_> {
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }
 
-    /// The line at which the side that went on waited for the other side when that came to its first call behind the test:
+    /// The line at which the side that continued waited for the other side when that came to its first call behind the test:
     /// both lines are those of roles, which meet by design. A decision cannot be agreed on there.
     fn waited_meanwhile(
         &self,

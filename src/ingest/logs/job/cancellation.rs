@@ -49,10 +49,10 @@ impl Cancellation {
             };
             all.iter().flat_map(of_log).filter(|it| period.contains(&it.2))
         };
-        let cancelled = facts().filter(|it| matches!(it.1.what, Statement::Cancelled { .. }));
-        let (log, fact, at) = cancelled.min_by_key(|it| it.2)?;
+        let canceled = facts().filter(|it| matches!(it.1.what, Statement::Canceled { .. }));
+        let (log, fact, at) = canceled.min_by_key(|it| it.2)?;
         let first = Self { file: Arc::clone(&log.file), line: fact.line.number, at };
-        let Statement::Cancelled { why, .. } = &fact.what else { return None };
+        let Statement::Canceled { why, .. } = &fact.what else { return None };
         let has_reason = why.as_ref().is_some_and(|it| &**it != NODE_FAILURE);
         let is_cause = |(log, fact, at)| is_failure(fact) && first.follows(log, fact, at);
         (has_reason || !facts().any(is_cause)).then_some(first)

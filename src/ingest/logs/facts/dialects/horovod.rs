@@ -24,7 +24,7 @@ const MIN_WAIT_MS: u64 = 1000;
 /// What to do if a report lists the ranks that are ready.
 const NEXT: &str =
     "Look at the ranks of the world that the report does not list as ready (py-spy dump).";
-/// What Horovod says of requests that do not fit together; it names neither rank.
+/// What Horovod says of requests that do not match; it names neither rank.
 const MISMATCHED: [&str; 3] = ["Mismatched ", ": One rank ", ", but another rank "];
 /// What to do about them.
 const NEXT_FOR_MISMATCHES: &str =
