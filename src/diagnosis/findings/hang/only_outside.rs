@@ -59,7 +59,7 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&draft.victims).with("is", "are"),
     );
     draft.say(format!(
-        "Stacks do not show which rank {} for. Rank {rank} is the only one that is not inside a call: unless the others \
+        "Stacks do not show what {} for. Rank {rank} is the only one that is not inside a call: unless the others \
          wait for each other in a cycle, they all wait for it, directly or indirectly. It is alive and does not move: two \
          dumps of its stacks, some time apart, show the same place and no CPU time used.",
         Ranks(&draft.victims).with("waits", "wait"),

@@ -65,7 +65,7 @@ fn about_call(
 
 /// "rank 1 is stuck in cleanup: barrier #3 at train.py:40".
 fn stuck_in(ranks: &[u32], call: &Call) -> String {
-    format!("{} stuck in cleanup: {}", Ranks(ranks).with("is", "are"), words::call_at(call),)
+    format!("{} stuck in cleanup: {}", Ranks(ranks).with("is", "are"), words::call_at(call))
 }
 
 /// A cleanup call is paired with a different call of the peers.
