@@ -87,7 +87,8 @@ pub(crate) fn are_at_one_line(join: &Join) -> bool {
     places.all(|it| first.is_some_and(|first| it.is_same_line(first)))
 }
 
-/// The calls that met, in few words: "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26".
+/// The calls that were paired, in few words: "all_reduce of rank 0 at train.py:11 is paired with broadcast of rank 1 at
+/// train.py:26".
 /// `None`: of too many kinds.
 pub(crate) fn meeting_lines(
     situation: &Situation<'_>,
