@@ -73,7 +73,7 @@ fn make_the_box_of_a_new_layout() {
     }
     set(header::HOST.start, u64::from_le_bytes(*b"node-007"));
     let path = golden("blackbox-v2.box");
-    assert!(!path.exists(), "{} is for ever", path.display());
+    assert!(!path.exists(), "{} is forever", path.display());
     fs::write(&path, bytes).unwrap();
     fs::write(golden("blackbox-v2.txt"), describe(&path)).unwrap();
 }

@@ -2,7 +2,7 @@
 //!
 //! A key press costs a frame; an update arrives every second. The jobs have 8 to 16 384 ranks, one
 //! of which never arrives at a collective in which the others wait, and groups of eight. The
-//! results are medians of five batches, in processor time, which varies little on a busy machine.
+//! results are medians of five batches, in CPU time, which varies little on a busy machine.
 //! Updates are the worst case: every value of every rank has changed.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
@@ -57,7 +57,7 @@ fn row(name: &str, jobs: &mut [App], mut once: impl FnMut(&mut App, u32, usize))
     for (app, ranks) in jobs.iter_mut().zip(SIZES) {
         let mut run = 0;
         let mut batch = || {
-            // The kernel updates the processor time only every few milliseconds.
+            // The kernel updates the CPU time only every few milliseconds.
             let begin = used();
             let first = run;
             while used().saturating_sub(begin) < BATCH {

@@ -522,7 +522,7 @@ words! {
         FileLock = 6, "file-lock";
         /// Another thread of the process.
         Thread = 7, "thread";
-        /// The interpreter's lock.
+        /// The GIL.
         Gil = 8, "gil";
         /// A device.
         Device = 9, "device";

@@ -230,7 +230,7 @@ fn side(finding: &Finding, call: &RankCall, is_root: bool, process: Option<&Rank
         CallState::Waiting if end.is_some() => "waited".into(),
         CallState::Waiting => "waiting".into(),
         CallState::Issued => "issued".into(),
-        CallState::Returned | CallState::Completed => ended.unwrap_or_else(|| "went on".into()),
+        CallState::Returned | CallState::Completed => ended.unwrap_or_else(|| "continued".into()),
         CallState::NotIssued => ended.unwrap_or_else(|| {
             match process.map(|process| process.state) {
                 Some(RankState::Stopped) => "stopped",

@@ -1,7 +1,7 @@
 //! What the calls that NCCL counts, and threads that wait for a device, say about the positions of ranks.
 //!
 //! On NCCL a call returns at once, and the program waits at the first line that needs a result, where its thread
-//! polls: two captures that show the same line, and the processor time between them, do not distinguish a hang from a
+//! polls: two captures that show the same line, and the CPU time between them, do not distinguish a hang from a
 //! loop with such a line in every step. Counts differ for a moment in healthy jobs, too. Therefore neither leads to a
 //! finding unless one rank is asleep outside of calls, for as long as a wait must last to be reported.
 
@@ -83,10 +83,14 @@ impl Counted {
         self.beyond.get(&rank).is_some_and(|it| !it.is_empty())
     }
 
-    /// What a rank has launched beyond all others: "1 all_reduce more than rank 2".
+    /// What a rank has launched beyond all others: "1 more all_reduce call than rank 2".
     fn text(&self, rank: u32) -> Option<String> {
         let more = self.beyond.get(&rank).filter(|it| !it.is_empty())?;
-        let counts: Vec<String> = more.iter().map(|(op, count)| format!("{count} {op}")).collect();
+        let count = |(op, count): &(Op, u64)| {
+            let plural = if *count == 1 { "" } else { "s" };
+            format!("{count} more {op} call{plural}")
+        };
+        let counts: Vec<String> = more.iter().map(count).collect();
         let behind: Vec<u32> =
             self.beyond.iter().filter(|(_, more)| more.is_empty()).map(|(rank, _)| *rank).collect();
         let than = if behind.is_empty() {
@@ -94,7 +98,7 @@ impl Counted {
         } else {
             format!("than {}", ddp_doctor_diagnosis::words::Ranks(&behind))
         };
-        Some(format!("{} more {than}", counts.join(" and ")))
+        Some(format!("{} {than}", counts.join(" and ")))
     }
 }
 
@@ -265,7 +269,7 @@ mod tests {
     fn counts_are_stated_beside_ranks() {
         let ranks = [waits(0, 9), waits(1, 12)];
         let counted = counted(&answer(&[(21, 2), (20, 2)]), &ranks);
-        assert_eq!(text(&counted, 0).as_deref(), Some("1 all_reduce more than rank 1"));
+        assert_eq!(text(&counted, 0).as_deref(), Some("1 more all_reduce call than rank 1"));
         assert_eq!(text(&counted, 1), None);
     }
 

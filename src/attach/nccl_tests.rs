@@ -1,6 +1,6 @@
 //! What `attach` would have read of hangs over NCCL that were recorded on a GPU.
 //!
-//! Frames, states, shares of processor time and counts of calls are those of recorded runs on an H100 (PyTorch 2.11,
+//! Frames, states, shares of CPU time and counts of calls are those of recorded runs on an H100 (PyTorch 2.11,
 //! NCCL 2.28.9), and the durations of sleeps are assumed. `attach` itself has not been run beside a GPU.
 
 use ddp_doctor_diagnosis::timing::TimeScale;
@@ -212,13 +212,13 @@ fn ranks_that_all_poll_are_not_accused() {
     }
     // The counts are stated.
     let (_, lines) = diagnosed(&backward_left_out, Some(&answer(&backward_left_out)));
-    assert!(lines[0].ends_with("it has launched 1 all_reduce more than rank 1"), "{lines:?}");
+    assert!(lines[0].ends_with("it has launched 1 more all_reduce call than rank 1"), "{lines:?}");
     assert!(lines[0].starts_with("waiting for a device at train.py:38"), "{lines:?}");
 }
 
 #[test]
 fn rank_that_moves_or_naps_is_not_accused() {
-    let computes_for_ever = [
+    let computes_forever = [
         Recorded(Main::Polls(0.93), Some(DESTROY), 44, (8, 0)),
         Recorded(Main::Runs(35), None, 36, (4, 0)),
     ];
@@ -227,7 +227,7 @@ fn rank_that_moves_or_naps_is_not_accused() {
         Recorded(Main::Polls(0.97), Some(ALL_REDUCE), 48, (1, 0)),
         Recorded(Main::Sleeps(0.1, "hrtimer_nanosleep"), None, 43, (0, 0)),
     ];
-    for ranks in [computes_for_ever, stale_build_lock] {
+    for ranks in [computes_forever, stale_build_lock] {
         assert_eq!(found(&ranks, Some(&answer(&ranks))), nothing());
     }
 }

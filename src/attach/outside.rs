@@ -1,6 +1,6 @@
 //! Reads processes of other users, in a child process.
 //!
-//! The user of a process decides how long its memory, its maps and its arguments keep a reader waiting: for ever, if a page
+//! The user of a process decides how long its memory, its maps and its arguments keep a reader waiting: forever, if a page
 //! is in a FUSE file, or if a thread keeps the memory map locked. Not even SIGKILL ends a process with such a thread. So
 //! this process reads none of these of another user. A child process, this program by a hidden command, reads them, with a
 //! thread for each question, and is left behind when this process ends.

@@ -153,7 +153,7 @@ impl Facts {
         parts.extend(reclaims.map(|it| format!("its limit reached {it} times")));
         let kills = self.oom_kills.filter(|&it| it > 0);
         parts.extend(kills.map(|it| format!("{it} killed in it for lack of memory")));
-        parts.extend(self.processors.map(|it| format!("{it:.1} processors")));
+        parts.extend(self.processors.map(|it| format!("{it:.1} CPUs")));
         let name = |name: &str| match name {
             "torch" => "PyTorch",
             "nccl" => "NCCL",
@@ -184,7 +184,7 @@ fn resident(ranks: &[RankProcess]) -> Vec<Option<u64>> {
 pub fn note_on_kills(facts: &[Facts]) -> Option<String> {
     let kills = facts.iter().filter_map(|it| it.oom_kills).max().filter(|&it| it > 0)?;
     Some(format!(
-        "in the control group of the ranks, the kernel has killed {kills} {} for lack of memory since the group was made",
+        "in the control group of the ranks, the kernel has killed {kills} {} for lack of memory since the group was created",
         if kills == 1 { "process" } else { "processes" }
     ))
 }

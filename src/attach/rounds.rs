@@ -30,8 +30,8 @@ const MIN_WAIT: Duration = Duration::from_secs(20);
 /// Time limit for the driver of GPUs, which may never answer after a fault.
 const MAX_GPUS: Duration = Duration::from_secs(2);
 /// What the user should know about a job whose ranks nothing numbers.
-const BY_ORDER: &str = "nothing that can be read numbers the ranks of this job: they are numbered in the order in which \
-                        their processes started";
+const BY_ORDER: &str = "the ranks of this job could not be identified: they are numbered in the order in which their \
+                        processes started";
 
 /// The rounds of a job.
 #[derive(Debug)]

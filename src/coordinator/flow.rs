@@ -180,7 +180,7 @@ impl Flow {
         }
     }
 
-    /// This process has used more processor time.
+    /// This process has used more CPU time.
     pub(super) fn used(&mut self, time: Duration) {
         self.rate.used += time;
     }

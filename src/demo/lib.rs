@@ -51,13 +51,13 @@ pub const DEMOS: [Demo; 5] = [
     },
     Demo {
         name: "group-order",
-        about: "two ranks use two process groups in the other order, and all wait in a circle",
+        about: "two ranks use two process groups in the opposite order, and all ranks wait for each other",
         code: Some("DD111"),
         fault: Some(Fault::GroupOrder),
     },
     Demo {
         name: "healthy",
-        about: "nothing is wrong, and nothing is said",
+        about: "nothing is wrong, and nothing is reported",
         code: None,
         fault: None,
     },

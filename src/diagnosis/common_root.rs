@@ -42,8 +42,7 @@ pub(crate) fn blame(situation: &Situation<'_>, found: &mut [Draft]) {
         }
     }
     found[first].say(format!(
-        "{} on one side in {} groups whose members disagree, and no other rank is in all of them.",
-        begin(Ranks(&[culprit]).with("is", "are")),
+        "In {} groups whose members disagree, rank {culprit} is on one side, and no other rank is in all of them.",
         groups.len(),
     ));
 }

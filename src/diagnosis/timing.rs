@@ -16,7 +16,7 @@
 //! | defaults and timers of PyTorch (`long_phase.rs`, `ABOUT` in `stall.rs`) | PyTorch's own |
 //! | clocks, costs of a call (`clock_skew.rs`, `GAP` in `lateness/`, `LONGER` in `slow.rs`) | properties of hosts and networks |
 //! | history of stops and counters (`pace.rs`, `memory.rs` in `model/`) | looks back, so it delays nothing |
-//! | pause between two reviews of all arrivals (`lateness/`, `communication/`) | limits processor time |
+//! | pause between two reviews of all arrivals (`lateness/`, `communication/`) | limits CPU time |
 //! | silence of nodes and connections, cost of screens (`coordinator/`, `report/`) | properties of networks and readers |
 
 use std::str::FromStr;

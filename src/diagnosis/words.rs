@@ -13,7 +13,8 @@ use crate::input::event::{Call, GroupInfo};
 use crate::model::Place;
 
 /// What to do if a process was killed by SIGKILL.
-pub const AFTER_SIGKILL: &str = "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person.";
+pub const AFTER_SIGKILL: &str = "Find out what sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, or a \
+     user.";
 /// What to do if a process crashed.
 pub const AFTER_A_CRASH: &str = "Set PYTHONFAULTHANDLER=1, which prints the line of Python, or run the rank under a debugger or with core dumps on: such a \
      signal usually comes from native code.";
@@ -23,8 +24,8 @@ pub const WHY_FOR_DUMPS: &str =
     "A process that ends abruptly writes no dump, and a dump shows no later calls.";
 
 /// What to do if dumps are missing or incomplete.
-pub const NEXT_FOR_DUMPS: &str = "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE names where), or look \
-     into the logs of these ranks.";
+pub const NEXT_FOR_DUMPS: &str = "Add dumps of these ranks that were written with the others (TORCH_FR_DUMP_TEMP_FILE names where), or read \
+     the logs of these ranks.";
 
 /// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]

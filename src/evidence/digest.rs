@@ -30,7 +30,7 @@ pub const EVERY: u64 = 64;
 /// Maximum number of checks of a group in one digest.
 const MAX_CHECKS: usize = 2;
 /// At multiples of this sequence number the hash begins anew, so that a loss of records does not
-/// exclude a process for ever.
+/// exclude a process forever.
 const RESTART: u64 = 1 << 20;
 /// Time inside a call after which the hash of all calls of its group is stated.
 const STAYS_NS: u64 = 100_000_000;

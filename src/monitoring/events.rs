@@ -25,7 +25,7 @@ pub enum Event {
         /// The finding.
         finding: Box<Excerpt>,
     },
-    /// A job that hung does not hang any more.
+    /// A job that hung no longer hangs.
     HangEnded {
         /// Id of the job.
         job: String,
@@ -167,11 +167,11 @@ impl Event {
                 format!("{job}: the job, which hung, has ended: verdict {verdict}")
             }
             Self::HangEnded { job, verdict, .. } => {
-                format!("{job}: the job does not hang any more: verdict {verdict}")
+                format!("{job}: the job no longer hangs: verdict {verdict}")
             }
             Self::Heartbeat { running, unresponsive, hanging } => {
                 format!(
-                    "ddp-doctor is alive: {running} jobs, {hanging} hang, {unresponsive} unresponsive"
+                    "ddp-doctor is alive: {running} jobs, {hanging} hanging, {unresponsive} unresponsive"
                 )
             }
         }

@@ -43,7 +43,7 @@ metrics! {
     VERDICT "ddp_doctor_job_verdict" Gauge
         "Verdict of the diagnosis: 1 for the current verdict, 0 for the others.";
     FINDINGS "ddp_doctor_job_findings" Gauge
-        "Initiating findings that stand, by code and severity.";
+        "Initiating findings that currently hold, by code and severity.";
     RANKS "ddp_doctor_job_ranks" Gauge
         "Ranks that were seen, by state.";
     EXPECTED "ddp_doctor_job_ranks_expected" Gauge

@@ -116,7 +116,7 @@ pub fn request(recorders: &[Recorder], limit: Duration) -> (Vec<Dump>, Vec<Strin
     dumps.sort_by_key(|it| it.rank);
     let each = words::number(&asked, "it prints", "each prints");
     let mut note = format!(
-        "requested what the Flight Recorder of {} recorded: {each} one line, and goes on",
+        "requested a dump of the Flight Recorder of {}: {each} one line and continues",
         Ranks(&asked)
     );
     if !awaited.is_empty() {
@@ -136,11 +136,11 @@ impl Awaited {
     fn wake(recorder: &Recorder) -> Result<Self, String> {
         let Recorder { rank, pid, pipe, file } = recorder;
         if !proc::is_own(*pid) {
-            return Err("is not asked: run this as the user of the job".into());
+            return Err("is not queried: run this as the user of the job".into());
         }
         let file = file
             .as_deref()
-            .ok_or_else(|| format!("is not asked: start the job with {} as well", FILES[0]))?;
+            .ok_or_else(|| format!("is not queried: start the job with {} as well", FILES[0]))?;
         let path = |beginning: &str, end: &str| {
             let directory = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
             directory.join(format!("{beginning}{rank}{end}"))
@@ -222,7 +222,7 @@ printf 'first part' > dump0; sleep 0.1; printf ', second part' >> dump0; sleep 6
         child.wait().unwrap();
         assert_eq!(dumps.len(), 1, "{notes:?}");
         assert_eq!(String::from_utf8_lossy(&dumps[0].contents), "first part, second part");
-        assert!(notes[0].ends_with("of rank 0 recorded: it prints one line, and goes on"));
+        assert!(notes[0].ends_with("of rank 0: it prints one line and continues"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! | Duration | Why |
 //! |---|---|
-//! | ticks of the follower, intervals of scans, states and heartbeats (`follow/`) | already short: shorter intervals only cost processor time |
+//! | ticks of the follower, intervals of scans, states and heartbeats (`follow/`) | already short: shorter intervals only cost CPU time |
 //! | creation of a box, end of ranks after their command, pauses (`follow/`), kills by the kernel (`memory.rs`) | determined by the kernel and by processes |
 //! | ages at which a process is checked for capture (`descendants.rs`) | determined by the time that PyTorch takes to load |
 //! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `stacks/`, `source/`) | time limits for failures, not waits |

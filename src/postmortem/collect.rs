@@ -117,12 +117,12 @@ impl Collected {
             Ok(_) if self.marker(path, place) => return,
             Ok(FileKind::FlightRecorder) => return self.dump(path),
             Ok(FileKind::Report) => {
-                "this is a report of ddp-doctor: give the evidence it was made from, the run \
+                "this is a report of ddp-doctor: pass the evidence that it was made from, the run \
                  directory"
                     .into()
             }
             Ok(FileKind::Description) => {
-                "this describes a run: give the directory that it lies in".into()
+                "this is the description of a run: pass the directory that contains it".into()
             }
             Ok(FileKind::Dump) => {
                 if self.log(path, |path, _| own_dump::read(path)) {
@@ -170,7 +170,7 @@ impl Collected {
         let is_empty = log.is_empty();
         let states_success = log.states_success();
         if is_empty && states_success {
-            self.remark(path, "this text states no failure: its job ended well");
+            self.remark(path, "this text does not state a failure: its job ended normally");
         }
         if !is_empty && self.takes(path) {
             self.logs.push(log);
@@ -225,7 +225,7 @@ impl Collected {
                 _ => ("run directories", "are"),
             };
             let text = format!(
-                "{} {what} below it {are} left out: to analyze one, give its path, such as {}",
+                "{} {what} below it {are} left out: to analyze one, pass its path, such as {}",
                 runs.len(),
                 word(first)
             );
@@ -243,7 +243,7 @@ impl Collected {
         }
         if let Some(first) = files.earlier.first() {
             let text = format!(
-                "{} earlier launches or attempts are left out: to analyze one, give its folder, such as {}",
+                "{} earlier launches or attempts are left out: to analyze one, pass its folder, such as {}",
                 files.earlier.len(),
                 word(first)
             );
@@ -359,7 +359,7 @@ impl Collected {
             Ok(None) => self.gap(
                 path,
                 place,
-                "the journal was cut off before it says whose it is: give the black boxes of its \
+                "the journal was cut off before it identifies its job: pass the black boxes of its \
                  ranks instead"
                     .into(),
             ),
@@ -440,7 +440,7 @@ const NOTHING_IN_TEXT: &str = "nothing in this text states how a job ended: it h
      Slurm, mpirun, Ray, Kubernetes, Lightning, Composer, DeepSpeed), PyTorch, NCCL (ncclras, too), HCCL, oneCCL, ACCL, \
      Horovod, JAX, vLLM, SGLang, ROCm or the NVIDIA driver, and no stacks";
 const PACKED: &str = "this form of compression or archive is not read: unpack it";
-const WANTED: &str = "give run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
+const WANTED: &str = "pass run directories, journals, black boxes, Flight Recorder dumps (pickle or JSON), logs of a \
      job, or stacks as text";
 
 /// Number of the segment and Hello of the journal; `None`: it ends before that.
@@ -469,8 +469,8 @@ fn nothing_in(dir: &Path, runs: Vec<PathBuf>) -> String {
             "there is a report and no evidence: journal and black boxes are gone".into()
         }
         [] => format!(
-            "there is no evidence in it: neither a journal, a black box nor a log that states a failure, \
-             and no Flight Recorder dump here or in its subdirectories down to {MAX_DEPTH} levels"
+            "it contains no evidence: no journal, no black box, no log that states a failure, and no \
+             Flight Recorder dump here or in its subdirectories down to {MAX_DEPTH} levels"
         ),
         [one] => format!("this is not a run directory; there is one in it: {one}"),
         several => format!(

@@ -45,7 +45,7 @@ pub(super) fn assemble(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Recor
             }
             Some(twin) => remarks.push(Remark {
                 text: format!(
-                    "it is of the same node and the same run as {}: left out",
+                    "it belongs to the same node and run as {} and is left out",
                     twin.path.display()
                 ),
                 path: journal.path,

@@ -553,7 +553,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
     if let Some(part) = parts.iter().find(|part| part.goes_on()) {
         remarks.push(Remark {
             path: part.path().unwrap_or_else(|| Path::new("").into()),
-            text: "the job still runs: this is how it stands now".into(),
+            text: "the job is still running: this is its current state".into(),
         });
     }
     stage.go_to(now);

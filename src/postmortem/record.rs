@@ -70,7 +70,7 @@ fn newest(paths: &[PathBuf], remarks: &mut Vec<Remark>, progress: &Progress) -> 
     if others > 0 {
         let (other, is) = if others == 1 { ("job", "is") } else { ("jobs", "are") };
         let text = format!(
-            "{others} more {other} {is} not shown: give the path of one, or use ddp-doctor analyze"
+            "{others} more {other} {is} not shown: pass the path of one, or use ddp-doctor analyze"
         );
         let path = paths.first().cloned().unwrap_or_default();
         remarks.push(Remark { path, text });

@@ -79,18 +79,18 @@ fn add_logs(
         let Some(first) = refused.logs.first() else { return };
         let path = first.path.clone();
         let text = match &refused.contradiction {
-            Some(why) => format!("it is of another job than the dumps: {why}; {what}"),
+            Some(why) => format!("it belongs to a different job from the dumps: {why}; {what}"),
             None => {
-                format!("nothing shows of which of the jobs in the dumps it is: {what}")
+                format!("its contents do not show which of the dumped jobs it belongs to: {what}")
             }
         };
         remarks.push(Remark { path, text });
     };
     for logs in beside {
-        remark(&of_job(dumps, logs), "it is left out; to analyze it, give its path");
+        remark(&of_job(dumps, logs), "it is left out; to analyze it, pass its path");
     }
     let refused = of_job(dumps, std::mem::take(&mut found.logs));
-    remark(&refused, "it has a report of its own");
+    remark(&refused, "it has a separate report");
     found.logs = refused.logs;
 }
 
@@ -193,7 +193,7 @@ impl Source {
 
     /// A remark on evidence of other tools that is reported beside recordings.
     pub(super) fn separate(&self) -> Option<Remark> {
-        let text = "nothing shows that it is of a recorded job: it has a report of its own";
+        let text = "nothing shows that it belongs to a recorded job: it has a separate report";
         self.path().map(|path| Remark { path, text: text.into() })
     }
 
@@ -218,7 +218,7 @@ impl Source {
         };
         self.path().filter(|_| is_known).map(|path| Remark {
             path,
-            text: "it is of a job that was recorded, and the recording states more: left out"
+            text: "it belongs to a job that was recorded, and the recording states more: left out"
                 .into(),
         })
     }

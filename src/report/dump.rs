@@ -307,7 +307,7 @@ fn library_path(path: &str) -> String {
     package.or_else(own).unwrap_or(path).to_owned()
 }
 
-/// Rank, call or state, state of the main thread, and its processor time. Hosts are named if the dump
+/// Rank, call or state, state of the main thread, and its CPU time. Hosts are named if the dump
 /// is of several.
 fn state_row(process: &Process, dump: &Dump) -> [String; 4] {
     let mut name = process.rank.map_or_else(String::new, |rank| format!("rank {rank}"));

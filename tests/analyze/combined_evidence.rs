@@ -177,14 +177,15 @@ fn log_of_another_job_has_a_report_of_its_own() {
     let larger = timeouts(&[0, 1, 3, 5], 0);
     let alone = exception(2, &label(41, -24 * 30));
     let another_world = format!("[rank2]: world_size=8\n{}", exception(2, &label(41, 0)));
-    let gave_up = "rank 0 gave up all_reduce #42, and the dump of that rank does not, or not then";
+    let gave_up =
+        "rank 0 gave up on all_reduce #42, and the dump of that rank does not, or not then";
     // The clock of no time zone is a day ahead, or 13 hours behind.
     let later = [24, -13]
         .map(|zone| exception(2, &label(41, zone)) + &timeouts(&[0, 1, 3], zone))
         .into_iter()
         .map(|log| (log, gave_up));
     let others = [
-        (other, "rank 0 gave up all_reduce #7, and the dump of that rank does not"),
+        (other, "rank 0 gave up on all_reduce #7, and the dump of that rank does not"),
         (larger, "it names rank 5, and the dumps are of a world of 4 ranks"),
         (another_world, "it states a world of 8 ranks, and the dumps one of 4"),
         (alone, "by its clock, and the dumps begin at"),
@@ -195,7 +196,7 @@ fn log_of_another_job_has_a_report_of_its_own() {
         let analysis = analyze(&dir, &log);
         assert_eq!(analysis.reports.len(), 2);
         let remark = &analysis.remarks[0];
-        assert!(remark.text.contains("it is of another job than the dumps: "), "{remark}");
+        assert!(remark.text.contains("it belongs to a different job from the dumps: "), "{remark}");
         assert!(remark.text.contains(why), "{remark}");
     }
 }
@@ -316,7 +317,7 @@ fn dumps_of_another_time_have_a_report_of_their_own() {
     let [remark] = &analysis.remarks[..] else {
         panic!("{:?}", analysis.remarks);
     };
-    assert!(remark.text.contains("a report of its own"), "{remark}");
+    assert!(remark.text.contains("it has a separate report"), "{remark}");
 }
 
 // --- In the dashboard ----------------------------------------------------------------------------

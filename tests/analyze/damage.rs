@@ -109,7 +109,7 @@ fn unusable_file_is_named_with_a_remedy() {
         ("notes.txt", b"hello", "nothing in this text states how a job ended"),
         ("zeros", &[0; 5000], "not evidence of a known kind"),
         ("short.ddpj", b"DDPJ", "not a journal"),
-        ("bare.ddpj", b"DDPJ\x01\0\0\0", "cut off before it says whose it is"),
+        ("bare.ddpj", b"DDPJ\x01\0\0\0", "cut off before it identifies its job"),
         ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
         ("cut.box", &boxed[..1000], "is truncated (1000 of "),
         ("newer.box", &newer_box, "read it with the ddp-doctor that wrote it"),
@@ -123,12 +123,12 @@ fn unusable_file_is_named_with_a_remedy() {
         (
             "report.json",
             br#"{"schema": "ddp-doctor/report"}"#,
-            "give the evidence it was made from",
+            "pass the evidence that it was made from",
         ),
         (
             "run.json",
             br#"{"boot_id": "x", "start_ticks": 1}"#,
-            "give the directory that it lies in",
+            "pass the directory that contains it",
         ),
     ];
     for (name, content, expected) in files {
@@ -190,9 +190,7 @@ fn readable_files_are_analyzed_beside_unreadable_ones() {
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
     assert!(copy > 0);
     let output = analyze(dir.path(), &["node-0.ddpj", "copy", "--format", "json"]);
-    assert!(
-        stderr(&output).contains("copy: it is of the same node and the same run as node-0.ddpj")
-    );
+    assert!(stderr(&output).contains("copy: it belongs to the same node and run as node-0.ddpj"));
     let one = report(&analyze(dir.path(), &["copy", "--format", "json"]));
     assert_eq!(report(&output).evidence, one.evidence);
 }

@@ -102,7 +102,7 @@ struct NcclTruth {
 impl NcclTruth {
     fn check(&self, analysis: &Analysis) -> Result<(), String> {
         let remarks: Vec<&str> = analysis.remarks.iter().map(|it| &*it.text).collect();
-        let refused = remarks.iter().find(|it| it.contains("of another job than the dumps"));
+        let refused = remarks.iter().find(|it| it.contains("to a different job from the dumps"));
         let reports = if self.contradiction.is_some() { 2 } else { 1 };
         if analysis.reports.len() != reports || refused.is_some() != self.contradiction.is_some() {
             return Err(format!("{} reports, {remarks:?}", analysis.reports.len()));

@@ -191,7 +191,7 @@ fn running_job_is_analyzed_without_interference() {
 
     let live = analyze(&job.run_dir(), &[".", "--format", "json"]);
     assert_eq!(with_effect(&report(&live)), [("DD103", &[2][..])]);
-    assert!(stderr(&live).contains("the job still runs"), "{}", stderr(&live));
+    assert!(stderr(&live).contains("the job is still running"), "{}", stderr(&live));
     assert!(report(&live).ranks.iter().all(|it| it.state != RankState::Unknown));
     assert_eq!(one.claimed_by(), reader);
 

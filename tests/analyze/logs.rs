@@ -373,7 +373,10 @@ fn log_of_a_job_that_ended_well_is_healthy() {
         let (out, message) = (out.unwrap(), message.unwrap());
         assert_eq!(output.status.code(), Some(0), "{message}");
         assert!(out.starts_with("healthy: ") && out.contains("no problems found"), "{out}");
-        assert!(message.contains("this text states no failure: its job ended well"), "{message}");
+        assert!(
+            message.contains("this text does not state a failure: its job ended normally"),
+            "{message}"
+        );
     }
     // A log with a failure decides on the verdict.
     fs::write(dir.path().join("node1.log"), excerpt()).unwrap();

@@ -73,7 +73,7 @@ fn following_requests_no_dumps_and_says_so() {
     let written = || dump.metadata().unwrap().modified().unwrap();
     let before = written();
     let following = Following::start(&job, "followed");
-    following.prints("the Flight Recorder is not asked by --follow");
+    following.prints("--follow does not query the Flight Recorder");
     following.interrupt();
     assert_eq!(written(), before);
 }

@@ -66,7 +66,7 @@ fn process_that_nobody_can_read_keeps_no_command_from_ending() {
     }
     assert!(said.contains("run: 0") && !said.contains(": 137"), "{said}");
     // The job of the other user is diagnosed, without the process that cannot be read.
-    assert!(said.contains("1 process of other users did not let itself be read in time"), "{said}");
+    assert!(said.contains("1 process of other users could not be read in time"), "{said}");
     assert_eq!(said.matches("rank 0: ").count(), 2, "{said}");
     assert!(said.contains("its memory could not be read within 2 s"), "{said}");
 }

@@ -288,7 +288,7 @@ fn versions_and_unknown_operations_are_remarks() {
     assert_eq!(report(&analysis).verdict, Verdict::Healthy, "{:?}", report(&analysis));
     let has = |text: &str| analysis.remarks.iter().any(|it| it.text.contains(text));
     assert!(has("operations that this version does not know"));
-    assert!(has("version \"3.0\" of the format is unknown"));
+    assert!(has("format version \"3.0\" is unknown"));
     assert_eq!(analysis.remarks.len(), 2);
 }
 

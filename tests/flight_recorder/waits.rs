@@ -247,7 +247,7 @@ fn all_to_all_that_a_rank_leaves_out_leads_those_after_it() {
     assert_eq!(lead.ranks.victims, [0, 1, 3]);
     assert_eq!(lead.ranks.root_confidence, Confidence::Suspected);
     assert!(
-        lead.next[0].contains("Find out from the tests and loops around the two lines"),
+        lead.next[0].contains("Check the conditions and loops around the two lines"),
         "{lead:?}"
     );
 }

@@ -82,7 +82,7 @@ fn healthy_hosts_pass() {
     let mut checks = run(&hosts, 3, |_, _| ());
     assert_statuses(&mut checks, &[0, 0, 0]);
     for check in &checks {
-        assert_says(check, "PASS nodes: 3 nodes came: host-0, host-1, host-2.");
+        assert_says(check, "PASS nodes: 3 nodes arrived: host-0, host-1, host-2.");
         assert_says(check, "PASS reachability: All nodes reach each other");
         assert_says(check, "PASS clock: Clocks differ by at most");
         assert_says(check, "PASS interfaces: Gloo uses eth0 (by the name of the host).");
@@ -104,7 +104,7 @@ fn firewall_that_admits_the_master_port_only_is_critical() {
         assert_says(check, "CRITICAL reachability: host-1 → host-0: no answer from 10.77.0.1:");
         assert_says(
             check,
-            "an ephemeral port as NCCL and Gloo use them, although port 29500 is reached",
+            "an ephemeral port like those that NCCL and Gloo use, although port 29500 is reachable",
         );
         assert_says(check, "WARNING reachability: host-1 → host-0: no answer from host-0:19500");
         let text = text(check);
@@ -138,8 +138,14 @@ fn master_that_cannot_be_reached_is_critical() {
         command.env("DDP_DOCTOR_WAIT", "4");
     });
     assert_statuses(&mut checks, &[4, 1]);
-    assert_says(&checks[0], "UNKNOWN nodes: 1 of 2 nodes came within 4 s; missing: node rank 1.");
-    assert_says(&checks[1], "CRITICAL reachability: This node cannot reach host-0");
+    assert_says(
+        &checks[0],
+        "UNKNOWN nodes: 1 of 2 nodes arrived within 4 s; missing: node rank 1.",
+    );
+    assert_says(
+        &checks[1],
+        "CRITICAL reachability: This node cannot reach the rendezvous host host-0",
+    );
 }
 
 #[test]
@@ -154,7 +160,7 @@ fn node_that_does_not_come_is_named() {
         .into();
     assert_statuses(&mut checks, &[4, 4]);
     for check in &checks {
-        assert_says(check, "UNKNOWN nodes: 2 of 3 nodes came within 5 s; missing: node rank 1.");
+        assert_says(check, "UNKNOWN nodes: 2 of 3 nodes arrived within 5 s; missing: node rank 1.");
         assert_says(check, "PASS reachability");
     }
 }
@@ -192,7 +198,7 @@ fn idle_connections_exclude_no_node() {
     let mut second = hosts.start(1, "check", command);
     for check in [&mut second, &mut first] {
         assert_eq!(check.end(), Some(0), "{}{}", check.stdout(), check.stderr());
-        assert_says(check, "PASS nodes: 2 nodes came: host-0, host-1.");
+        assert_says(check, "PASS nodes: 2 nodes arrived: host-0, host-1.");
     }
 }
 
@@ -247,7 +253,7 @@ fn name_of_the_master_that_does_not_resolve_is_critical() {
     });
     assert_statuses(&mut checks, &[4, 1]);
     assert_says(&checks[0], "missing: node rank 1");
-    assert_says(&checks[1], "host-0, which this node cannot resolve");
+    assert_says(&checks[1], "This node cannot resolve the rendezvous host host-0");
 }
 
 #[test]
@@ -263,7 +269,7 @@ fn name_that_stands_for_another_address_is_reported() {
     for check in &checks {
         assert_says(
             check,
-            "WARNING name-resolution: host-0, where the nodes meet, stands for 10.77.0.1 on host-1 and for \
+            "WARNING name-resolution: host-0, the rendezvous host, resolves to 10.77.0.1 on host-1 and to \
              fd77::1 on host-2.",
         );
         assert_says(
@@ -366,7 +372,7 @@ fn peers_without_the_token_disturb_no_check() {
     let second = hosts.start(1, "check", check(&hosts, 1, 2, &[]));
     let mut checks = [first, second];
     assert_statuses(&mut checks, &[0, 0]);
-    assert_says(&checks[1], "PASS nodes: 2 nodes came: host-0, host-1.");
+    assert_says(&checks[1], "PASS nodes: 2 nodes arrived: host-0, host-1.");
 }
 
 #[test]
@@ -388,7 +394,7 @@ fn tasks_of_slurm_on_two_hosts_are_two_nodes() {
         .collect();
     assert_statuses(&mut checks, &[0, 0, 0, 0]);
     for check in &checks {
-        assert_says(check, "PASS nodes: 4 commands came: host-0, host-1.");
+        assert_says(check, "PASS nodes: 4 commands arrived: host-0, host-1.");
         assert_says(check, "PASS reachability");
     }
 }

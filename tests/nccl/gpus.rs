@@ -141,7 +141,7 @@ fn check_reports_gpus_that_are_in_use() {
     };
     let said = check("1 process 4711 1073741824\n2 remap-pending 1\n");
     assert!(said.contains("GPU 1 (1.0 GiB by pid 4711)"), "{said}");
-    assert!(said.contains("could not be: GPU 2"), "{said}");
+    assert!(said.contains("could not be replaced: GPU 2"), "{said}");
     let said = check(
         "0 persistence 0\n1 mig 1\n2 set-clock 1200\n2 default-clock 1980\n0 link0 1\n1 link0 0\n1 uncorrected 2\n",
     );

@@ -76,7 +76,7 @@ fn call_that_all_devices_are_in_excludes_earlier_work() {
     let finding = leading(&it.report);
     assert_eq!((&*finding.code, &finding.ranks.root[..]), ("DD116", &[][..]), "{}", it.finished);
     assert_eq!(finding.confidence, Confidence::Supported, "{}", it.finished);
-    let why = "no earlier kernel on the stream is the reason";
+    let why = "no earlier kernel on the stream is the cause";
     assert!(finding.why.iter().any(|it| it.contains(why)), "{}", it.finished);
 }
 

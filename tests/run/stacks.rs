@@ -243,7 +243,7 @@ fn dump_explains_why_a_process_cannot_be_read() {
     let pid = running.0.id().to_string();
     let seen = dump(&["--pid", &pid]);
     assert_eq!(seen.status.code(), Some(0), "{}", out(&seen));
-    assert!(out(&seen).contains("it runs no Python"), "{}", out(&seen));
+    assert!(out(&seen).contains("it does not run Python"), "{}", out(&seen));
     let gone = dump(&["--pid", "4194305"]);
     assert_eq!(gone.status.code(), Some(3), "{}", out(&gone));
     assert!(out(&gone).contains("process 4194305 does not exist"), "{}", out(&gone));

@@ -27,7 +27,7 @@ const PREDICATES: [&str; 8] = ["is_", "are_", "has_", "can_", "was_", "were_", "
 const ACTIONS: [&str; 5] = [".store(", ".swap(", ".send(", "fs::write(", "mem::take("];
 
 /// British spellings, by a part of the word.
-const BRITISH: [&str; 16] = [
+const BRITISH: [&str; 19] = [
     "ynchronis",
     "nitialis",
     "ecognis",
@@ -44,10 +44,13 @@ const BRITISH: [&str; 16] = [
     "onour",
     "avour",
     "abelled",
+    "ancelled",
+    "anitis",
+    "udgement",
 ];
 
 /// Phrases that do not sound like English, each with the one to use.
-const PHRASES: [(&str, &str); 8] = [
+const PHRASES: [(&str, &str); 26] = [
     ("is no finding", "is not a finding"),
     ("are no findings", "are not findings"),
     ("is no rank", "is not a rank"),
@@ -56,6 +59,24 @@ const PHRASES: [(&str, &str); 8] = [
     ("stand still", "are stuck"),
     ("stood still", "was stuck"),
     ("that are no daemons", "non-daemon"),
+    ("is meant", "is intended"),
+    ("for ever", "forever"),
+    ("in a circle", "in a cycle"),
+    ("as often on", "the same number of times on"),
+    ("went on", "continued"),
+    ("left out a call", "skipped a call"),
+    ("leaves out a call", "skips a call"),
+    ("made once more", "repeated"),
+    ("another line than", "a different line from"),
+    ("another thread than the one", "a different thread from the one"),
+    ("another job than", "a different job from"),
+    ("fit together", "match"),
+    ("or the like", "or similar"),
+    ("clean-up", "cleanup"),
+    ("processor time", "CPU time"),
+    ("interpreter's lock", "GIL"),
+    ("run into their timeout", "time out"),
+    ("has the call as", "shows the call as"),
 ];
 
 /// Files with words of other programs, of recorded programs, or of past versions.
@@ -172,7 +193,10 @@ fn british(line: &str) -> Option<String> {
 fn phrases_are_english() {
     let phrase = |line: &str| {
         let line = line.replace("here is no", "").replace("here are no", "");
-        let (wrong, right) = PHRASES.iter().find(|(wrong, _)| line.contains(wrong))?;
+        // "for every" does not contain "for ever".
+        let is_whole = |after: &str| !after.starts_with(char::is_alphabetic);
+        let mut phrases = PHRASES.iter();
+        let (wrong, right) = phrases.find(|(it, _)| line.split(it).skip(1).any(is_whole))?;
         Some(format!("\"{wrong}\": write \"{right}\""))
     };
     assert_no_line(&["src", "agent", "proto/src", "dashboard"], &["rs"], phrase);

@@ -11,6 +11,6 @@ except Exception as _error:
     try:
         import sys
 
-        sys.stderr.write("ddp-doctor: the capture could not be switched on: %s\n" % (_error,))
+        sys.stderr.write("ddp-doctor: capture could not be enabled: %s\n" % (_error,))
     except Exception:
         pass

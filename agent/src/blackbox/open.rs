@@ -152,8 +152,8 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
     let words = usize::try_from(word(header::FILE_WORDS))
         .ok()
         .filter(|words| (header::WORDS..=MAX_WORDS).contains(words))
-        .ok_or_else(|| damaged("its length is impossible"))?;
-    let ring = ring(word, words).ok_or_else(|| damaged("its ring is impossible"))?;
+        .ok_or_else(|| damaged("its length is invalid"))?;
+    let ring = ring(word, words).ok_or_else(|| damaged("its ring is invalid"))?;
     // A copy may end where the used part of the ring does.
     let needed = words - (ring.capacity - ring.step) * RECORD_WORDS;
     if found < (needed * WORD) as u64 {
@@ -186,7 +186,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
         || tables.sites.capacity > MAX_ENTRIES
         || tables.groups.capacity > MAX_ENTRIES
     {
-        return Err(damaged("a table is longer than any was ever made"));
+        return Err(damaged("a table is longer than a valid one can be"));
     }
     Ok((tables, words))
 }

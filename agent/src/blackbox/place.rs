@@ -205,7 +205,7 @@ pub struct BoxName {
 }
 
 impl BoxName {
-    /// A name whose layer is sanitised for a file name.
+    /// A name whose layer is sanitized for a file name.
     pub(super) fn new(pid: u32, start_ticks: u64, layer: &str) -> Self {
         Self { pid, start_ticks, layer: component(layer, 15).replace('.', "_") }
     }

@@ -60,7 +60,7 @@ impl Stacks {
             group.ranks.push(view.rank());
         }
         let mut groups: Vec<StackGroup> = by_stack.into_values().collect();
-        // Ranks that went on come last, except one that is a culprit.
+        // Ranks that continued come last, except one that is a culprit.
         let is_culprit = |group: &StackGroup| {
             let mut views = group.ranks.iter().filter_map(|&rank| state.ranks.get(rank));
             views.any(|view| view.health == Health::Culprit)

@@ -175,7 +175,7 @@ fn rows(app: &App, group: &GroupCalls, seq: &Seq) -> Vec<[String; 4]> {
             (None, None) => ["never seen".into(), String::new(), String::new()],
             (None, Some(_)) if group.issued[member] < seq.seq => {
                 let last = format!("at #{}", group.issued[member]);
-                ["NOT THERE".into(), String::new(), last]
+                ["MISSING".into(), String::new(), last]
             }
             (None, Some(_)) if unknown => continue,
             (None, Some(_)) => ["past this call".into(), String::new(), String::new()],
@@ -197,7 +197,7 @@ fn call_cells(app: &App, call: &RankCall) -> [String; 3] {
     let state = match call.state {
         CallState::Waiting => "waiting",
         CallState::Issued | CallState::NotIssued => "issued",
-        CallState::Returned | CallState::Completed => "went on",
+        CallState::Returned | CallState::Completed => "continued",
     };
     let place = call.place.as_ref().map(|it| app.sources.shown(it, 32));
     [state.into(), place.unwrap_or_default(), call_text(call)]

@@ -764,7 +764,7 @@ pub enum BlockKind {
     FileLock = 6,
     /// Another thread of the process.
     Thread = 7,
-    /// The interpreter's lock.
+    /// The GIL.
     Gil = 8,
     /// A device.
     Device = 9,
@@ -1530,7 +1530,7 @@ pub struct SchedulingSample {
     /// thousandths of the time: can exceed 1000.
     #[prost(uint32, optional, tag = "8")]
     pub threads_queued_permille: ::core::option::Option<u32>,
-    /// Steal time: share of its host's processor time that a hypervisor gave to others, in
+    /// Steal time: share of its host's CPU time that a hypervisor gave to others, in
     /// thousandths.
     #[prost(uint32, optional, tag = "9")]
     pub stolen_permille: ::core::option::Option<u32>,

@@ -86,7 +86,7 @@ fn settings(survey: &Survey) -> Vec<Line> {
         );
         Some(
             Line::warning(SETTINGS, reason)
-                .fix(format!("Set {name} to one value on all nodes, or nowhere.")),
+                .fix(format!("Set {name} to the same value on all nodes, or leave it unset.")),
         )
     });
     let mut lines: Vec<Line> = differing.collect();
@@ -122,7 +122,7 @@ fn risks(survey: &Survey) -> Vec<Line> {
             let value = node.facts.variables.get(name);
             if value.is_some_and(|it| !matches!(it.trim(), "" | "0")) {
                 let line = Line::warning(SETTINGS, format!("{name} is set: {why}."))
-                    .fix(format!("Leave {name} unset, except to look for an error."));
+                    .fix(format!("Unset {name}, except for debugging."));
                 lines.push(line.at(survey.name(index)));
             }
         }

@@ -1,4 +1,4 @@
-//! Rules about the nodes of a launch: who came, which connections fail, whose clock is off.
+//! Rules about the nodes of a launch: which arrived, which connections fail, whose clock is off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,22 +42,22 @@ fn alone_line(alone: &Alone, survey: &Survey) -> Line {
             format!("The other nodes are not checked: there is no usable token ({error})."),
         )
         .fix(format!(
-            "export {}=$({}) once, and set it to the same value on every node.",
+            "Run export {}=$({}) once, and set the same value on every node.",
             token::VARIABLE,
             token::GENERATE
         )),
         Alone::NoAddress => Line::critical(
             NODES,
-            "The command is for several nodes and names no address where they meet: each node waits \
+            "The command is for several nodes but does not name a rendezvous address: each node waits \
              at 127.0.0.1 for the others.",
         )
         .fix("Add --master-addr HOST (or --rdzv-endpoint HOST:PORT) with the name of one node."),
         Alone::Loopback => Line::warning(
             NODES,
-            "The command is for several nodes, and they meet at a loopback address: nodes on other \
-             machines cannot reach it.",
+            "The command is for several nodes, but its rendezvous is a loopback address: nodes on \
+             other machines cannot reach it.",
         )
-        .fix("Name the node where they meet by its host name, unless all nodes are on this machine."),
+        .fix("Use the host name of the rendezvous node, unless all nodes are on this machine."),
         Alone::Unmet(ports) => unmet(ports, survey),
     }
 }
@@ -76,9 +76,9 @@ fn unmet(ports: &[(u16, Outcome)], survey: &Survey) -> Line {
     if let Some(error) = unresolved {
         return Line::critical(
             REACHABILITY,
-            format!("The nodes meet at {host}, which this node cannot resolve: {error}."),
+            format!("This node cannot resolve the rendezvous host {host}: {error}."),
         )
-        .fix(format!("Add {host} to the DNS or to /etc/hosts of this node, or give an address."));
+        .fix(format!("Add {host} to the DNS or to /etc/hosts of this node, or pass an address."));
     }
     if has(&Outcome::OtherToken) {
         return Line::unknown(
@@ -99,21 +99,21 @@ fn unmet(ports: &[(u16, Outcome)], survey: &Survey) -> Line {
         .fix("End that program, or choose another port (--master-port)."),
         Some(Outcome::NoAnswer | Outcome::Unreachable) => Line::critical(
             REACHABILITY,
-            format!("This node cannot reach {host}, where the nodes meet, within {waited} s ({shown})."),
+            format!("This node cannot reach the rendezvous host {host} within {waited} s ({shown})."),
         )
         .fix(format!(
-            "Check that {host} runs, that its name stands for the right address here, and that no \
+            "Check that {host} is up, that its name resolves to the right address here, and that no \
              firewall drops TCP to port {master}."
         )),
         _ => Line::unknown(
             NODES,
-            format!("The check on {host}, where the nodes meet, was not found within {waited} s ({shown})."),
+            format!("The check on the rendezvous host {host} was not found within {waited} s ({shown})."),
         )
         .fix("Start ddp-doctor check on every node at about the same time, or raise --wait."),
     }
 }
 
-/// Who came.
+/// The nodes that arrived.
 fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
     let (least, most) = launch.shape.commands;
     let came: u32 = survey.nodes.iter().map(|it| it.commands).sum();
@@ -142,10 +142,10 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
                 all.filter(|it| !owners.contains_key(it)).map(|it| it.to_string()).collect();
             format!("missing: node rank {}", list(&missing))
         } else {
-            format!("those of {} came", list(&names))
+            format!("those of {} arrived", list(&names))
         };
         let waited = launch.waited_s;
-        let reason = format!("{came} of {least} {unit} came within {waited} s; {missing}.");
+        let reason = format!("{came} of {least} {unit} arrived within {waited} s; {missing}.");
         lines.push(
             Line::unknown(NODES, reason).fix(
                 "Start ddp-doctor check on every node at about the same time, or raise --wait.",
@@ -153,7 +153,7 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
         );
     } else {
         let of = if least == most { String::new() } else { format!(" of {least} to {most}") };
-        let reason = format!("{came}{of} {unit} came: {}.", list(&names));
+        let reason = format!("{came}{of} {unit} arrived: {}.", list(&names));
         lines.push(Line::pass(NODES, reason));
     }
     if !survey.other_tokens.is_empty() {
@@ -234,8 +234,8 @@ fn failure(
             format!("{direction}: another host or program answers at {address}."),
         )
         .fix(
-            "Several hosts may have this address (docker0 and other bridges do). Choose the interface \
-             by NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, and check what the name of the host stands for.",
+            "Several hosts may have this address (docker0 and other bridges do). Select the interface \
+             with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, and check what the host name resolves to.",
         );
     }
     let tried = format!("{direction}: {outcome} from {address}");
@@ -244,13 +244,13 @@ fn failure(
             REACHABILITY,
             format!("{tried}, the port of the coordinator: the job runs, and that node is diagnosed alone."),
         )
-        .fix(format!("Admit TCP port {} between the nodes.", launch.coordinator_port)),
+        .fix(format!("Allow TCP port {} between the nodes.", launch.coordinator_port)),
         Port::Master => Line::critical(REACHABILITY, format!("{tried}, the port of the master."))
-            .fix(format!("Admit TCP port {} between the nodes.", launch.port)),
+            .fix(format!("Allow TCP port {} between the nodes.", launch.port)),
         Port::Ephemeral => {
             let but = if reaches_master {
                 format!(
-                    ", although port {} is reached. The job would start and then hang when it connects its ranks",
+                    ", although port {} is reachable. The job would start and then hang when it connects its ranks",
                     launch.port
                 )
             } else {
@@ -258,10 +258,10 @@ fn failure(
             };
             Line::critical(
                 REACHABILITY,
-                format!("{tried}, an ephemeral port as NCCL and Gloo use them{but}."),
+                format!("{tried}, an ephemeral port like those that NCCL and Gloo use{but}."),
             )
             .fix(
-                "Admit TCP between the nodes on all ephemeral ports (sysctl net.ipv4.ip_local_port_range), \
+                "Allow TCP between the nodes on all ephemeral ports (sysctl net.ipv4.ip_local_port_range), \
                  or choose an interface whose network does (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME).",
             )
         }
@@ -329,11 +329,11 @@ mod tests {
             lines,
             NODES,
             &[
-                (|_| (), Pass, "2 nodes came: host-0, host-1"),
+                (|_| (), Pass, "2 nodes arrived: host-0, host-1"),
                 (
                     |it| drop(it.nodes.pop()),
                     Unknown,
-                    "1 of 2 nodes came within 60 s; missing: node rank 1",
+                    "1 of 2 nodes arrived within 60 s; missing: node rank 1",
                 ),
                 (
                     |it| {
@@ -341,7 +341,7 @@ mod tests {
                         it.nodes[0].ranks.clear();
                     },
                     Unknown,
-                    "those of host-0 came",
+                    "those of host-0 arrived",
                 ),
                 (
                     |it| {
@@ -367,8 +367,8 @@ mod tests {
                 (
                     |it| fails(it, Port::Ephemeral, Outcome::NoAnswer),
                     Critical,
-                    "host-1 → host-0: no answer from 10.0.0.1:41234, an ephemeral port as NCCL and Gloo \
-                     use them, although port 29500 is reached",
+                    "host-1 → host-0: no answer from 10.0.0.1:41234, an ephemeral port like those that \
+                     NCCL and Gloo use, although port 29500 is reachable",
                 ),
                 (
                     |it| {

@@ -46,16 +46,17 @@ fn in_use(facts: &Facts) -> Option<Line> {
         })
         .collect();
     (!shown.is_empty()).then(|| {
-        Line::warning(CHECK, format!("Processes use GPUs already: {}.", list(&shown)))
-            .fix("End them, or leave these GPUs out (CUDA_VISIBLE_DEVICES).")
+        Line::warning(CHECK, format!("GPUs are already in use: {}.", list(&shown)))
+            .fix("End these processes, or exclude the GPUs (CUDA_VISIBLE_DEVICES).")
     })
 }
 
 /// GPUs are to be reset.
 fn resets(facts: &Facts) -> Option<Line> {
     let shown = gpus(facts, |it| it.needs_reset)?;
-    let reason =
-        format!("Faulty memory waits to be replaced at the next reset, or could not be: {shown}.");
+    let reason = format!(
+        "Faulty GPU memory will be replaced at the next reset, or could not be replaced: {shown}."
+    );
     let fix = "Reset them (nvidia-smi --gpu-reset), and see nvidia-smi -q -d ROW_REMAPPER.";
     Some(Line::warning(CHECK, reason).fix(fix))
 }
@@ -103,8 +104,8 @@ fn clocks(facts: &Facts) -> Option<Line> {
 fn persistence(facts: &Facts) -> Option<Line> {
     let shown = gpus(facts, |it| it.is_persistent == Some(false))?;
     let reason = format!(
-        "Persistence mode is off: {shown}. The driver initializes a GPU whenever its first process \
-         starts, which takes seconds, and forgets its settings."
+        "Persistence mode is off: {shown}. The driver then initializes a GPU each time its first \
+         process starts, which takes seconds, and loses its settings."
     );
     Some(Line::info(CHECK, reason).fix("Start nvidia-persistenced, or nvidia-smi -pm 1, as root."))
 }
@@ -176,7 +177,7 @@ fn paths(facts: &Facts, holds: impl Fn(&GpuLink) -> bool) -> Option<String> {
 fn peer_memory(facts: &Facts) -> Option<Line> {
     let has_dma_buf = facts.has_open_driver && facts.kernel.is_some_and(|it| it >= DMA_BUF);
     (!facts.has_peer_memory && !has_dma_buf && !facts.infiniband.is_empty()).then(|| {
-        let reason = "Network cards cannot access the memory of GPUs (GPUDirect RDMA): data takes the way through host \
+        let reason = "Network cards cannot access the memory of GPUs (GPUDirect RDMA): data goes through host \
                       memory.";
         Line::warning(CHECK, reason).fix(
             "Load nvidia_peermem, or use NVIDIA's open kernel modules on Linux 5.12 or later (DMA-BUF).",
@@ -241,7 +242,7 @@ mod tests {
             found(|it| (it.gpu_states[1].used, it.gpu_states[1].pids) = (10 << 30, vec![47, 48]));
         assert_one(&used, Level::Warning, "GPU 1 (10.0 GiB by pid 47, 48)");
         let faulty = found(|it| it.gpu_states[1].needs_reset = true);
-        assert_one(&faulty, Level::Warning, "could not be: GPU 1.");
+        assert_one(&faulty, Level::Warning, "could not be replaced: GPU 1.");
         let errors = found(|it| it.gpu_states[0].memory_errors = 3);
         assert_one(
             &errors,

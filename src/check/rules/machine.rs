@@ -87,7 +87,7 @@ fn shared_memory(facts: &Facts, ranks: u64) -> Line {
     if free < ranks * SHARED_MEMORY_PER_RANK {
         let reason = format!(
             "{has}, less than {} for each rank: NCCL fails when it connects ranks of the node, and \
-             data loaders with workers end by SIGBUS.",
+             data loaders with workers are killed by SIGBUS.",
             size(SHARED_MEMORY_PER_RANK)
         );
         Line::critical(CHECK, reason).fix(fix)
@@ -176,7 +176,7 @@ fn descriptors(facts: &Facts, world: u64) -> Line {
     };
     if limit.soft < DESCRIPTORS + world {
         let reason = format!(
-            "{allows}; a rank needs one connection to each of {world} ranks and {DESCRIPTORS} files besides."
+            "{allows}; a rank needs one connection to each of {world} ranks, plus {DESCRIPTORS} other files."
         );
         Line::critical(CHECK, reason).fix(fix())
     } else if limit.soft < DESCRIPTORS + world * DESCRIPTORS_PER_PEER {

@@ -18,7 +18,10 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
         lines.extend(peers(survey, launch));
     }
     if lines.is_empty() && survey.launch.is_some() && survey.alone.is_none() {
-        lines.push(Line::pass(CHECK, "Names stand for the same reachable addresses on all nodes."));
+        lines.push(Line::pass(
+            CHECK,
+            "Host names resolve to the same reachable addresses on all nodes.",
+        ));
     }
     lines
 }
@@ -86,9 +89,9 @@ fn master(survey: &Survey, launch: &Launch) -> Vec<Line> {
                 // That this node does not reach the others says the same.
                 continue;
             }
-            let reason = format!("{host}, where the nodes meet, does not resolve: {error}.");
+            let reason = format!("{host}, the rendezvous host, does not resolve: {error}.");
             let fix =
-                format!("Add {host} to the DNS or to /etc/hosts of that node, or give an address.");
+                format!("Add {host} to the DNS or to /etc/hosts of that node, or pass an address.");
             lines.push(Line::critical(CHECK, reason).fix(fix).at(survey.name(index)));
             continue;
         }
@@ -99,7 +102,7 @@ fn master(survey: &Survey, launch: &Launch) -> Vec<Line> {
         let is_elsewhere = index != 0 || node.ranks.iter().any(|&rank| rank != 0);
         if is_elsewhere && resolved.addresses.iter().all(IpAddr::is_loopback) {
             let reason = format!(
-                "{host}, where the nodes meet, stands for {} here: this node waits for itself.",
+                "{host}, the rendezvous host, resolves to {} here: this node waits for itself.",
                 addresses(resolved)
             );
             let fix = format!("Correct {host} in /etc/hosts of that node.");
@@ -110,13 +113,14 @@ fn master(survey: &Survey, launch: &Launch) -> Vec<Line> {
             None => agreed = Some((index, resolved)),
             Some((first, other)) if is_disjoint(other, resolved) => {
                 let reason = format!(
-                    "{host}, where the nodes meet, stands for {} on {} and for {} on {}.",
+                    "{host}, the rendezvous host, resolves to {} on {} and to {} on {}.",
                     addresses(other),
                     survey.name(first),
                     addresses(resolved),
                     survey.name(index)
                 );
-                let fix = "Make the name stand for one address on all nodes, or give an address.";
+                let fix =
+                    "Make the name resolve to the same address on all nodes, or pass an address.";
                 lines.push(Line::warning(CHECK, reason).fix(fix));
             }
             Some(_) => {}
@@ -138,13 +142,14 @@ fn differs_from_own(
     let is_own = resolved.addresses.iter().any(|it| own.contains(it));
     (!is_own && !own.is_empty() && index != 0).then(|| {
         let reason = format!(
-            "{} stands for {} on {}, which is not an address of {}: another machine, or a service in between.",
+            "{} resolves to {} on {}, which is not an address of {}: it belongs to another machine, or to a service in \
+             between.",
             launch.host,
             addresses(resolved),
             survey.name(index),
             survey.name(0)
         );
-        Line::warning(CHECK, reason).fix("Check that the connections are passed on to the right node.")
+        Line::warning(CHECK, reason).fix("Check that connections are forwarded to the right node.")
     })
 }
 
@@ -198,20 +203,20 @@ mod tests {
     }
 
     #[test]
-    fn names_must_stand_for_the_same_reachable_addresses() {
+    fn names_must_resolve_to_the_same_reachable_addresses() {
         type Change = fn(&mut Survey);
         let cases: &[(Change, Level, &str)] = &[
             (|_| (), Pass, "on all nodes"),
             (
                 |it| fails(it, 1, "host-0"),
                 Critical,
-                "host-0, where the nodes meet, does not resolve",
+                "host-0, the rendezvous host, does not resolve",
             ),
             (|it| resolves(it, 1, "host-0", [127, 0, 0, 1]), Critical, "waits for itself"),
             (
                 |it| resolves(it, 2, "host-0", [10, 0, 0, 9]),
                 Warning,
-                "stands for 10.0.0.1 on host-1 and for 10.0.0.9 on host-2",
+                "resolves to 10.0.0.1 on host-1 and to 10.0.0.9 on host-2",
             ),
             (
                 |it| {

@@ -77,7 +77,7 @@ impl JobOutput {
         if let Some(notifier) = &self.notifier {
             live.notify(notifier.clone());
         }
-        live.announce("the job begins");
+        live.announce("the job has started");
         let (sender, updates) = channel();
         tokio::spawn(forward(job, sender));
         let thread = std::thread::Builder::new().name("ddp-job".into());

@@ -37,7 +37,7 @@ pub(super) struct Global {
     /// Once: findings and warnings only, without the opening and closing lines.
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
     pub(super) quiet: u8,
-    /// Print more: also findings of severity note
+    /// Print more: include findings of severity note
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
     pub(super) verbose: u8,
 }

@@ -297,10 +297,9 @@ fn print_silent(global: &Global) {
     let silent = outside::silent();
     let Some(first) = silent.first() else { return };
     let count = silent.len();
-    let (verb, processes) = if count == 1 { ("is", "process") } else { ("are", "processes") };
+    let (were, processes) = if count == 1 { ("was", "process") } else { ("were", "processes") };
     let line = format!(
-        "{count} {processes} of other users did not let {} be read in time and {verb} left out, such as process {first}",
-        if count == 1 { "itself" } else { "themselves" },
+        "{count} {processes} of other users could not be read in time and {were} left out, such as process {first}",
     );
     print_lines(&[line], global);
 }

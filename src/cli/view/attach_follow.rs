@@ -229,7 +229,7 @@ impl Screen {
         if !self.has_mentioned_dumps && round.may_request_dumps() {
             self.has_mentioned_dumps = true;
             self.live.print_line(
-                "the Flight Recorder is not asked by --follow: `ddp-doctor attach` alone asks it",
+                "--follow does not query the Flight Recorder; run `ddp-doctor attach` without it",
             );
         }
     }

@@ -259,7 +259,7 @@ fn of_open_run_dir(dir: &Dir, credentials: &Credentials) -> anyhow::Result<Live>
         is_named && describes || !is_ours && (is_named || Address::is_path(address))
     };
     if let Some(address) = run.coordinator.as_deref().filter(|it| !is_original && !is_safe(it)) {
-        let why = "but it is a copy, or another user can have written that";
+        let why = "but it is a copy, or another user may have written that";
         match split(address) {
             Some(_) => bail!(
                 "the run in {shown} names the coordinator {address}, {why}: name the address to connect to it \

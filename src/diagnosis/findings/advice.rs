@@ -29,14 +29,16 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::UnevenInputs,
         Detail::Any,
-        "Agree on the number of batches before the loop (all_reduce of the length with MIN), or run the loop inside Join([model]) if all its collectives are those of DDP. Ranks that share one dataset get equal numbers from \
+        "Agree on the number of batches before the loop (all_reduce of the length with MIN), or run the loop inside \
+         Join([model]) if only DDP issues collectives in it. Ranks that share one dataset get equal numbers from \
          DistributedSampler(…, drop_last=True).",
     ),
     row(
         CauseKind::UnevenInputs,
         Detail::Loop,
-        "Agree on the number of iterations before the loop (all_reduce of the length with MIN or MAX), or in each iteration \
-         on whether all ranks have one more (MIN); or make the call after the loop, once on every rank.",
+        "Agree on the number of iterations before the loop (all_reduce of the length with MIN or MAX), check in each \
+         iteration whether every rank has another one (all_reduce with MIN), or make the call once on every rank after \
+         the loop.",
     ),
     row(
         CauseKind::RankConditional,
@@ -47,25 +49,25 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::RankConditional,
         Detail::Loop,
-        "Run the loop as often on every rank: its length must not depend on the rank.",
+        "Run the loop the same number of times on every rank: its length must not depend on the rank.",
     ),
     row(
         CauseKind::DataDependentPath,
         Detail::Loop,
-        "Run the loop as often on every rank: over the same list of names in the same order, with an empty value where a \
-         rank has none, or agree on the number of iterations first (all_reduce with MAX).",
+        "Run the loop the same number of times on every rank: over the same names in the same order, with an empty value \
+         where a rank has none, or agree on the number of iterations first (all_reduce with MAX).",
     ),
     row(
         CauseKind::LocalDecision,
         Detail::Loop,
-        "Agree on the number of iterations before the loop: all_reduce it, or broadcast that of one rank.",
+        "Agree on the number of iterations before the loop: all_reduce it, or broadcast it from one rank.",
     ),
     Row {
         codes: &["DD402"],
         kind: CauseKind::RankConditional,
         detail: Detail::Any,
-        text: "Use these parameters on every rank: drop the condition on the rank, or add the output of the part that uses \
-               them to the loss, times zero.",
+        text: "Use these parameters on every rank: remove the condition on the rank, or add the output of the part that \
+               uses them, multiplied by zero, to the loss.",
     },
     Row {
         codes: &["DD404"],
@@ -77,31 +79,30 @@ pub const ROWS: &[Row] = &[
         CauseKind::SwallowedException,
         Detail::Handler,
         "Do not issue a collective in an exception handler: only ranks that handle an exception reach it. Catch the \
-         exception, agree by an all_reduce of a flag, and make the call on every rank.",
+         exception, all_reduce a flag so that all ranks agree, and make the call on every rank.",
     ),
     row(
         CauseKind::RankConditional,
         Detail::Branches,
-        "Issue the same calls in both branches of the test, in the same order.",
+        "Issue the same calls in both branches of the condition, in the same order.",
     ),
     row(
         CauseKind::SkippedIteration,
         Detail::Any,
-        "Either all ranks skip the step, or none does: all_reduce the flag (MAX) before it is acted on, or run backward on a loss of zero that \
-         does not depend on the batch.",
+        "All ranks must skip the step, or none: all_reduce the flag (MAX) before acting on it, or run backward on a loss \
+         of zero that does not depend on the batch.",
     ),
     row(
         CauseKind::SwallowedException,
         Detail::Any,
         "Do not let one rank continue alone after an exception: let it end the job, or all_reduce a flag so that \
-         every \
-         rank leaves the step.",
+         every rank leaves the step.",
     ),
     row(
         CauseKind::SwappedCalls,
         Detail::Any,
-        "Make the calls in one order on all ranks: sort what a loop runs over, and give both branches of a test the \
-         same order.",
+        "Make the calls in the same order on all ranks: sort what the loop iterates over, and use the same order in both \
+         branches of a condition.",
     ),
     row(
         CauseKind::SwappedCalls,
@@ -135,24 +136,24 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::LocalDecision,
         Detail::Cache,
-        "Do not cache the result of a function that makes a collective, or cache it on every rank under the same keys.",
+        "Do not cache the result of a function that issues a collective, or cache it on every rank under the same keys.",
     ),
     row(
         CauseKind::RankConditional,
         Detail::Exit,
-        "Let all ranks end together: one rank decides to stop and broadcasts that, or all_reduce a flag, before any rank \
-         acts on it.",
+        "Stop all ranks together: broadcast the decision of one rank, or all_reduce a flag, before any rank acts on it.",
     ),
     row(
         CauseKind::LocalDecision,
         Detail::Membership,
-        "Make the calls of a group only on its members, and let each rank pass its own group.",
+        "Call collectives of a group only on its members, and pass the group that the rank belongs to.",
     ),
     Row {
         codes: &["DD111"],
         kind: CauseKind::SwappedCalls,
         detail: Detail::Any,
-        text: "Use the groups in the same order on every rank; sort what a loop runs over by what all ranks share.",
+        text: "Use the groups in the same order on every rank: sort what a loop iterates over by a key that is the same on all \
+               ranks.",
     },
     row(
         CauseKind::DataDependentPath,

@@ -84,8 +84,12 @@ fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> 
                             .is_some_and(|it| it.op == theirs.op && it.place == theirs.place)
                 };
                 let alike: Vec<u32> = others.filter(|it| is_alike(it)).map(|it| it.rank).collect();
-                let met = format!("meets {} of {}{there}", named(theirs), Ranks(&alike));
-                vec![format!("{its} {}{at} {met}", own.op), format!("{its} {} {met}", own.op)]
+                let (op, peer) = (own.op, format!("{} of {}", named(theirs), Ranks(&alike)));
+                vec![
+                    format!("{its} {op}{at} is paired with {peer}{there}"),
+                    format!("{its} {op} is paired with {peer}{there}"),
+                    format!("{its} {op} is paired with {peer}"),
+                ]
             }
             Some(_) => Vec::new(),
         };

@@ -130,8 +130,9 @@ pub(crate) fn where_lines_are_from(situation: &Situation<'_>, draft: &Draft) -> 
     let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
     (!ranks.is_empty()).then(|| {
         format!(
-            "{} at the line that is shown: which line made the call was not recorded.",
-            words::begin(Ranks(&ranks).with("waits", "wait")),
+            "The line shown for {} is where {}: the line that made the call was not recorded.",
+            Ranks(&ranks),
+            words::number(&ranks, "it waits", "they wait"),
         )
     })
 }

@@ -21,7 +21,7 @@ pub enum Mismatch {
     Op,
     /// Different sizes that must be equal.
     Size,
-    /// Splits of an `all_to_all` that do not fit together.
+    /// Splits of an `all_to_all` that do not match.
     Splits,
     /// Different dtypes.
     DType,

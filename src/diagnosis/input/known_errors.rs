@@ -15,8 +15,8 @@ const KNOWN: [(&str, &str); 20] = [
     ("Error: failed to extend /dev/shm", FULL_SHARED_MEMORY),
     (
         "memory limit (OOMKilled)",
-        "Raise the memory limit of the container, or let its processes hold less: fewer workers of data loaders, a \
-         smaller prefetch_factor.",
+        "Raise the memory limit of the container, or reduce the memory of its processes: fewer data-loader workers, \
+         a smaller prefetch_factor.",
     ),
     ("DataLoader worker (pid", LOST_WORKER),
     ("insufficient shared memory (shm)", LOST_WORKER),
@@ -64,7 +64,7 @@ const FULL_SHARED_MEMORY: &str = "Make room in /dev/shm: NCCL connects the ranks
 const LOST_WORKER: &str = "Find out how the worker process ended: it passes batches through /dev/shm (df -h \
                            /dev/shm; docker run --shm-size), and the kernel kills it if the host has no \
                            memory left (dmesg).";
-const DIFFERENT_NCCL: &str = "Install the same NCCL on all hosts: it may be that of PyTorch's packages, or another one on \
+const DIFFERENT_NCCL: &str = "Install the same NCCL on all hosts: the one in PyTorch's packages may differ from one on \
                               LD_LIBRARY_PATH. NCCL_DEBUG=VERSION prints the one that is loaded.";
 
 /// What precedes the number of an error of the driver of NVIDIA.

@@ -46,7 +46,7 @@ pub struct Dumps {
     pub at_most: Option<Duration>,
     /// Dumps, by rank.
     pub ranks: BTreeMap<u32, RankDump>,
-    /// Collectives that all members have made and that are incomplete, or whose sizes do not fit together.
+    /// Collectives that all members have made and that are incomplete, or whose sizes do not match.
     pub collectives: Vec<DumpedCollective>,
     /// Ranks that disagree on the order of calls.
     pub disagreements: Vec<Disagreement>,
@@ -97,7 +97,7 @@ pub struct DumpedCollective {
     pub not_started: Vec<u32>,
     /// Ranks by the line of their calls, those of most first; empty: a line is unknown.
     pub by_line: Vec<Vec<u32>>,
-    /// Ranks at another line than most, if the two lines matched in no earlier call, although one of them
+    /// Ranks at a different line from most, if the two lines matched in no earlier call, although one of them
     /// was in use.
     pub at_unfamiliar_line: Vec<u32>,
 }

@@ -242,7 +242,7 @@ impl Roster {
         let Some(seat) = group.seat else { return };
         let world_size = self.processes.get(&process).and_then(|it| it.world_size);
         let own = Key::new(group, seat);
-        // That which `find` looks up, or the event would wait for ever.
+        // That which `find` looks up, or the event would wait forever.
         let key = if makes { own.parent() } else { own };
         let communicator = self.communicators.entry(key).or_default();
         let in_order = communicator.seats.iter().all(|(seat, rank)| seat == rank);

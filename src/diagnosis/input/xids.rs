@@ -42,7 +42,7 @@ const fn meaning(
 }
 
 const FIND_KERNEL: &str = "Find the kernel that accesses memory outside of its tensors: CUDA_LAUNCH_BLOCKING=1, \
-                           compute-sanitizer. If it is none of the program's, check the GPU.";
+                           compute-sanitizer. If no kernel of the program is at fault, check the GPU.";
 const REPLACE: &str = "Drain the host, reset the GPU (nvidia-smi --gpu-reset) or reboot, and have it examined if the error \
                        returns: nvidia-smi -q, dmesg | grep -i xid.";
 const RESTART: &str = "Start the job again. The GPU replaces the faulty memory when it is reset (nvidia-smi \
@@ -98,16 +98,11 @@ pub(crate) const fn of_xid(xid: u64) -> Meaning {
         74 => meaning("an NVLink failed", Hardware, true, CHECK_LINKS),
         79 => meaning("it has fallen off the bus", Hardware, true, RESEAT),
         92 => meaning("its memory had many errors, which it corrected", Note, false, LATER),
-        94 => meaning(
-            "an error of its memory ended the process that used it",
-            Hardware,
-            false,
-            RESTART,
-        ),
-        95 => {
-            meaning("an error of its memory affects all processes on it", Hardware, true, REPLACE)
+        94 => meaning("a memory error ended the process that used it", Hardware, false, RESTART),
+        95 => meaning("a memory error affects all processes on it", Hardware, true, REPLACE),
+        109 => {
+            meaning("a kernel prevented it from switching to other work", Code, false, FIND_KERNEL)
         }
-        109 => meaning("a kernel kept it from changing to other work", Code, false, FIND_KERNEL),
         119 => meaning("its firmware (GSP) does not answer", Driver, true, DRIVER),
         120 => meaning("its firmware (GSP) failed", Driver, true, DRIVER),
         121 => meaning("its link to the processor (C2C) failed", Hardware, false, REPLACE),

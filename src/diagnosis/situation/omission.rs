@@ -2,7 +2,7 @@
 //!
 //! In a cycle of two ranks and two groups, each rank is in a call that the other has not made. The
 //! waits alone do not show whether the ranks use the groups in different orders, or whether one of
-//! them left out a call. Two things do: a condition on the rank that guards exactly one of the two
+//! them skipped a call. Two things do: a condition on the rank that guards exactly one of the two
 //! lines, and the order in which both ranks have passed these lines before.
 
 use std::collections::VecDeque;
@@ -95,7 +95,7 @@ pub(super) fn find(calls: &OpenCalls<'_>, stalls: &mut [Stall]) -> Vec<Omission>
     found
 }
 
-/// The omission that explains the cycle of devices: the host of the rank that left out a call has run ahead to
+/// The omission that explains the cycle of devices: the host of the rank that skipped a call has run ahead to
 /// the next one.
 fn between_devices(calls: &OpenCalls<'_>, stalls: &mut [Stall]) -> Option<Omission> {
     let cycle = calls.device_cycle.as_ref()?;

@@ -2,7 +2,7 @@
 //! moments.
 //!
 //! A process is *stuck* if, between two captures some time apart, its threads and the processes
-//! below it used almost no processor time and no thread that runs the user's code changed its line. A thread that computes
+//! below it used almost no CPU time and no thread that runs the user's code changed its line. A thread that computes
 //! at one line is not stuck: a long computation cannot be distinguished from an endless
 //! one. Nor does an idle thread whose line changes: it reads, slowly.
 //!
@@ -48,7 +48,7 @@ pub struct Activity<'a> {
     /// When its wait ends by itself at the latest: it is one sleep, or one wait with a timeout.
     pub waits_until: Option<Timestamp>,
     /// Whether the thread that runs the program was at the same place in both captures, whatever
-    /// processor time it used.
+    /// CPU time it used.
     pub stays: bool,
     /// Times of the two captures.
     pub looks: [Timestamp; 2],
@@ -176,7 +176,7 @@ pub(crate) fn unread(process: &Process) -> Option<&str> {
     (last.threads.is_empty() && !last.trouble.is_empty()).then_some(&last.trouble)
 }
 
-/// The line of the thread that keeps the interpreter's lock, in the latest capture: the user's, or else the innermost.
+/// The line of the thread that keeps the GIL, in the latest capture: the user's, or else the innermost.
 pub(crate) fn lock_keeper(process: &Process) -> Option<&Where> {
     let threads = &process.stacks.last()?.threads;
     let keeper = threads.iter().find(|thread| thread.holds_gil == Some(true))?;

@@ -14,7 +14,7 @@ use crate::stacks::{IDLE, moves, thread_in};
 /// and so whether a job may be ended for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupation {
-    /// Its stack changes, or processor time is used.
+    /// Its stack changes, or CPU time is used.
     Computing,
     /// It waits for work: for a message, a socket, or another thread that may still produce an
     /// item; or it checks for something again and again.
@@ -45,7 +45,7 @@ pub(super) fn find(
     let ran = earliest.and_then(|stacks| processor_time(stacks, thread));
     let used = processor_time(first, thread);
     let is_idle = used.is_some_and(|used| used * IDLE < last.at.since(first.at));
-    // A sleep or a wait that lasts uses no processor time at all.
+    // A sleep or a wait that lasts uses no CPU time at all.
     let polls = [used, ran].into_iter().flatten().any(|it| !it.is_zero());
     match what {
         What::Message | What::Workers | What::Network if is_idle || stays => Listening,
@@ -117,7 +117,7 @@ fn is_in_file_system(thread: &ThreadStack) -> bool {
     channel == Some(What::File) || thread.state == Some('D')
 }
 
-/// Whether a child process that uses no processor time waits for something outside of the job.
+/// Whether a child process that uses no CPU time waits for something outside of the job.
 fn may_go_on(child: &ChildProcess) -> bool {
     let channel = child.wait_channel.as_deref().and_then(sort::of_channel);
     let waits_outside = matches!(channel, Some(What::Sleep | What::Network | What::File));
@@ -125,7 +125,7 @@ fn may_go_on(child: &ChildProcess) -> bool {
 }
 
 /// Whether a child process sleeps for a time, as it did in these captures and in the one `since`, and has used no
-/// processor time in between: one sleep, since each wakeup uses some.
+/// CPU time in between: one sleep, since each wakeup uses some.
 fn has_slept(since: &Stacks, looks: [&Stacks; 2], child: &ChildProcess) -> bool {
     let sleeps = |it: &ChildProcess| {
         let channel = it.wait_channel.as_deref().and_then(sort::of_channel);

@@ -108,7 +108,7 @@ pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
         })
 }
 
-/// Whether the main thread was in the driver in both captures, and used no processor time in
+/// Whether the main thread was in the driver in both captures, and used no CPU time in
 /// between.
 fn rests(first: &Stacks, last: &Stacks) -> bool {
     let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {

@@ -72,7 +72,7 @@ fn later_message_shows_that_a_launched_process_went_on() {
         );
         texts(log("a.log", &text)).1
     };
-    let went_on = "local rank 1 logged an exception and went on: KeyError: 'x' at a.py:7";
+    let went_on = "local rank 1 logged an exception and continued: KeyError: 'x' at a.py:7";
     assert_eq!(after("INFO"), [went_on]);
     assert_eq!(after("ERROR"), ["local rank 1 raised KeyError: 'x' at a.py:7"]);
 }

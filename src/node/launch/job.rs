@@ -316,7 +316,7 @@ fn adopt_orphans(missing: &io::Error) -> String {
     };
     format!(
         "this system has no pidfds ({missing}; Linux 5.3 or later has them): signals are sent by process \
-         id, and the end of a rank is seen up to 50 ms later{adopted}"
+         id, and rank exits are detected up to 50 ms late{adopted}"
     )
 }
 

@@ -260,7 +260,7 @@ impl Screen {
             return;
         }
         self.killed = true;
-        self.live.print_line("the job hangs and is killed (--on-hang kill)");
+        self.live.print_line("the job hangs: killing it (--on-hang kill)");
         self.terminated =
             Some((TerminatedJob::new(self.child, descendants), Instant::now() + TERM_GRACE));
     }

@@ -213,7 +213,7 @@ impl Live {
             return self.finding(finding);
         }
         let Finding { severity, code, .. } = finding;
-        self.print_line(&format!("again: {severity}[{code}] {}", finding.title()));
+        self.print_line(&format!("recurred: {severity}[{code}] {}", finding.title()));
         Some(Instant::now())
     }
 

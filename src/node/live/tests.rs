@@ -106,7 +106,7 @@ fn finding_over_time_lapses_and_is_printed_in_full_at_the_end() {
     assert!(show(slow()).contains("warning[DD601]"));
     let lapsed = show(update(Vec::new()));
     assert!(lapsed.contains("no longer seen: DD601"), "{lapsed}");
-    assert_eq!(show(slow()), "ddp-doctor: again: warning[DD601] rank 1 is slow\n");
+    assert_eq!(show(slow()), "ddp-doctor: recurred: warning[DD601] rank 1 is slow\n");
     show(update(Vec::new()));
     live.apply(slow(), Instant::now());
     live.finish();

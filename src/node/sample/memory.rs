@@ -28,7 +28,7 @@ const CHANGE_DIVISOR: u64 = 200;
 /// Divisor of the host's memory, or of a limit, that gives its minimum reported change, if that is
 /// more than [`MIN_CHANGE`].
 const HOST_CHANGE_DIVISOR: u64 = 100;
-/// Minimum reported change of processor time, in thousandths of a processor.
+/// Minimum reported change of CPU time, in thousandths of a processor.
 const MIN_CPU_CHANGE: u32 = 250;
 
 /// Samples the memory of the ranks on a node.

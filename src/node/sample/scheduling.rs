@@ -1,4 +1,4 @@
-//! Scheduling of the ranks by their host: processor time, run queue time, throttling, paging, time
+//! Scheduling of the ranks by their host: CPU time, run queue time, throttling, paging, time
 //! stolen by a hypervisor, and the kernel's pressure stall information.
 //!
 //! Sampled from outside once a second and reported on change. The samples show whether a late rank

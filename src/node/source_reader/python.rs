@@ -534,7 +534,7 @@ fn subject_of_order(over: &str) -> Option<GuardSubject> {
     }
 }
 
-/// Whether a loop runs as often on all ranks, since it counts to a number.
+/// Whether a loop runs the same number of times on all ranks, since it counts to a number.
 fn is_range_of_numbers(over: &str) -> bool {
     let arguments = over.strip_prefix("range(").and_then(|it| it.strip_suffix(')'));
     arguments.is_some_and(|it| it.chars().all(|c| c.is_ascii_digit() || ", ".contains(c)))

@@ -46,8 +46,8 @@ impl Facts {
                 )
             }
             (_, Some(3)) => {
-                "kernel.yama.ptrace_scope is 3: access is denied until the next boot with \
-                             another setting"
+                "kernel.yama.ptrace_scope is 3: access is denied until a reboot with a \
+                             different setting"
                     .into()
             }
             (_, Some(2)) if us != 0 => {
@@ -82,7 +82,7 @@ mod tests {
             (reason(1000, Some(0), None), "run this as that user"),
             (reason(1000, Some(1000), Some(1)), "ptrace_scope=0"),
             (reason(1000, Some(1000), Some(2)), "CAP_SYS_PTRACE"),
-            (reason(0, Some(0), Some(3)), "next boot"),
+            (reason(0, Some(0), Some(3)), "until a reboot"),
             (reason(0, Some(0), Some(1)), "--cap-add SYS_PTRACE"),
             (reason(1000, None, None), "--cap-add SYS_PTRACE"),
         ];

@@ -2,7 +2,7 @@
 //!
 //! The process' memory is read through `/proc`, without attaching: no code runs in the process,
 //! nothing stops it, and no lock in it is awaited. Capture therefore works while the process runs,
-//! holds the interpreter's lock for minutes, finalizes, has just forked, or is stopped, and cannot
+//! holds the GIL for minutes, finalizes, has just forked, or is stopped, and cannot
 //! change its behavior. In return the process may move while it is read ([`python`]), and the
 //! kernel must permit the access ([`access`]).
 
@@ -135,7 +135,7 @@ impl Capture {
         self.tasks.iter().enumerate().map(on).collect()
     }
 
-    /// The thread that holds the interpreter's lock, if this one waits for that lock.
+    /// The thread that holds the GIL, if this one waits for that lock.
     fn gil_holder(&self, task: &Task, native: &[Where]) -> Option<v1::BlockedOn> {
         const WAITS: [&str; 3] = ["take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread"];
         native.iter().find(|frame| WAITS.iter().any(|name| frame.function.contains(name)))?;
@@ -143,7 +143,7 @@ impl Capture {
         let tid = tid.filter(|&tid| tid != task.inner_tid)?;
         Some(v1::BlockedOn {
             kind: i32::from(BlockKind::Gil.number()),
-            what: format!("interpreter's lock, held by thread {tid}{}", place_of(holder)),
+            what: format!("GIL, held by thread {tid}{}", place_of(holder)),
             ..v1::BlockedOn::default()
         })
     }

@@ -60,7 +60,7 @@ pub struct PythonThread {
     pub pthread: u64,
     /// Its id in the operating system; `None` if this version of Python does not store it.
     pub native_id: Option<u64>,
-    /// Whether it holds the interpreter's lock.
+    /// Whether it holds the GIL.
     pub holds_gil: bool,
     /// Its frames, innermost first.
     pub frames: Vec<Where>,

@@ -444,7 +444,7 @@ fn process_may_exit_during_capture() {
 fn process_without_python_still_has_threads() {
     let stacks = stacks_of(std::process::id());
     assert!(stacks.threads.len() > 1);
-    assert!(stacks.trouble.contains("it runs no Python"), "{}", stacks.trouble);
+    assert!(stacks.trouble.contains("it does not run Python"), "{}", stacks.trouble);
 }
 
 /// Memory with pseudo-random content.

@@ -44,7 +44,7 @@ pub(super) fn python_threads(
         .threads(memory)
         .map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
     if threads.is_empty() {
-        return Err("its Python interpreter has ended, or has not begun".into());
+        return Err("its Python interpreter has exited or has not started".into());
     }
     let mut pages = Pages::new(memory);
     Ok(threads.into_iter().map(|thread| (number(&mut pages, &thread), thread)).collect())
@@ -70,11 +70,11 @@ fn interpreter(pid: u32, memory: &ProcessMemory, images: &[Loaded]) -> Result<In
         Some(&it.path) == program.as_ref() && elf::Image::at(&mut pages, it.start).is_err()
     };
     Err(if images.iter().any(is_static) {
-        "its program is statically linked, which hides its Python, if it has one: use a Python \
-         that is linked dynamically"
+        "its program is statically linked, so its Python interpreter, if any, cannot be found: use \
+         a dynamically linked Python"
             .into()
     } else {
-        "it runs no Python".into()
+        "it does not run Python".into()
     })
 }
 

@@ -19,7 +19,7 @@ function answer(job) {
     finding && attempt(finding));
   const head = [make("p", { class: "about" }, make("b", {}, `job ${job.id}`), ` · ${job.about}`), verdict];
   if (!finding) {
-    const text = job.verdict === "healthy" ? "No problems found." : "The evidence does not allow a judgement.";
+    const text = job.verdict === "healthy" ? "No problems found." : "The evidence does not allow a judgment.";
     return make("section", { id: "answer" }, head, make("h1", {}, text));
   }
   const root = finding.root.length > 0;

@@ -7,7 +7,7 @@
 # code = "DD605"
 # verdict = "slow"
 # root_confidence = "supported"
-# says = "of the time goes into small all_reduce calls, 80 a round of 1.8 KiB on average, half of them at most 288 B"
+# says = "of the time is spent in small all_reduce calls: 80 per round, of 1.8 KiB on average, half of them at most 288 B"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///

@@ -4,9 +4,9 @@
 # [faulty]
 # code = "DD407"
 # verdict = "slow"
-# says = "has found nothing unused"
-# measures = "the search takes up to {} ms of each"
-# why = "one all_reduce of 2 numbers more"
+# says = "has found no unused parameter"
+# measures = "the search takes up to {} ms per step"
+# why = "an additional all_reduce of 2 elements"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///

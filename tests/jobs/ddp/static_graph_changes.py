@@ -4,7 +4,7 @@
 # [faulty]
 # code = "DD403"
 # verdict = "crash"
-# says = "static_graph=True promised that it would not (head.weight, head.bias)"
+# says = "although the model was wrapped with static_graph=True (head.weight, head.bias)"
 # why = "which runs only if `with_head` is true (line "
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

@@ -4,7 +4,7 @@
 # [faulty]
 # code = "DD403"
 # verdict = "crash"
-# says = "static_graph=True promised that it would not"
+# says = "although the model was wrapped with static_graph=True"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///

@@ -9,7 +9,7 @@
 # confidence = "proved"
 # root_confidence = "supported"
 # says = "the parameters of rank 1 differ from those of ranks 0 and 2 after synchronized step 3"
-# why = "All ranks agreed in the parameters that were compared after synchronized step 2"
+# why = "All ranks agreed on the parameters that were compared after synchronized step 2"
 # ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///

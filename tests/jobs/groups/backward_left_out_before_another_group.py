@@ -9,7 +9,7 @@
 # root_confidence = "supported"
 # hang = true
 # ranks = { root = [1], victims = [0, 2, 3] }
-# says = "rank 1 has left out"
+# says = "rank 1 skipped"
 # [faulty.nccl]
 # lines = { 1 = ["if torch.isfinite(loss)", "dist.all_reduce(torch.ones(1))"] }
 # [healthy]

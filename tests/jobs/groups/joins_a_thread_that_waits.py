@@ -8,7 +8,7 @@
 # verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-# headline = "in a thread of its own"
+# headline = "in a separate thread"
 # why = "that thread has made 4 so far"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

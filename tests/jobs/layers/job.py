@@ -16,7 +16,7 @@
 # faulty = { code = "DD204", confidence = "supported", ranks = { root = [1] }, hang = true }
 # healthy = {}
 # [scenario.first]
-# faulty = { code = "DD204", confidence = "supported", ranks = { root = [1] }, seq = 1, why = "stand in ncclCommInitRank", hang = true }
+# faulty = { code = "DD204", confidence = "supported", ranks = { root = [1] }, seq = 1, why = "are in ncclCommInitRank", hang = true }
 # healthy = {}
 # [scenario.exits]
 # faulty = { code = "DD102", confidence = "proved", ranks = { root = [1] }, hang = true }

@@ -6,7 +6,7 @@
 # code = "DD201"
 # verdict = "crash"
 # root_confidence = "proved"
-# says = "on its way out"
+# says = "while exiting"
 # ranks = { root = [1], victims = [] }
 # [healthy]
 # ///

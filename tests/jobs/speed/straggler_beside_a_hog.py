@@ -7,7 +7,7 @@
 # code = "DD603"
 # ranks = { root = [1] }
 # root_confidence = "supported"
-# says = "because others use its processors"
+# says = "because other processes use its CPUs"
 #
 # [healthy]
 # seconds = 12

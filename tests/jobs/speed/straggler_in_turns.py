@@ -7,7 +7,7 @@
 # code = "DD601"
 # verdict = "slow"
 # root_confidence = "supported"
-# says = "keep the others waiting in turn"
+# says = "keep the other ranks waiting in turn"
 # ranks = { root = [1, 2], victims = [0] }
 # [healthy]
 # ///

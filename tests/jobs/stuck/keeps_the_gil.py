@@ -6,15 +6,15 @@
 # code = "DD204"
 # verdict = "hang"
 # root_confidence = "supported"
-# says = "keeps the interpreter's lock"
+# says = "holds the GIL"
 # hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]
 # seconds = 6
 # ///
-"""Rank 1 blocks in a C function that keeps the interpreter's lock: no thread of it runs.
+"""Rank 1 blocks in a C function that holds the GIL: no thread of it runs.
 
-Healthy: Rank 1 is in a C function that keeps the interpreter's lock for seconds.
+Healthy: Rank 1 is in a C function that holds the GIL for seconds.
 """
 
 import ctypes

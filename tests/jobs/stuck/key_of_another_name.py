@@ -5,7 +5,7 @@
 # code = "DD204"
 # verdict = "hang"
 # root_confidence = "supported"
-# says = "waits in the store for a key that is not set"
+# says = "waits for a store key that is not set"
 # hang = true
 # ranks = { root = [1], victims = [0] }
 # [healthy]

@@ -110,7 +110,7 @@ pub(crate) fn init_rank(
     let Some(occurrence) = occurrence_of(hash, seat.rank) else {
         say_once(
             black_box,
-            b"is several ranks of one NCCL communicator: of all but the first nothing is seen",
+            b"holds several ranks of one NCCL communicator: only the first is captured",
         );
         return None;
     };
@@ -166,7 +166,7 @@ impl KnownSeat {
 /// `ncclCommInitAll`: this process is all ranks of the communicator. Its calls are not recorded,
 /// which a note reports.
 pub(crate) fn init_all() {
-    let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
+    let said = b"holds all ranks of an NCCL communicator (ncclCommInitAll), which is not captured";
     if let Some(black_box) = open_box(None) {
         say_once(black_box, said);
     }

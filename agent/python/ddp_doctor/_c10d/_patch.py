@@ -14,7 +14,7 @@ from . import _calls, _capture, _creations, _garbage, _groups, _hooks, _init, _k
 
 # "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
-# Gloo's threads release the tensors of completed calls, and need the interpreter's lock for those that have a Python object,
+# Gloo's threads release the tensors of completed calls, and need the GIL for those that have a Python object,
 # which DDP's buckets have through the capture. The destructor of a group waits for its threads without giving up the lock.
 # Before a group is destroyed, they get it for this long, in seconds; they need microseconds.
 _RELEASE = 0.002

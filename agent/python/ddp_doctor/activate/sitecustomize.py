@@ -25,7 +25,7 @@ try:
     _activate(_here)
 except Exception as _error:
     try:
-        sys.stderr.write("ddp-doctor: the capture could not be switched on: %s\n" % (_error,))
+        sys.stderr.write("ddp-doctor: capture could not be enabled: %s\n" % (_error,))
     except Exception:
         pass
 

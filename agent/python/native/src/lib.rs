@@ -405,7 +405,7 @@ fn descriptor(
         flags: METH_FASTCALL | METH_KEYWORDS,
         doc: object::constant(doc).map_or(ptr::null(), CStr::as_ptr),
     }));
-    // SAFETY: the definition lives for ever; a null pointer comes with an exception.
+    // SAFETY: the definition lives forever; a null pointer comes with an exception.
     unsafe { PyDescr_NewMethod(kind.pointer(), definition) }
 }
 
@@ -568,6 +568,6 @@ pub(crate) extern "C" fn PyInit_ddp_doctor_python() -> Pointer {
         methods: FUNCTIONS.as_ptr(),
         rest: [0; 4],
     }));
-    // SAFETY: the definition lives for ever.
+    // SAFETY: the definition lives forever.
     unsafe { PyModule_Create2(definition, API_VERSION) }
 }

@@ -12,7 +12,7 @@ use crate::tables::{Arguments, Kernels, MAX_METHODS, Method, What};
 use crate::torch::{Boxes, Torch, Trust};
 use crate::variables::{Group, Training};
 
-/// An object of the Python package, which is kept alive for ever.
+/// An object of the Python package, which is kept alive forever.
 type Static = Ref<'static>;
 
 /// Minimum interval of samples of the GPU memory: that of `_memory.py`, and a tick of this clock.

@@ -1,4 +1,4 @@
-"""Reads a black box in plain Python, as far as the tests need it. See `proto/src/blackbox.rs`."""
+"""Reads a black box in plain Python, as far as the tests need it. See `proto/src/blackbox/`."""
 
 import os
 import struct

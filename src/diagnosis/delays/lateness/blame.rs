@@ -207,7 +207,7 @@ fn releases<'a>(
     releases
 }
 
-/// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank went on before: it has not
+/// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank continued before: it has not
 /// waited for this call.
 fn next_activity(came: &Arrival, on: &Arrival, active: &[Active]) -> Option<Timestamp> {
     let index = active.partition_point(|active| active.at <= came.at);

@@ -20,7 +20,7 @@ const BUSY: f64 = 1.33;
 const WORSE: f64 = 1.5;
 /// A rank has more work if it runs for this many times as long.
 const MORE_WORK: f64 = 1.3;
-/// The same on a busy host, where the distribution of processor time is arbitrary.
+/// The same on a busy host, where the distribution of CPU time is arbitrary.
 const MORE_WORK_ON_A_BUSY_HOST: f64 = 2.0;
 /// Pages per second read from disk for a process that swaps.
 const PAGING: f64 = 100.0;
@@ -63,7 +63,7 @@ pub enum Host {
         /// processor.
         pressure: Option<f64>,
     },
-    /// Share of the processor time of its host that a hypervisor gave to others.
+    /// Share of the CPU time of its host that a hypervisor gave to others.
     Stolen(f64),
     /// Share of the time spent on garbage collection.
     Garbage(f64),

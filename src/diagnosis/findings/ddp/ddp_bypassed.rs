@@ -4,7 +4,7 @@ use crate::findings::ddp::breach;
 use crate::findings::draft::Draft;
 use crate::situation::contract::Kind;
 use crate::situation::{Breach, Situation};
-use crate::words::Ranks;
+use crate::words::{Ranks, number};
 
 /// DD405: gradients from outside DDP's forward, or of parameters that DDP does not know.
 pub(crate) fn complete_draft(
@@ -19,7 +19,8 @@ pub(crate) fn complete_draft(
         draft.summary = format!("the gradients of {names}{at} are not averaged on {root}");
         draft.say(
             "These parameters were frozen when DDP wrapped the model, and have received gradients in three \
-             consecutive steps. DDP averages only the gradients of parameters that required one then.",
+             consecutive steps. DDP averages only the gradients of parameters that required gradients at \
+             that time.",
         );
         draft.advise(
             "Wrap the model again after parameters begin to require gradients, and recreate the optimizer; or \
@@ -27,13 +28,15 @@ pub(crate) fn complete_draft(
         );
     } else {
         draft.summary = format!(
-            "the gradients of {root} come from a backward without DDP's forward{at}: they are not averaged",
+            "{} backward without DDP's forward{at}: {} gradients are not averaged",
+            Ranks(&draft.root).with("runs", "run"),
+            number(&draft.root, "its", "their"),
         );
         draft.say(format!(
-            "In three consecutive steps {root} made no forward of the wrapped model before the backward, \
-             but the backward left gradients. DDP averages only gradients of its own forward.",
+            "In three consecutive steps, {root} ran no forward of the wrapped model before backward, yet backward \
+             produced gradients. DDP averages only gradients of its own forward.",
         ));
-        draft.advise("Call the wrapped model itself, not its .module or a method of that.");
+        draft.advise("Call the wrapped model itself, not model.module or one of its methods.");
     }
     draft.advise("Continue from an earlier checkpoint: the parameters of the ranks have diverged.");
     Some(draft)

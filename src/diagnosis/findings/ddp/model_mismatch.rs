@@ -27,16 +27,16 @@ pub(crate) fn complete_draft(
     draft.summary = format!("the models of {} differ{first}: {sides}", words::group(&group.info));
     draft.say(match difference.what {
         What::Count | What::Shape => {
-            "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
+            "DDP matches parameters across ranks only by their order, and its constructor rejects \
              models that differ in the number or the shapes of parameters."
         }
         What::DType => {
-            "DDP matches the parameters of ranks by their order alone, and sends \
-             those of one dtype together: different dtypes are different messages."
+            "DDP matches parameters across ranks only by their order, and sends parameters of one dtype \
+             together: different dtypes lead to different messages."
         }
         What::Order => {
-            "DDP matches the parameters of ranks by their order alone. The same ones in \
-             another order get each other's values and gradients without an error."
+            "DDP matches parameters across ranks only by their order. If the order differs, parameters \
+             silently receive each other's values and gradients."
         }
     });
     if breach.is_odd {
@@ -47,7 +47,7 @@ pub(crate) fn complete_draft(
     }
     draft.advise(
         "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
-         and sort what layers are built from.",
+         and sort the names or files that layers are created from.",
     );
     if difference.what == What::Order {
         // The job continues with wrong results.
@@ -62,7 +62,7 @@ pub(crate) fn complete_draft(
     Some(draft.proved_by(proof))
 }
 
-/// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
+/// "rank 0 has 12 parameters (parameter 10 is head.weight float32[10, 64])".
 fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
     let has = Ranks(&side.ranks).with("has", "have");
     // What the others have there may be unknown as well.
@@ -75,7 +75,12 @@ fn describe_side(side: &SideOfModel, what: What, index: u64) -> String {
         None => "no such parameter".to_owned(),
     };
     match what {
-        What::Count => format!("{has} {} parameters, there {there}", side.total),
+        What::Count if side.parameter.is_none() => {
+            format!("{has} {} parameters (no parameter {index})", side.total)
+        }
+        What::Count => {
+            format!("{has} {} parameters (parameter {index} is {there})", side.total)
+        }
         What::Shape | What::DType | What::Order => format!("{has} {there}"),
     }
 }

@@ -52,15 +52,15 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
     let longest = reports.iter().map(|(.., report)| report.number).max()?;
     let took = Duration::from_micros(u64::from(longest));
     draft.summary = format!(
-        "find_unused_parameters=True{} has found nothing unused in {} steps; the search takes up to \
-         {:.2} ms of each",
+        "find_unused_parameters=True{} has found no unused parameter in {} steps; the search takes \
+         up to {:.2} ms per step",
         words::at(replica.place.as_deref()),
         process.optimizer.at(first.step),
         took.as_secs_f64() * 1e3,
     );
     draft.say(format!(
-        "Each step traverses the graph of the forward, and sends one all_reduce of {} numbers \
-         more.",
+        "In each step, DDP traverses the graph of the forward and issues an additional all_reduce of {} \
+         elements.",
         first.total.max(replica.total)
     ));
     draft.advise("Wrap the model without find_unused_parameters=True.");

@@ -37,11 +37,11 @@ pub(crate) fn complete_draft(
     draft.set_victims(some.iter().chain(others).copied());
     let apart = apart_since(situation, boundary);
     draft.say(format!(
-        "A backward that only accumulates sends nothing, so all ranks must average at the same forward.{}",
+        "A backward pass that only accumulates sends nothing, so all ranks must average at the same forward.{}",
         match (boundary.agreed, apart) {
             (0, Some(first)) => format!(
-                " They have not done so since forward {first}: before forward {}, averages of different batches were paired, and \
-                 nothing failed.",
+                " They have not done so since forward {first}: until forward {}, averages of different batches were paired \
+                 without an error.",
                 boundary.forward,
             ),
             (0, None) => String::new(),
@@ -50,12 +50,12 @@ pub(crate) fn complete_draft(
     ));
     if apart.is_some() {
         draft.advise(
-            "Continue from an earlier checkpoint: the averages so far are of different batches.",
+            "Continue from an earlier checkpoint: gradients averaged so far mix different batches.",
         );
     }
     draft.advise(
-        "Decide from the same values on every rank which backward averages: the index of the batch, and the same number of \
-         batches.",
+        "Decide from values that all ranks share which backward pass averages: for example the batch index, with the same \
+         number of batches on every rank.",
     );
     draft.mistake = boundary_at(situation, boundary, &draft);
     let calls = draft.per_rank.iter();

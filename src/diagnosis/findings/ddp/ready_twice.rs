@@ -16,18 +16,19 @@ pub(crate) fn complete_draft(
     let who = Ranks(&draft.root);
     if matches!(breach.kind, Kind::ReadyTwice) {
         let named = draft.parameters.first().map_or("a parameter", |it| &it.name);
-        draft.summary = format!("{named} was ready twice in one backward{at}, on {who}");
+        draft.summary =
+            format!("{named} was marked ready twice in one backward pass{at}, on {who}");
         draft.say(
-            "DDP counts each gradient once in a backward: the second time, its bucket may have been \
-             sent already.",
+            "DDP expects each gradient once per backward pass: the second time, its bucket may already \
+             have been sent.",
         );
         draft.advise(
             "With checkpointing: use_reentrant=False. If each step uses the same parameters in the \
              same way: static_graph=True, without find_unused_parameters.",
         );
         draft.advise(
-            "Without checkpointing: one forward through DDP for each backward, and no use of its parameters \
-             outside.",
+            "Without checkpointing: run one forward through DDP per backward pass, and do not use its parameters \
+             outside it.",
         );
     } else {
         let named = match count.total {
@@ -35,17 +36,17 @@ pub(crate) fn complete_draft(
             _ => format!(" ({})", breach::names(&draft, None, count)),
         };
         draft.summary = format!(
-            "the graph of {who} changed in the backward{at}, although static_graph=True promised that \
-             it would not{named}"
+            "the autograd graph of {who} changed in the backward pass{at} although the model was wrapped \
+             with static_graph=True{named}"
         );
         draft.say(
-            "With static_graph=True DDP records in the first step which gradients are computed, and \
+            "With static_graph=True, DDP records in the first step which gradients are computed, and \
              how often, and relies on it.",
         );
         draft.why.extend(breach::uses(situation, breach));
         draft.advise(
-            "Wrap the model without static_graph=True, with find_unused_parameters=True if it depends \
-             on the batch which parts are used.",
+            "Wrap the model without static_graph=True, and with find_unused_parameters=True if which \
+             parts are used depends on the batch.",
         );
     }
     Some(draft)

@@ -107,19 +107,19 @@ fn why(it: &Diverged<'_>, name: &str, classes: &[Vec<u32>], one: u32, other: u32
     )];
     if it.from_the_start {
         why.push(
-            "DDP copies the parameters of one rank to all others when it wraps the model. They were \
-             changed between that and the first step."
+            "DDP copies the parameters of one rank to all others when it wraps the model. They \
+             changed between then and the first step."
                 .into(),
         );
     } else if let Some(agreed) = it.agreed {
         why.push(format!(
-            "All ranks agreed in the parameters that were compared after synchronized step {}.",
+            "All ranks agreed on the parameters that were compared after synchronized step {}.",
             agreed.rounds
         ));
     }
     why.push(
-        "DDP averages gradients, not parameters: replicas that differ once stay different, and each \
-         rank trains another model."
+        "DDP averages gradients, not parameters: replicas that differ stay different, and the ranks \
+         train different models."
             .into(),
     );
     why

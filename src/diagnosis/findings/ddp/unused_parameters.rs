@@ -28,7 +28,7 @@ pub(crate) fn complete_draft(
     ));
     if !is_of_all {
         draft.say(format!(
-            "The evidence does not state what the other ranks have: one that has these gradients waits for {}.",
+            "Whether the other ranks have these gradients is unknown: a rank that has them waits for {}.",
             Ranks(&breach.root)
         ));
     }

@@ -36,8 +36,8 @@ pub(crate) fn complete_draft(
     };
     draft.summary = lacks + &waits;
     draft.say(
-        "DDP sends a bucket of gradients once all of them are there, and considers a backward finished once \
-         every bucket is sent.",
+        "DDP sends a bucket once all its gradients are ready, and considers a backward pass finished once every \
+         bucket is sent.",
     );
     if !draft.victims.is_empty() {
         draft.say(format!(

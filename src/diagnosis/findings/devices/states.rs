@@ -55,8 +55,8 @@ impl States {
         };
         if !spinning.is_empty() {
             why.push(format!(
-                "{}: a kernel runs without using memory or much power, as one of a collective does \
-                 while it waits for its peers.",
+                "{}: a kernel runs that uses neither memory bandwidth nor much power, like the kernel of \
+                 a collective that waits for its peers.",
                 of(spinning, "spins", "spin")
             ));
         }
@@ -68,7 +68,7 @@ impl States {
         }
         if !idle.is_empty() {
             why.push(format!(
-                "{} idle: the call was never given to {}, or is over there.",
+                "{} idle: the call was never enqueued on {}, or has already completed there.",
                 of(idle, "is", "are"),
                 number(idle, "it", "them")
             ));
@@ -82,7 +82,7 @@ impl States {
                     .into()
             }
             Some(awaited) => format!(
-                "The other GPUs wait for {}: the network is unlikely to be the reason.",
+                "The other GPUs wait for {}: the network is unlikely to be the cause.",
                 number(&awaited, "it", "them")
             ),
         });
@@ -93,10 +93,10 @@ impl States {
     pub(crate) fn advice(&self) -> Option<String> {
         let awaited = self.awaited()?;
         Some(format!(
-            "Find out what {} {} given before the call: the stacks of its threads (ddp-doctor dump) show the line that \
-             waits for it.",
+            "Find out what work was enqueued on {} {} before the call: the stacks of its threads (ddp-doctor dump) \
+             show the line that waits for it.",
             number(&awaited, "the GPU of", "the GPUs of"),
-            Ranks(&awaited).with("was", "were"),
+            Ranks(&awaited),
         ))
     }
 }

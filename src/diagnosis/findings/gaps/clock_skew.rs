@@ -99,7 +99,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     draft.say(if corrected {
         format!(
             "Measured to within {:.1} ms by querying both clocks. The times in this report are \
-             corrected by it; those in the logs of {} and {} are not.",
+             corrected for it; those in the logs of {} and {} are not.",
             uncertainty.as_secs_f64() * 1e3,
             Ranks(&on(&ahead)),
             Ranks(&on(&behind)),

@@ -70,7 +70,7 @@ fn is_undecided_text(situation: &Situation<'_>) -> bool {
 }
 
 /// Why evidence is missing if all of it is text.
-const WHY_FOR_TEXT: &str = "Logs state what ranks printed: the rest cannot be judged.";
+const WHY_FOR_TEXT: &str = "Logs contain only what ranks printed: nothing else can be diagnosed.";
 
 /// What to do if all evidence is text.
 const NEXT_FOR_TEXT: &str = "Add the logs of all ranks and nodes. To have the calls of every rank recorded, start the job \
@@ -80,7 +80,7 @@ const NEXT_FOR_TEXT: &str = "Add the logs of all ranks and nodes. To have the ca
 const WHY_ATTACHED: &str = "No process of these ranks runs on the hosts that were read.";
 
 /// What to do if ranks on other hosts were not read.
-const NEXT_ATTACHED: &str = "Read them, too: run ddp-doctor attach --run-dir DIR on every host of the job (srun, mpirun, kubectl \
+const NEXT_ATTACHED: &str = "Read the other hosts as well: run ddp-doctor attach --run-dir DIR on every host of the job (srun, mpirun, kubectl \
      exec, ssh), and then ddp-doctor analyze DIR…";
 
 fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
@@ -121,11 +121,11 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
             "Run the job with PyTorch 2.1 or later, and without other tools that patch torch.distributed.",
         ),
         NoteKind::CaptureLost => (
-            "The capture is switched on by environment variables, which this process did not receive or ignores.",
+            "Capture is enabled by environment variables that this process did not receive, or ignores.",
             "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.",
         ),
         NoteKind::NoBlackBox => (
-            "Records are written to a file in shared memory; without room for it there are none.",
+            "Records are written to a file in shared memory; without room for that file, nothing is recorded.",
             "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.",
         ),
         NoteKind::NoLibrary => (
@@ -138,7 +138,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
             "Run one process per device to have all of them recorded.",
         ),
         NoteKind::JournalCut => (
-            "Calls that were under way, settings and exceptions are kept. Findings about what was over by then \
+            "Calls that were under way, settings and exceptions are kept. Findings about what had ended by then \
              cannot be made.",
             "Raise --journal-size to keep more.",
         ),
@@ -192,7 +192,7 @@ pub(crate) fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         number(&unseen, "it", "them")
     );
     draft.say(
-        "The world was joined by all its ranks, but these have no black box that a node reported.",
+        "All ranks have joined the world, but no node has reported a black box of these ranks.",
     );
     draft.advise("Start every rank under ddp-doctor run, on other nodes with --coordinator.");
     if is_text(situation) {
@@ -225,16 +225,18 @@ pub(crate) fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let mut sizes = model.started_ranks.values().map(|it| it.world_size);
     let is_alone = started == [0] && sizes.all(|size| size == Some(1));
     draft.summary = match &started[..] {
-        [] => "no process of this job was seen to join a process group: there is nothing to judge"
-            .into(),
+        [] => {
+            "no process of this job was seen to join a process group: there is nothing to diagnose"
+                .into()
+        }
         _ if is_alone => {
             "the job is one process, which was not seen to join a process group: there is \
-                          nothing to judge"
+                          nothing to diagnose"
                 .into()
         }
         _ => format!(
             "{} started and {} not seen to join a process group of torch.distributed: no call was \
-             recorded, and there is nothing to judge",
+             recorded, and there is nothing to diagnose",
             Ranks(&started),
             number(&started, "was", "were")
         ),
@@ -316,8 +318,8 @@ pub(crate) fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         number(&names, "it was", "they were")
     );
     draft.say(
-        "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
-         watches it: there was none, or it ended before the rank.",
+        "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor process \
+         that watches it: none was running, or it ended before the rank did.",
     );
     draft.advise(
         "Add the remaining evidence: the run directory of every node, with its journal, and the \
@@ -341,8 +343,8 @@ fn describe_dumps(draft: &mut Draft, dumps: &Dumps, ranks: Vec<u32>) {
     let what = match dumps.at_most {
         Some(most) => {
             draft.say(format!(
-                "The dumps were written at most {} s after the first call that is not complete: the job may go \
-                 on.",
+                "The dumps were written at most {} s after the first call that is not complete: the job may still \
+                 be making progress.",
                 most.as_secs() + 1,
             ));
             "whether the job hangs"

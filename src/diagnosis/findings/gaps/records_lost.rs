@@ -46,19 +46,19 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
     );
-    let each = lossy.iter().map(|(rank, process)| format!("rank {rank} {}", process.lost));
+    let each = lossy.iter().map(|(rank, process)| format!("{} of rank {rank}", process.lost));
     draft.say(format!(
-        "A black box keeps the latest records of its process, and new ones take the place of old \
-         ones that were not read in time: {}.",
+        "A black box keeps the latest records of its process, and new records overwrite old ones \
+         that were not read in time. Lost: {}.",
         joined(each, ", ")
     ));
     draft.say(format!(
-        "How far {they} came in each group is counted separately and is not lost. Findings that \
+        "How many calls {they} made in each group is counted separately and is not lost. Findings that \
          depend on what {they} did in between have lower confidence, and none of them is proved.",
     ));
     draft.advise(
-        "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
-         free, or less load on the node.",
+        "Leave CPU time for ddp-doctor, which reads the black boxes: a core that no rank uses, or \
+         less load on the node.",
     );
     draft.blame(ranks, Confidence::Proved);
     Some(draft.observed(missing))
@@ -70,7 +70,8 @@ fn lost_in_dumps(dumps: &Dumps, ranks: &[u32]) -> String {
     let skipped: usize = lossy().map(|dump| dump.skipped).sum();
     let of = format!("{} of {}", number(ranks, "dump", "dumps"), Ranks(ranks));
     if skipped > 0 {
-        format!("calls in the {of} cannot be read ({skipped} in all): they are unknown")
+        let (calls, are) = if skipped == 1 { ("call", "is") } else { ("calls", "are") };
+        format!("{skipped} {calls} in the {of} cannot be read and {are} unknown")
     } else if lossy().any(|dump| dump.is_cut) {
         format!("the {of} {} early: later calls are unknown", number(ranks, "ends", "end"))
     } else {

@@ -14,7 +14,7 @@ use crate::findings::process_end::death::ended as ended_by;
 use crate::input::event::Stacks;
 use crate::situation::{OriginKind, Situation};
 use crate::stacks;
-use crate::words::{self, Ranks};
+use crate::words::{self, Ranks, number};
 
 /// Maximum number of ranks that move, and of those that have ended, of which this is stated.
 const MAX_STATED: usize = 4;
@@ -77,10 +77,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let last = still.iter().filter_map(|(it, _)| it.looks.last()).max_by_key(|it| it.at)?;
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(ranks.clone()), last.at);
     draft.summary = format!(
-        "{} been asleep for {} and longer{}, and the stacks do not show for what",
+        "{} been asleep for at least {}{}, and the stacks do not show what {} for",
         Ranks(&ranks).with("has", "have"),
         words::seconds(least),
         words::at(stacks::line_of(last, None)),
+        number(&ranks, "it waits", "they wait"),
     );
     let ended = model.processes.values().filter_map(|it| Some((it.rank?, it.end?.exit)));
     for (rank, exit) in ended.take(MAX_STATED) {
@@ -90,16 +91,16 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     for it in moving.take(MAX_STATED) {
         let at = words::at(it.looks.last().and_then(|it| stacks::line_of(it, None)));
         draft.say(format!(
-            "Rank {} moves{at}: it may arrive later, or be in a loop that does not end.",
+            "Rank {} is making progress{at}: it may still arrive, or be in an endless loop.",
             it.rank
         ));
     }
     draft.say(
-        "Stacks show the call that a rank is inside, and not what other ranks have called before. What a rank waits for \
+        "Stacks show the call that each rank is in, but not the calls that ranks made before. What a rank waits for \
          outside of calls, such as a key of a store, a file or a message, may depend on another rank as well.",
     );
     draft.advise(
-        "Run ddp-doctor attach again in a minute: if these ranks are still there, compare what each of them waits for \
+        "Run ddp-doctor attach again in a minute: if these ranks have not moved, compare what each of them waits for \
          (ddp-doctor attach --format json, ranks[].blocked_on).",
     );
     draft.blame(ranks, Confidence::Suspected);

@@ -9,7 +9,7 @@ use crate::findings::view::last_call;
 use crate::input::event::Call;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::words::{self, Ranks};
+use crate::words::{self, Ranks, number};
 
 /// DD901: ranks that wait for longer than the stall limit although no stall explains it. Without
 /// another finding, the job cannot be judged.
@@ -28,9 +28,10 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
     let due = waits.iter().map(|(_, (_, due))| *due).min()?;
     let mut draft = Draft::new(&catalogue::DD901, KeyPlace::Ranks(ranks.clone()), due);
     draft.summary = format!(
-        "{} in {} for longer than the stall limit, and the evidence does not show for what",
-        Ranks(&ranks).with("waits", "wait"),
+        "{} waited in {} for longer than the stall limit, and the evidence does not show what {} for",
+        Ranks(&ranks).with("has", "have"),
         words::call_at(call),
+        number(&ranks, "it waits", "they wait"),
     );
     draft.say(
         "No member of the group is known to be missing from the call, so the other ranks may not be \

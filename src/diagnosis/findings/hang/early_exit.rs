@@ -81,7 +81,7 @@ pub(crate) fn draft(
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
         if advice::against(draft.code, &reading).is_none() {
             draft.advise(format!(
-                "Find out why {} made fewer calls: check the loops, tests and exceptions around {} last call.",
+                "Find out why {} made fewer calls: check the loops, conditions and exceptions around {} last call.",
                 Ranks(gone),
                 number(gone, "its", "their"),
             ));
@@ -96,7 +96,7 @@ pub(crate) fn draft(
     if more_calls {
         let waiting = std::mem::take(&mut draft.victims);
         draft.say(format!(
-            "All other ranks of the group have left it and wait for no message: {} may have made more calls than they.",
+            "All other ranks of the group have left it and do not wait for a message: {} may have made more calls than they did.",
             Ranks(&waiting)
         ));
         let waits = Ranks(&waiting).with("waits", "wait");
@@ -206,10 +206,10 @@ fn equal_numbers(lone: &UnmatchedMessage, stall: &Stall, gone: &[u32]) -> String
         Side::Send => ("receives", "sends to it"),
     };
     format!(
-        "Let {} make as many {own} as {} {theirs}, or send their number first; wait for the Work \
-         that isend returns before the rank ends.",
+        "Make the same number of {own} on {} as of {theirs} on {}, or send the number first; wait for the \
+         Work that isend returns before the rank ends.",
         Ranks(gone),
-        Ranks(&stall.waiting).with("makes", "make"),
+        Ranks(&stall.waiting),
     )
 }
 

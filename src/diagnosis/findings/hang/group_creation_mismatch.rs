@@ -178,16 +178,16 @@ fn why_they_differ(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Vec<St
     vec![
         format!(
             "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
-             a process takes part in creating. Both are {:?} here{number}.",
+             a process takes part in creating. Here, both are named {:?}{number}.",
             mismatch.at.name,
         ),
         match mismatch.pair {
             Some([(maker, wanted), (absent, _)]) => format!(
-                "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
+                "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for a different group.",
                 Ranks(&sorted(&wanted.group.key.members))
             ),
-            None => "The groups have no rank in common, but their ranks look for each other under one name, \
-                     and find the wrong ones."
+            None => "The groups have no rank in common, but their ranks look for each other under the same \
+                     name, and find the wrong ones."
                 .into(),
         },
     ]
@@ -240,7 +240,7 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
     draft.say(cycle::steps(situation, cycle));
     draft.say(
         "None of these waits can end before the other rank does its part, and no rank can do it \
-         before its present wait ends.",
+         before its current wait ends.",
     );
     let other = other_name(situation, group, &absent);
     if let Some(other) = &other {
@@ -306,8 +306,8 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     let (begun, members) = (Ranks(&begun), Ranks(&sorted(&group.info.key.members)).to_string());
     draft.say(if is_split {
         format!(
-            "{} of the parent have to call ncclCommSplit, also those that get no communicator \
-             (NCCL_SPLIT_NOCOLOR); {}.",
+            "{} of the parent have to call ncclCommSplit, including those that do not get a \
+             communicator (NCCL_SPLIT_NOCOLOR); {}.",
             words::begin(members),
             begun.with("has", "have"),
         )
@@ -320,8 +320,8 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     }
     draft.why.extend(other_name(situation, group, &not_begun).map(|it| it.sentence));
     if is_split {
-        let does = Ranks(absent).with("does", "do");
-        draft.advise(format!("Find out why {does} not call ncclCommSplit, or has not yet."));
+        let has = Ranks(absent).with("has", "have");
+        draft.advise(format!("Find out why {has} not called ncclCommSplit."));
     } else if is_communicator(group) {
         draft.advise(create_together(absent));
     } else {
@@ -396,7 +396,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
         "Every member has begun to create it and is connecting to the others: no rank is missing.",
     );
     draft.advise(
-        "Check that ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+        "Check that ranks can reach each other: the network interface in use (GLOO_SOCKET_IFNAME, \
          NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
     );
     Some((group.id, draft))
@@ -430,7 +430,7 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     let name = twin.info.key.name.to_string();
     let sentence = format!(
         "Others create a group of the same ranks under another name ({name:?}, not {:?}){numbers}. \
-         A group that only some ranks take part in creating shifts the names of all later ones, also \
+         A group that only some ranks take part in creating shifts the names of all later ones, even \
          with use_local_synchronization=True.",
         group.info.key.name,
     );
@@ -446,7 +446,7 @@ struct OtherName {
 fn advise_one_order(draft: &mut Draft, is_shifted: bool) {
     if !is_shifted {
         draft.advise(
-            "Call new_group on every rank, also on those that do not become members, in one order and \
+            "Call new_group on every rank, including those that are not members, in the same order and \
              with the same ranks.",
         );
     }

@@ -115,8 +115,8 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     });
     if let Some(at) = found.dumped_at {
         draft.say(format!(
-            "PyTorch's Flight Recorder, asked at {}, has each of these calls as the first one that its device has not \
-             completed.",
+            "According to PyTorch's Flight Recorder (queried at {}), each of these calls is the first that its device has \
+             not completed.",
             words::clock(at)
         ));
     }
@@ -173,7 +173,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     }
     draft.say(if in_their_calls {
         "None of these calls can complete before the other rank makes its own, and no rank can make \
-         it before its present call completes."
+         it before its current call completes."
     } else {
         "None of these calls can complete before the other rank makes its own."
     });
@@ -187,7 +187,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     Some(draft)
 }
 
-/// A call of a cycle that the other rank makes in another thread than the one that waits.
+/// A call of a cycle that the other rank makes in a different thread from the one that waits.
 struct OfAnotherThread<'c> {
     wait: &'c Blocked,
     /// The rank that has not made it, and how many calls of the group it has made.
@@ -223,18 +223,18 @@ impl OfAnotherThread<'_> {
         let (group, call) = (words::group(info), words::call_at(&wait.call));
         let plural = if *made == 1 { "" } else { "s" };
         let clause = format!(
-            "rank {rank} made {made} call{plural} of {group} in a thread of its own, and rank {} waits for one more: {call}",
+            "rank {rank} made {made} call{plural} of {group} in a separate thread, and rank {} waits for another one: {call}",
             wait.rank,
         );
         draft.say(format!(
-            "Rank {rank} makes its calls of {group} in another thread than the one that waits: that thread has made {made} so \
-             far.",
+            "Rank {rank} makes its calls of {group} in a different thread from the one that waits: that thread has made {made} \
+             so far.",
         ));
         draft.mistake = Some(Mistake::new(&[], clause));
         draft.suspect = None;
         draft.next = vec![format!(
-            "Make as many calls of {group} in these threads on every rank: compare what decides on their number (the length of a \
-             loop, a condition), and whether the thread of rank {rank} has ended.",
+            "Make the same number of calls of {group} in these threads on every rank: compare what determines that number (the \
+             length of a loop, a condition), and whether the thread of rank {rank} has ended.",
         )];
     }
 }

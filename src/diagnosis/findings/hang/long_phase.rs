@@ -102,7 +102,10 @@ pub(crate) fn draft(
     draft.why.extend(marked.map(|phase| {
         let longest = longest
             .map(|longest| {
-                format!("; the longest of that name before it took {}", words::seconds(*longest))
+                format!(
+                    "; the longest earlier phase of that name took {}",
+                    words::seconds(*longest)
+                )
             })
             .unwrap_or_default();
         format!("The phase began at {}{longest}.", words::clock(phase.since))
@@ -110,11 +113,11 @@ pub(crate) fn draft(
     draft.say(format!("Rank {}: {}.", process.rank?, last_call_of(situation.model, process)));
     if wait.is_some() {
         draft.say(
-            "That wait ends before the call gives up: the rank is not stuck if it then goes on.",
+            "That wait ends before the call times out: the rank is not stuck if it then continues.",
         );
         draft.advise(
-            "Nothing, if the wait is meant. Otherwise let every rank wait at the same place, or do not wait between \
-             collectives: until it ends, the others do nothing.",
+            "If the wait is intended, no change is needed. Otherwise wait on every rank at the same point, or do not wait \
+             between collectives: the other ranks are idle until it ends.",
         );
         return Some(draft);
     }

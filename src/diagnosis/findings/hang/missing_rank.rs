@@ -76,7 +76,7 @@ pub(crate) fn draft(
         // What the rank's own thread left out explains its wait, and not the peer's side.
         Some(_) if is_blamed => {}
         Some((process, (called, line))) => draft.advise(format!(
-            "Find the peer that rank {} waits for in {}{}: it may have left out its side.",
+            "Find the peer that rank {} waits for in {}{}: it may have skipped the matching call.",
             process.rank?,
             words::function(called),
             words::at(line),
@@ -124,7 +124,7 @@ fn say_what_dumps_show(draft: &mut Draft, dumps: &Dumps, group: &GroupRef, seq: 
     if let Some(callers) = dumps.lone_callers(group, seq, &draft.root) {
         let missing = Ranks(&draft.root).to_string();
         draft.say(format!(
-            "{} have all stopped after one call: {} may have made one call too many.",
+            "{} have all stopped after the same call: {} may have made an extra call.",
             words::begin(&missing),
             Ranks(&callers),
         ));
@@ -149,8 +149,8 @@ fn say_what_dumps_show(draft: &mut Draft, dumps: &Dumps, group: &GroupRef, seq: 
             words::joined(calls, " and "),
         ));
         draft.next = vec![format!(
-            "Compare the calls of rank {rank} with those of its peers in these groups: it may have left out a \
-             call, or made one more."
+            "Compare the calls of rank {rank} with those of its peers in these groups: it may have skipped a \
+             call, or made an extra one."
         )];
     }
 }
@@ -272,15 +272,14 @@ fn stated_words(rank: u32, what: &Stated, at: Timestamp) -> (String, String) {
     match what {
         Stated::Caught(text) => (
             format!(
-                "Meanwhile, at {}, the log of rank {rank} states an exception that it caught: {}.",
+                "At {}, the log of rank {rank} shows an exception that the program caught: {}.",
                 words::clock(at),
                 words::short(text),
             ),
             known_errors::advice(text).map_or_else(
                 || {
                     format!(
-                        "Remove the cause of this exception, or let rank {rank} end after it: while it tries again, the others \
-                         wait.",
+                        "Fix the cause of this exception, or let it end rank {rank}: the other ranks wait while it retries.",
                     )
                 },
                 str::to_owned,
@@ -290,8 +289,8 @@ fn stated_words(rank: u32, what: &Stated, at: Timestamp) -> (String, String) {
             let lasted = seconds.map_or_else(String::new, |it| format!(" for {it} s"));
             (
                 format!(
-                    "The watchdog of rank {rank} was blocked{lasted}: a call of NCCL or CUDA did not return, or another thread \
-                     held the interpreter's lock in one.",
+                    "The watchdog of rank {rank} was blocked{lasted}: a call into NCCL or CUDA did not return, or another \
+                     thread held the GIL during such a call.",
                 ),
                 format!(
                     "Capture the stacks of rank {rank} when it hangs again, with their native frames (py-spy dump --native): \
@@ -306,7 +305,7 @@ fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
     let (ranks, processes) = (&absent.ranks, &absent.processes);
     let known = processes.iter().any(|process| stacks::activity(process, timing).is_some());
     format!(
-        "{}, and let {} reach the same calls as the others.",
+        "{}, and make {} reach the same calls as the others.",
         if absent.is_past || known {
             let after = processes.iter().any(|it| it.last_call.is_some());
             let when = if after { "after that call" } else { "instead" };

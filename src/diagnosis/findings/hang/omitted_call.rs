@@ -1,4 +1,4 @@
-//! DD101 missing-rank, for a rank that left out a call and waits in the next one.
+//! DD101 missing-rank, for a rank that skipped a call and waits in the next one.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -9,7 +9,7 @@ use crate::situation::{LeftOut, Omission, OriginKind, Situation, Stall, StallOri
 use crate::source::cause;
 use crate::words::{self, Ranks};
 
-/// DD101: ranks that left out a call, and now wait for those that wait in it.
+/// DD101: ranks that skipped a call, and now wait for those that wait in it.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let omissions = situation.omissions.iter();
     omissions.filter_map(|it| draft(situation, it, it.left_out.as_ref()?)).collect()
@@ -38,7 +38,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
     draft.set_victims(Stall::victims(&behind).into_iter().chain(on_devices));
     let named = |group| words::group(&situation.model.group(group).info);
     draft.summary = format!(
-        "rank {rank} has left out {} of {}{} and waits in {}{}; {} for it",
+        "rank {rank} skipped {} of {}{} and waits in {}{}; {} for it",
         words::call(call),
         named(omission.group),
         words::at(Some(&left_out.line)),
@@ -47,8 +47,8 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         Ranks(&stall.waiting).with("waits", "wait"),
     );
     draft.say(format!(
-        "In each of the earlier rounds that are on record, rank {rank} made its call at {} before \
-         the one at {}, as {} did. In this round, only rank {rank} reached the second line \
+        "In every earlier recorded round, rank {rank} made its call at {} before the one at {}, as {} \
+         did. In this round, only rank {rank} reached the second line \
          without the first.",
         words::line(&left_out.line),
         words::line(&left_out.next),
@@ -61,7 +61,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         named(left_out.waits_in.0),
     ));
     draft.advise(format!(
-        "Let rank {rank} make the call at {} in every round in which the other ranks make it.",
+        "Make the call at {} on rank {rank} in every round in which the other ranks make it.",
         words::line(&left_out.line)
     ));
     let reading = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);

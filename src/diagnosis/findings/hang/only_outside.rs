@@ -59,9 +59,9 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         Ranks(&draft.victims).with("is", "are"),
     );
     draft.say(format!(
-        "Stacks do not show for which rank {}. Rank {rank} is the only one that is not inside a call: unless others wait \
-         for each other in a circle, all of them wait for it in the end. It is alive and does not move: two dumps of its \
-         stacks, some time apart, show the same place and no processor time used.",
+        "Stacks do not show what {} for. Rank {rank} is the only one that is not inside a call: unless the others \
+         wait for each other in a cycle, they all wait for it, directly or indirectly. It is alive and does not move: two \
+         dumps of its stacks, some time apart, show the same place and no CPU time used.",
         Ranks(&draft.victims).with("waits", "wait"),
     ));
     draft.say(where_it_is(model, odd, &still)?);

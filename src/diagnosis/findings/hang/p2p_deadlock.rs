@@ -58,7 +58,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
          the same stream are complete, and a receive is complete only once its message is sent.",
     );
     draft.advise(if waits.iter().any(|wait| wait.message.is_none()) {
-        "Make the message on both sides before the collective, or on both after it."
+        "Exchange the message on both sides before the collective, or on both sides after it."
     } else {
         "Let one side send before it waits for a receive, or issue the sends and receives of a step together \
          (batch_isend_irecv)."
@@ -116,7 +116,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let misdirected = misdirected(&others);
     if let Some(Misdirected { wait, other, .. }) = misdirected {
         draft.say(format!(
-            "Rank {} waits in {}. It would meet the call of rank {} if that had rank {0} as its peer.",
+            "Rank {} waits in {}, which would match the call of rank {} if that call had rank {0} as its peer.",
             other.rank,
             words::call_at(&other.joined.call),
             wait.rank,
@@ -133,7 +133,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         draft.say(one_more);
         draft.mistake = Some(mistake);
         draft.advise(
-            "Compare what the two loops run over: both ranks have to make as many calls before they go on.",
+            "Compare what the two loops run over: both ranks must make the same number of calls before they continue.",
         );
         return Some(draft);
     }
@@ -158,23 +158,23 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
                 waits.iter().map(|it| words::at(it.call.place.as_deref())).collect();
             lines.dedup();
             format!(
-                "Check the peers of these calls{}: a send needs a receive of its peer from this rank, and a \
-                 receive a send.",
+                "Check the peers of these calls{}: each send needs a matching receive on its peer, and each \
+                 receive a matching send.",
                 if let [line] = &lines[..] { line } else { "" },
             )
         }
         None if met.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
              both sides."
             .into(),
-        None if have_sent_differently => "Let every rank send as many messages as the receiver takes of it, or tell the \
-             receiver how many to expect: these ranks have sent different numbers."
+        None if have_sent_differently => "Send as many messages from every rank as the receiver expects, or send it the \
+             number first: these ranks have sent different numbers of messages."
             .into(),
         None => order(waits).into(),
     });
     Some(draft)
 }
 
-/// A rank that went on to a collective while several ranks wait for messages of it.
+/// A rank that continued to a collective while several ranks wait for messages of it.
 struct LeftOut<'a> {
     /// Its wait in the collective.
     collective: &'a Blocked,
@@ -214,13 +214,13 @@ impl LeftOut<'_> {
         draft.blame([rank], Confidence::Supported);
         draft.add_victims(suspects.into_iter().chain(self.waiting.iter().copied()));
         draft.summary = format!(
-            "rank {rank} has gone on to {}; {waiting} wait for messages with it{}",
+            "rank {rank} has continued to {}; {waiting} wait for messages with it{}",
             words::call_at(&self.collective.call),
             words::at(Some(self.place)),
         );
         draft.say(format!(
             "Earlier messages of {waiting} with rank {rank} at this line were exchanged. Only rank {rank} has left \
-             the line, so it has left out a call there.",
+             the line, so it skipped a call there.",
         ));
         if let Some(reading) = cause::of_test_on_rank(situation, self.place, &self.waiting, &[rank])
         {
@@ -229,7 +229,7 @@ impl LeftOut<'_> {
         }
         draft.advise(format!(
             "Find out why rank {rank} ends this exchange early: each rank has to make all sends and receives that \
-             its peers expect, also if it does not need the data.",
+             its peers expect, even if it does not need the data.",
         ));
     }
 }
@@ -277,8 +277,8 @@ fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<(String, Mis
     let (first, second) = (other.rank, collective.rank);
     let (over_first, over_second) = (over(first, &there)?, over(second, &here)?);
     let because = format!(
-        "The {times} collectives before are of two loops: rank {first} made them at {}, in a loop over {over_first}, and \
-         has gone on; rank {second} makes one more at {}, in a loop over {over_second}.",
+        "The {times} collectives before come from two loops: rank {first} made them at {}, in a loop over {over_first}, and \
+         has left it; rank {second} makes another one at {}, in a loop over {over_second}.",
         words::source_line(&there),
         words::source_line(&here),
     );
@@ -337,23 +337,24 @@ fn order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
     if has_collective && have_exchanged(waits) {
         "Compare how many messages one side sends with how many the other receives before its collective (micro-batches, \
-         chunks), and where that number comes from: earlier messages were exchanged, and then only one side made one more. \
-         If the numbers are right, make the last message on both sides before the collective, or on both after it."
+         chunks), and where that number comes from: earlier messages were exchanged, and then only one side made another one. \
+         If the numbers are right, exchange the last message on both sides before the collective, or on both sides after it."
     } else if has_collective {
-        "Make the message on both sides before the collective, or on both after it, and as many collectives on both \
-         before the message: a rank that waits in one cannot make the other. If one side has left out its call, add it."
+        "Exchange the message on both sides before the collective, or on both sides after it, and make the same number of \
+         collectives on both before the message: a rank that waits in one cannot make the other. If one side has skipped \
+         its call, add it."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
-         number comes from: a count that each rank computes, or one that it received. If one of these ranks left out a \
+         number comes from: a count that each rank computes, or one that it received. If one of these ranks skipped a \
          send, add it; if all receive first, let one of them send first."
     } else if have_exchanged(waits) {
         "Compare how many messages each of these ranks sends with how many its peer receives (micro-batches, chunks), and \
          where that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \
-         If the numbers are right, check what decides which of these ranks sends first, or issue all sends and receives, and \
-         then wait (batch_isend_irecv)."
+         If the numbers are right, check what decides which of these ranks sends first, or issue all sends and receives \
+         first and then wait (batch_isend_irecv)."
     } else {
-        "Check what decides which of these ranks sends first and which receives first: let one of them take the other \
-         side first, or issue all sends and receives, and then wait (batch_isend_irecv)."
+        "Check what decides which of these ranks sends first and which receives first: swap the order on one of \
+         them, or issue all sends and receives first and then wait (batch_isend_irecv)."
     }
 }
 
@@ -379,7 +380,7 @@ fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
         Some(match lone.side {
             Side::Receive => format!("rank {peer} has sent {count} message{plural} to rank {rank}"),
             Side::Send => {
-                format!("rank {peer} has received {count} message{plural} of rank {rank}")
+                format!("rank {peer} has received {count} message{plural} from rank {rank}")
             }
         })
     });
@@ -406,8 +407,8 @@ fn senders(situation: &Situation<'_>, wait: &Blocked) -> Option<(String, Mistake
         format!("{} {count}", Ranks(ranks).with("has sent", "have sent"))
     };
     let phrases = words::joined(classes.iter().take(MAX_SENDERS).map(times), ", ");
-    let clause = format!("rank {} takes messages from any rank: {phrases}", wait.rank);
-    let because = format!("Rank {} takes messages from any of them: {phrases}.", wait.rank);
+    let clause = format!("rank {} receives from any rank: {phrases}", wait.rank);
+    let because = format!("Rank {} receives from any of them: {phrases}.", wait.rank);
     Some((because, Mistake::new(fewest, clause)))
 }
 

@@ -81,7 +81,7 @@ fn other_size(
     draft.say(if group.backend.sends_wait {
         "Gloo aborts the process of a receiver whose tensor is too small for the message."
     } else {
-        "If the sizes differ, the message arrives incompletely, or its transfer never ends."
+        "If the sizes differ, the message arrives incomplete, or its transfer never ends."
     });
     draft.attribute(reading);
     draft.advise(
@@ -126,8 +126,8 @@ pub(crate) fn other_tag(
     let partner = situation.model.member(group_id, from)?;
     let gone = situation.model.ending_of(partner) != Ending::None || group.is_destroyed_by(from);
     draft.say(format!(
-        "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
-         tag {awaited}, and rank {to} receives nothing with tag {sent}{}.",
+        "In {}, a send and its receive must have the same tag. Rank {from} has not sent a message with tag \
+         {awaited} to rank {to}, and rank {to} does not receive one with tag {sent}{}.",
         words::group(&group.info),
         if gone { format!("; rank {from} has ended") } else { "; neither can continue".into() },
     ));
@@ -213,18 +213,21 @@ pub(crate) fn local_numbers(
     let (ranks, peers) = (Ranks(ranks), Ranks(&peers));
     let within = words::group(of_numbers);
     draft.summary = format!(
-        "{ranks} pass numbers within {within} as ranks{at}: their messages with {peers} have no partner",
+        "{ranks} pass group ranks of {within} where global ranks are expected{at}: their messages with {peers} have no matching call",
     );
     draft.say(format!(
-        "The peers of their messages are numbers of members of {within} ({}), but ranks of {} are expected: as numbers, these messages are each other's partners.",
+        "The peers of their messages are group ranks of {within} ({}), but ranks of {} are expected: read as group ranks, \
+         these messages match each other.",
         Ranks(&of_numbers.key.members),
         words::group(of_messages),
     ));
     draft.say(format!(
-        "For {peers} such a number is the rank as well: they have exchanged messages with each other from this line, and need none of {ranks}.",
+        "For {peers}, group rank and global rank are equal: they have exchanged messages with each other from this line \
+         and need none from {ranks}.",
     ));
     draft.advise(
-        "Translate the numbers into ranks of the world (dist.get_global_rank(group, number)), or pass group= with group_peer= (P2POp), group_dst= (send) and group_src= (recv).",
+        "Convert group ranks to global ranks (dist.get_global_rank(group, group_rank)), or pass group= with group_peer= \
+         (P2POp), group_dst= (send) and group_src= (recv).",
     );
     Some(draft)
 }
@@ -333,10 +336,8 @@ fn tags_differ(lone: &UnmatchedMessage, other: &UnmatchedMessage) -> String {
 /// Advice to make the call that a rank waits for.
 fn make_the_partner(lone: &UnmatchedMessage, absent: &[u32]) -> String {
     format!(
-        "Find out what {} after that call, and let {} make the {} that rank {} waits for, or neither \
-         of the two.",
+        "Find out what {} after that call, and make the {} that rank {} waits for, or neither call.",
         Ranks(absent).with("does", "do"),
-        number(absent, "it", "them"),
         match lone.side {
             Side::Send => "receive",
             Side::Receive => "send",

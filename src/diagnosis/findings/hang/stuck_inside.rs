@@ -97,8 +97,8 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
              agree."
         );
         draft.advise(
-            "Compare the lines of the ranks: if these calls are not meant for each other, a rank has left out a call, or \
-             made one more.",
+            "Compare the lines of the ranks: if these calls do not belong together, a rank skipped a call or made \
+             an extra one.",
         );
     }
     advise(&mut draft, &members, &group.info.backend);
@@ -143,8 +143,8 @@ fn say_what_dumps_show(draft: &mut Draft, call: &Call, known: Option<&DumpedColl
             "All members have made the call. Dumps contain neither its root nor its reduce operator."
                 .into(),
             format!(
-                "{} it at another line than the others, which that line did not match in any earlier call of the \
-                 group: a call may have been left out, or made once more.",
+                "{} it at a different line from the others, and these lines were not paired in any earlier call of the \
+                 group: a call may have been skipped or repeated.",
                 words::begin(Ranks(odd).with("makes", "make")),
             ),
         ];
@@ -337,7 +337,7 @@ fn why(
         ));
     }
     if inside.timed_out.is_some() {
-        why.push("A wait for it has timed out: it lasted longer than the group allows.".into());
+        why.push("A wait for it has timed out: it exceeded the timeout of the group.".into());
     }
     why
 }
@@ -349,30 +349,30 @@ fn shown_by_dumps(dumped: &DumpedProgress, progress: &Progress, needs_all: bool)
     let mut why = Vec::new();
     if needs_all && !dumped.complete.is_empty() {
         why.push(format!(
-            "PyTorch's Flight Recorder, asked at {at}, has the call as complete on {}: it got data from every rank, so \
-             all devices have begun it, and no earlier kernel is the reason.",
+            "PyTorch's Flight Recorder (queried at {at}) shows the call as complete on {}, which received data from every \
+             rank: all devices have started it, so no earlier kernel is the cause.",
             Ranks(&dumped.complete),
         ));
     }
     if !dumped.started.is_empty() {
         why.push(format!(
-            "{}: PyTorch's Flight Recorder, asked at {at}, has the kernel of the call as begun and not ended. It waits \
-             for its peers, and no earlier kernel on the stream is the reason.",
+            "{}: PyTorch's Flight Recorder (queried at {at}) shows the kernel of the call as started but not finished. It \
+             waits for its peers, and no earlier kernel on the stream is the cause.",
             ranks(&dumped.started),
         ));
     }
     if !dumped.not_started.is_empty() {
         why.push(format!(
-            "{}: PyTorch's Flight Recorder, asked at {at}, has the call as enqueued and not begun, and all earlier \
-             collectives as complete. Another kernel before it on the stream has not ended.",
+            "{}: PyTorch's Flight Recorder (queried at {at}) shows the call as enqueued but not started, and all earlier \
+             collectives as complete. An earlier kernel on the stream has not finished.",
             ranks(&dumped.not_started),
         ));
     }
     if !dumped.incomplete.is_empty() && !progress.excludes_work {
         why.push(format!(
-            "{}: PyTorch's Flight Recorder, asked at {at}, has the call as incomplete, and all earlier collectives as \
-             complete. It does not record whether the kernel of the call has begun, so a kernel before it on the \
-             stream may be the reason.",
+            "{}: PyTorch's Flight Recorder (queried at {at}) shows the call as incomplete, and all earlier collectives as \
+             complete. It does not record whether the kernel of the call has started, so an earlier kernel on the \
+             stream may be the cause.",
             ranks(&dumped.incomplete),
         ));
     }

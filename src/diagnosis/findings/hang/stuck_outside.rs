@@ -50,7 +50,7 @@ pub(crate) fn draft(
     );
     draft.say(format!(
         "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
-         apart, show the same place and no processor time used.",
+         apart, show the same place and no CPU time used.",
         absent.needs_all(situation),
         absent.are(),
         if absent.is_past { "did" } else { number(still, "does", "do") },
@@ -78,18 +78,17 @@ fn lead_with_held_lock(draft: &mut Draft, process: &Process) {
     let HeldTwice { name, taken, ref held } = lock;
     let line = words::source_line(taken);
     let clause = format!(
-        "rank {rank} takes `{name}` at {line} while it holds it since {}",
+        "rank {rank} acquires `{name}` at {line} although it has held it since {}",
         words::source_line(held)
     );
     draft.mistake = Some(Mistake::new(&[rank], clause));
     draft.say(format!(
-        "The thread that waits for `{name}` is itself inside a `with` statement over `{name}` ({}), which it cannot \
-         leave.",
+        "The thread that waits for `{name}` is already inside a `with {name}` block ({}), which it cannot leave.",
         words::source_line(held),
     ));
     draft.next = vec![format!(
         "Release `{name}` before the call that leads to {line}, or make it a threading.RLock, which the thread that holds \
-         it may take again."
+         it can acquire again."
     )];
 }
 
@@ -128,10 +127,10 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
     let (which, wait) = (&holder.lock, number(&absent.ranks, "waits", "wait"));
     if is_same {
         draft.summary = format!(
-            "rank {held_by} holds a file lock for which {waiters} {wait}, and {meanwhile}: {which}"
+            "rank {held_by} holds a file lock that {waiters} {wait} for, and {meanwhile}: {which}"
         );
         draft.say(format!(
-            "{} can only go on once rank {held_by} releases the lock.",
+            "{} can continue only once rank {held_by} releases the lock.",
             words::begin(waiters)
         ));
     } else {
@@ -139,7 +138,7 @@ fn blame_holder(draft: &mut Draft, situation: &Situation<'_>, absent: &Absent<'_
             "rank {held_by} holds a file lock and {meanwhile}, while {waiters} {wait} for a file lock: {which}"
         );
         draft.say(format!(
-            "If that is the lock for which {waiters} {wait}, none of them can go on."
+            "If that is the lock that {waiters} {wait} for, none of them can continue."
         ));
     }
     draft.next = vec![

@@ -114,14 +114,14 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .filter_map(|(&rank, (place, _))| Some(made(rank, process(rank)?, None, place)))
         .collect();
     draft.summary = format!(
-        "two threads of each rank race on {}: the calls at {} and {} match in changing order",
+        "two threads of each rank race on {}: the calls at {} and {} match in varying order",
         words::group(&group.info),
         words::line(x),
         words::line(y),
     );
     draft.say(format!(
         "In call #{}, rank {a} was at {} and rank {b} at {}; in call #{}, it was the other way around. Calls \
-         of one group match in the order in which they are made, and each line has a thread of its own \
+         of one group match in the order in which they are made, and each line runs in its own thread \
          on these ranks: results go to the wrong thread.",
         one.seq,
         words::line(x),

@@ -44,11 +44,11 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(beyond)
     );
     draft.say(format!(
-        "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
-         in use.{}",
+        "On GPU {}, the allocator of rank {rank} holds {} of {}: {} in tensors, {} in unused parts of \
+         blocks in use.{}",
         worst.number,
-        words::bytes(worst.total),
         words::bytes(worst.reserved),
+        words::bytes(worst.total),
         words::bytes(worst.allocated),
         words::bytes(worst.split),
         largest(worst)

@@ -43,9 +43,11 @@ pub(crate) fn runs_out(situation: &Situation<'_>, memory: &str, end: &Exhausted)
 /// A sentence on the growth of a rank's memory.
 pub(crate) fn went(grower: &Grower<'_>) -> String {
     let growth = &grower.growth;
-    let bytes = |it: f64| words::bytes(it as u64);
+    let [slope, low, high] =
+        [growth.trend.slope, growth.trend.low, growth.trend.high].map(|it| words::bytes(it as u64));
+    let interval = if low == high { String::new() } else { format!(", between {low} and {high}") };
     format!(
-        "From step {} to step {} {} went from {} to {}: by {} a step, between {} and {}.",
+        "From step {} to step {}, {} grew from {} to {}: {slope} per step{interval}.",
         growth.steps.0,
         growth.steps.1,
         match grower.device {
@@ -54,9 +56,6 @@ pub(crate) fn went(grower: &Grower<'_>) -> String {
         },
         words::bytes(growth.bytes.0),
         words::bytes(growth.bytes.1),
-        bytes(growth.trend.slope),
-        bytes(growth.trend.low),
-        bytes(growth.trend.high),
     )
 }
 
@@ -74,7 +73,7 @@ pub(crate) fn repeats(grower: &Grower<'_>) -> Option<String> {
 /// A sentence if nearly all growth of a rank is shared memory.
 pub(crate) fn shared(grower: &Grower<'_>) -> Option<String> {
     matches!(grower.place, GrowsIn::Shared | GrowsIn::Shm).then(|| {
-        "Nearly all of that is shared memory: mapped files of /dev/shm, or the like.".into()
+        "Nearly all of that is shared memory: mapped files in /dev/shm, or similar.".into()
     })
 }
 
@@ -92,7 +91,7 @@ pub(crate) fn held(memory: &Memory) -> Option<String> {
     let (times, lately): (Vec<String>, Vec<Duration>) = risen.unzip();
     let lately = words::seconds(lately.into_iter().max()?);
     Some(format!(
-        "In the last {lately} it was {}: the kernel had to reclaim memory first, mostly pages of files.",
+        "In the last {lately}, it was {}: the kernel had to reclaim memory, mostly file pages.",
         times.join(", and ")
     ))
 }
@@ -126,13 +125,13 @@ fn about(steps: f64) -> u64 {
     rounded(steps, f64::round)
 }
 
-/// "(between 80 and 110)", "(80 at least)": rounded outwards.
+/// "(between 80 and 110)", "(at least 80)": rounded outwards.
 fn between((least, most): (f64, f64)) -> String {
     let least = rounded(least, f64::floor);
     if most.is_finite() {
         format!("(between {least} and {})", rounded(most, f64::ceil))
     } else {
-        format!("({least} at least)")
+        format!("(at least {least})")
     }
 }
 
@@ -150,7 +149,7 @@ mod tests {
         for (steps, rounded) in [(0.4, 0), (7.4, 7), (92.0, 92), (128.0, 130), (12_345.0, 12_000)] {
             assert_eq!(about(steps), rounded);
         }
-        assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
+        assert_eq!(between((81.3, f64::INFINITY)), "(at least 81)");
         assert_eq!(between((128.0, 171.0)), "(between 120 and 180)");
     }
 }

@@ -87,8 +87,8 @@ fn growers_of_host<'a>(
 fn describe_source(mapping: &[&Grower<'_>], draft: &mut Draft) {
     if mapping.is_empty() {
         draft.say(
-            "The ranks themselves do not grow: it is their children (data loader workers), files \
-             in /dev/shm, or other processes.",
+            "The ranks themselves do not grow: their child processes (data-loader workers), files in \
+             /dev/shm or other processes do.",
         );
         draft.advise(
             "Find what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`.",
@@ -191,7 +191,7 @@ pub(crate) fn killed(situation: &Situation<'_>, process: &Process) -> Option<Dra
     };
     draft.why = why_killed(process, kill);
     draft.advise(format!(
-        "Find what rank {rank} holds in the host's memory, and have it need less. If it needs that much in every step, {}.",
+        "Find what rank {rank} holds in host memory, and reduce it. If it needs that much in every step, {}.",
         if kill.in_cgroup && process.memory.cgroup_limit.is_some() {
             "raise the limit of the control group"
         } else {

@@ -87,10 +87,7 @@ fn draft(held: &[Usage<'_>]) -> Option<Draft> {
         first.what,
         words::bytes(usual)
     );
-    draft.say(format!(
-        "For the last {STEPS} steps no other rank held nearly as much as {}.",
-        number(&ranks, "it", "they")
-    ));
+    draft.say(format!("For the last {STEPS} steps, no other rank has held nearly as much."));
     draft.advise(format!(
         "Find out what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
          tensors that other ranks put on {} device.",

@@ -28,19 +28,19 @@ const NEED_LESS: &str =
 const ENGINES_NEED_LESS: [(&str, &str); 2] = [
     (
         "/vllm/",
-        "Let the engine use less memory: lower --max-num-batched-tokens, --max-num-seqs, --max-model-len or \
+        "Reduce the memory use of the engine: lower --max-num-batched-tokens, --max-num-seqs, --max-model-len or \
          --gpu-memory-utilization, or divide the model among more GPUs.",
     ),
     (
         "/sglang/",
-        "Let the engine use less memory: lower --chunked-prefill-size, --max-running-requests, --context-length or \
+        "Reduce the memory use of the engine: lower --chunked-prefill-size, --max-running-requests, --context-length or \
          --mem-fraction-static, or divide the model among more GPUs.",
     ),
 ];
 /// How NCCL states that an allocation of its own failed, and what to do.
 const OF_NCCL: &str = "Cuda failure";
 const FREE_DEVICE: &str = "Free memory of the device for the buffers of NCCL: end other processes that use it (nvidia-smi lists them), or \
-                           let the program reserve less (--mem-fraction-static, --gpu-memory-utilization).";
+                           make the program reserve less (--mem-fraction-static, --gpu-memory-utilization).";
 /// Minimum size of a request that no smaller batch mends, in bytes: no device and no host has as much.
 const MIN_ABSURD: u64 = 1 << 50;
 
@@ -123,8 +123,8 @@ pub(crate) fn caught(_: &Situation<'_>, process: &Process) -> Option<Draft> {
     let free = Free::new(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
     draft.advise(
-        "Have all ranks skip the step together: all_reduce a flag before any rank makes the next call, the backward included. \
-         Or let the exception end the rank.",
+        "Skip the step on all ranks: all_reduce a flag before any rank makes the next call, including backward. Or let the \
+         exception end the rank.",
     );
     draft.advise(need_less(exception, failed));
     draft.next.extend(free.filter(Free::would_do).map(|_| lay_out()));
@@ -136,7 +136,7 @@ fn need_less(exception: &Exception, failed: Failed) -> String {
     if failed.asked.is_some_and(|asked| asked >= MIN_ABSURD) {
         let at = words::at(exception.place.as_deref());
         return format!(
-            "Check how the size of the request is computed{at}: no machine has so much memory."
+            "Check how the size of the request is computed{at}: no machine has that much memory."
         );
     }
     if exception.text.contains(OF_NCCL) {

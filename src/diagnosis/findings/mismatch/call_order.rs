@@ -100,15 +100,11 @@ fn draft(
         words::of_group(info),
     );
     let mut why = vec![format!(
-        "{}. {} of the calls of this group, from #{seq} to #{last}, are the same on all ranks, but in \
-         different orders.",
+        "{}. Calls #{seq} to #{last} of this group are the same on all ranks, but in different orders.",
         words::pairing(info),
-        permutation.length
     )];
     if permutation.seen {
-        why.push(
-            "In one order all of them would match: nothing but the order has to change.".into(),
-        );
+        why.push("In the same order, all of them would match: only the order is wrong.".into());
     } else {
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }

@@ -24,12 +24,12 @@ const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 const MAX_CALLS_APART: usize = 8;
 
 /// Advice if two threads of a rank race on one group.
-pub(crate) const OWN_GROUPS: &str = "Give every thread a group of its own (new_group on all ranks), \
-     or let one thread make all calls.";
+pub(crate) const OWN_GROUPS: &str = "Give each thread its own group (new_group on all ranks), or make \
+     all calls in one thread.";
 
 /// What to look at if calls at different lines meet for an unknown reason.
-pub(crate) const OTHER_LINES: &str = "Find out from the tests and loops around the two lines why these ranks are at \
- different lines.";
+pub(crate) const OTHER_LINES: &str = "Check the conditions and loops around the two lines to find out why these \
+ ranks are at different lines.";
 
 /// Calls that met and cannot match.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ pub(crate) fn first_differ<'a>(
     })
 }
 
-/// Whether the sizes of these calls do not fit together, which precedes their dtypes.
+/// Whether the sizes of these calls do not match, which precedes their dtypes.
 pub(crate) fn has_misfit_totals(situation: &Situation<'_>, divergence: &Divergence) -> bool {
     let key = &situation.model.group(divergence.group).info.key;
     let dumps = situation.config.provenance.dumps();
@@ -87,7 +87,8 @@ pub(crate) fn are_at_one_line(join: &Join) -> bool {
     places.all(|it| first.is_some_and(|first| it.is_same_line(first)))
 }
 
-/// The calls that met, in few words: "all_reduce of rank 0 at train.py:11 meets broadcast of rank 1 at train.py:26".
+/// The calls that were paired, in few words: "all_reduce of rank 0 at train.py:11 is paired with broadcast of rank 1 at
+/// train.py:26".
 /// `None`: of too many kinds.
 pub(crate) fn meeting_lines(
     situation: &Situation<'_>,
@@ -101,7 +102,7 @@ pub(crate) fn meeting_lines(
         let process = situation.model.member(met.divergence.group, rank);
         Some(format!("{} of {}{}", call.op, Ranks(ranks), at_line(process, call)))
     };
-    let clause = format!("{} meets {}", call_of(first)?, call_of(second)?);
+    let clause = format!("{} is paired with {}", call_of(first)?, call_of(second)?);
     Some(Mistake::new(&[], clause))
 }
 
@@ -167,8 +168,8 @@ fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<Strin
         return None;
     }
     Some(format!(
-        "They have been out of step since call #{}, which rank {a} made at {} and rank {b} at {}: the calls from there on \
-         were alike.",
+        "They have been out of step since call #{}, which rank {a} made at {} and rank {b} at {}: the calls since then \
+         happened to match.",
         since.seq,
         words::source_line(&here),
         words::source_line(&there),

@@ -17,7 +17,7 @@ const SENTENCES: Sentences = Sentences {
     value: |call| Some(format!("dtype {}", call.dtype.name()?)),
 };
 
-/// DD105: calls with tensors of different dtypes. Sizes that do not fit together precede them.
+/// DD105: calls with tensors of different dtypes. Sizes that do not match precede them.
 pub(crate) fn draft(
     situation: &Situation<'_>,
     code: &'static Code,

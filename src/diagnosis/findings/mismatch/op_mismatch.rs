@@ -6,6 +6,6 @@ use crate::findings::mismatch::signature::Sentences;
 pub(crate) const SENTENCES: Sentences = Sentences {
     what: "",
     why: |_| "Different operations exchange different messages: neither side can complete.",
-    next: "Check which operation the line calls on each rank, and what decides on it.",
+    next: "Check which operation the line calls on each rank, and what determines it.",
     value: |_| None,
 };

@@ -12,7 +12,7 @@ use crate::situation::Situation;
 const SENTENCES: Sentences = Sentences {
     what: "the reduce op of ",
     why: |_| "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
-    next: "Check what decides on the reduce op: it must be equal on all ranks of the group.",
+    next: "Check what determines the reduce op: it must be equal on all ranks of the group.",
     value: |call| Some(format!("reduce op {}", call.known_reduce_op().name()?)),
 };
 

@@ -46,8 +46,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     draft.why.extend(first_calls(slip));
     draft.why.extend(slip.later.iter().map(|(rank, call)| {
         format!(
-            "Rank {rank} left out the calls of a step after that: {} is its first call that is \
-             shifted.",
+            "After that, rank {rank} skipped the calls of one step: {} is its first shifted call.",
             words::call_at(call)
         )
     }));

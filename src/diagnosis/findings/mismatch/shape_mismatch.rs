@@ -7,6 +7,6 @@ use crate::words;
 pub(crate) const SENTENCES: Sentences = Sentences {
     what: "the tensor sizes of ",
     why: |_| "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest and never returns.",
-    next: "Check what decides on the number of elements of this tensor: it must be equal on all ranks of the group.",
+    next: "Check what determines the number of elements of this tensor: it must be equal on all ranks of the group.",
     value: |call| Some(format!("size {}", words::size(call)?)),
 };

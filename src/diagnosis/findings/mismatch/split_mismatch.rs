@@ -1,4 +1,4 @@
-//! DD108 split-mismatch: the splits of an `all_to_all` do not fit together.
+//! DD108 split-mismatch: the splits of an `all_to_all` do not match.
 
 use ddp_doctor_proto::catalogue::Code;
 
@@ -39,7 +39,7 @@ pub(crate) fn draft(
         more => format!(", and {more} more pairs disagree"),
     };
     draft.summary = format!(
-        "The splits of all_to_all #{}{} do not fit together: {}{more}",
+        "The splits of all_to_all #{}{} do not match: {}{more}",
         divergence.seq,
         words::of_group(&situation.model.group(divergence.group).info),
         sentence(join, first)

@@ -59,7 +59,7 @@ fn draft(
     draft.per_rank = rank_calls(situation, id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     draft.summary = format!(
-        "The sizes of all_to_all #{seq} of {} do not fit together: its ranks send {sent} elements and expect \
+        "The sizes of all_to_all #{seq} of {} do not match: its ranks send {sent} elements and expect \
          {expected}",
         words::group(&group.info),
     );
@@ -84,13 +84,13 @@ fn draft(
         draft.blame(ranks, Confidence::Supported);
     } else if let Some(OddOnes { ranks, .. }) = lines {
         draft.say(format!(
-            "{} it at another line than the others: a rank that leaves out a call is in the next one.",
+            "{} it at a different line from the others: a rank that skips a call is in the next one.",
             words::begin(Ranks(&ranks).with("calls", "call")),
         ));
         draft.blame(ranks, Confidence::Suspected);
     } else if let Some((next, odd)) = next_mismatch(situation, id, seq) {
         draft.say(format!(
-            "{} from the others in #{next}: a call may have been left out, or made once more.",
+            "{} from the others in #{next}: a call may have been skipped or repeated.",
             words::begin(Ranks(&odd).with("differs", "differ")),
         ));
         draft.next = vec![SAME_ORDER.into()];

@@ -142,7 +142,7 @@ fn failed_node(process: &Process) -> Option<&NodeFailure> {
 fn how_it_ended(process: &Process, exit: Exit) -> String {
     match (exit.signal, exit.code) {
         (Some(signal), _) if process.aborted_on_its_way_out() => {
-            format!("was killed by {} on its way out of the program", libc_signal::name(signal))
+            format!("was killed by {} while exiting", libc_signal::name(signal))
         }
         (None, None) if let Some(failure) = failed_node(process) => {
             format!("ended when node {} failed", failure.node)
@@ -205,10 +205,10 @@ fn advice(process: &Process, rank: u32, exit: Exit) -> String {
             format!("{}{host}", words::AFTER_SIGKILL)
         }
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
-            "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
+            "Find out what sent the signal: the launcher after another rank failed, a batch system, or a user.".into()
         }
         Some(_) if process.aborted_on_its_way_out() => {
-            "Its program had ended, and its work was done: something aborted while the interpreter shut down, such as a function registered with atexit, a destructor, or a thread that was still running. Run it with PYTHONFAULTHANDLER=1, which prints the stacks of that moment.".into()
+            "Its program had already ended: something aborted while the interpreter shut down, such as a function registered with atexit, a destructor, or a thread that was still running. Run it with PYTHONFAULTHANDLER=1, which prints the stacks of that moment.".into()
         }
         Some(_) => words::AFTER_A_CRASH.into(),
         None if exit.code.is_none() => format!(

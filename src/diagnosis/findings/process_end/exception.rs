@@ -173,7 +173,7 @@ pub(crate) fn draft(code: &'static Code, situation: &Situation<'_>, ended: &Ende
     if exception.kind == ExceptionKind::InFlight {
         draft.advise(
             "Do not issue collectives while an exception propagates (`finally`, `except`, `__exit__`): \
-             the other ranks do not make it at that point.",
+             the other ranks do not issue them at that point.",
         );
     }
     draft

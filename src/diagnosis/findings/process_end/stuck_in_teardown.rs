@@ -21,7 +21,7 @@ use crate::situation::{Absent, Divergence, OriginKind, Situation, Stall, StallOr
 use crate::stacks;
 use crate::words::{self, Ranks, number};
 
-/// DD205: clean-up calls that the peers do not make.
+/// DD205: cleanup calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let met =
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
@@ -37,12 +37,12 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         }
     });
     met.chain(waits)
-        .chain(destroys_for_ever(situation))
+        .chain(destroys_forever(situation))
         .chain(goes_on_after_its_end(situation))
         .collect()
 }
 
-/// A draft without sentences about a clean-up call of these ranks. If an exception led them to it,
+/// A draft without sentences about a cleanup call of these ranks. If an exception led them to it,
 /// the draft follows from that.
 fn about_call(
     situation: &Situation<'_>,
@@ -63,17 +63,12 @@ fn about_call(
     draft
 }
 
-/// "rank 1 is stuck in its clean-up: barrier #3 at train.py:40".
+/// "rank 1 is stuck in cleanup: barrier #3 at train.py:40".
 fn stuck_in(ranks: &[u32], call: &Call) -> String {
-    format!(
-        "{} stuck in {} clean-up: {}",
-        Ranks(ranks).with("is", "are"),
-        number(ranks, "its", "their"),
-        words::call_at(call),
-    )
+    format!("{} stuck in cleanup: {}", Ranks(ranks).with("is", "are"), words::call_at(call))
 }
 
-/// A clean-up call meets a different call of the peers.
+/// A cleanup call is paired with a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
     let StallOrigin { why: OriginKind::Raised | OriginKind::Leaving, ranks } = &divergence.origin
     else {
@@ -95,31 +90,31 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     let victims = Ranks(&draft.victims);
     draft.summary = if draft.follows.is_some() {
-        format!("{} meets another call of {victims}", stuck_in(ranks, call))
+        format!("{} is paired with a different call of {victims}", stuck_in(ranks, call))
     } else {
         format!(
-            "{} the program before {victims}: {}, in {} clean-up, meets another call",
+            "{} the program before {victims}: {}, in {} cleanup, is paired with a different call",
             Ranks(ranks).with("leaves", "leave"),
             words::call_at(call),
             number(ranks, "its", "their"),
         )
     };
     draft.say(if draft.follows.is_some() {
-        "The exception does not affect the other ranks, which continue with another call. The two can \
+        "The exception does not affect the other ranks, which continue with a different call. The two can \
          never match."
             .into()
     } else {
         format!(
-            "{} made this call on the way out of the program; the other ranks do not exit and continue \
-             with another call. The two can never match.",
+            "{} made this call while exiting; the other ranks do not exit and continue with a \
+             different call. The two can never match.",
             words::begin(Ranks(ranks))
         )
     });
     if draft.follows.is_none() {
         let victims = Ranks(&draft.victims);
         draft.advise(format!(
-            "Find out why {} left the training before {victims}, and agree on its end on all ranks first (all_reduce a flag, or \
-             the number of steps). Then issue the calls of the clean-up at the end of the training itself.",
+            "Find out why {} left the training before {victims}, and make all ranks agree to stop first (all_reduce a flag, or \
+             the number of steps). Then make the cleanup calls at the end of the training itself.",
             Ranks(ranks),
         ));
     } else {
@@ -131,7 +126,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     Some(draft.proved_by(proof))
 }
 
-/// A clean-up call waits for peers that have ended or continue without it.
+/// A cleanup call waits for peers that have ended or continue without it.
 fn waits_for_absent_peers(
     situation: &Situation<'_>,
     ranks: &[u32],
@@ -171,7 +166,7 @@ fn waits_for_absent_peers(
     };
     draft.summary = format!("{} waits for {}, {peers}", stuck_in(ranks, call), Ranks(&missing));
     draft.say(format!(
-        "{} made this call on the way out; {} not made it.",
+        "{} made this call while exiting; {} not made it.",
         words::begin(Ranks(ranks)),
         Ranks(&missing).with("has", "have"),
     ));
@@ -210,7 +205,7 @@ fn keeps_others_waiting(
         draft.confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} stuck on the way out{}; {}",
+        "{} stuck while exiting{}; {}",
         Ranks(ranks).with("is", "are"),
         inside(process).map_or_else(String::new, |what| format!(", {what}")),
         draft.waits_for_root(),
@@ -226,7 +221,7 @@ fn keeps_others_waiting(
 
 /// Ranks that do not return from `destroy_process_group`. A rank that is missing elsewhere, or whose
 /// own call cannot complete, is part of that finding, and so is one whose last collective does not complete.
-fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
+fn destroys_forever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let is_inside = |rank| situation.inside.iter().any(|it| it.waiting.contains(&rank));
     let is_explained =
@@ -372,7 +367,7 @@ fn advise(draft: &mut Draft) {
         "Do not issue collectives while an exception propagates. Let it end the process: the \
          launcher then ends the others."
     } else {
-        "Do not issue collectives on the way out (atexit, `finally`, `__del__`), unless every rank makes them at \
+        "Do not issue collectives during exit (atexit, `finally`, `__del__`), unless every rank makes them at \
          the same point: synchronize (barrier) and destroy the group at the end of the \
          training itself."
     });

@@ -17,7 +17,7 @@ pub(crate) fn exceptions(situation: &Situation<'_>) -> Vec<Draft> {
         let (text, place) = failure.raised.as_ref()?;
         let place = place.as_deref();
         let advice = match allocation::failed(text) {
-            Some(_) => "Make the process need less memory, or give it more.".to_owned(),
+            Some(_) => "Reduce the memory use of the process, or give it more memory.".to_owned(),
             None => exception::advice(text, place, false),
         };
         Some((format!("raised {}{}", words::short(text), words::at(place)), advice))

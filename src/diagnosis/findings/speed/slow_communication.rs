@@ -46,11 +46,11 @@ fn draft(situation: &Situation<'_>, slow: &Slow) -> Draft {
     let (since, before) = (words::clock(slow.since), about(slow.before));
     let takes = match slow.buckets {
         Some(_) => format!(
-            "Since {since} at least DDP waits about {now} for them after all ranks have sent the last \
+            "Since at least {since}, DDP waits about {now} for them after all ranks have sent the last \
              one and have nothing left to compute; before, it was {before}."
         ),
         None => format!(
-            "Since {since} at least it takes about {now} after the last rank has entered it; before, \
+            "Since at least {since}, it takes about {now} after the last rank has entered it; before, \
              it took {before}."
         ),
     };
@@ -58,14 +58,14 @@ fn draft(situation: &Situation<'_>, slow: &Slow) -> Draft {
     draft.say(format!("{takes} About {share} of the time is lost."));
     draft.say(format!(
         "The hosts are not the cause: threads of the ranks were kept from running for {} of the time, \
-         and what ranks do between their calls takes as long as before.",
+         and work between calls takes as long as before.",
         percent(slow.kept),
     ));
     if slow.others > 0 {
         draft.say("Other collectives have become slow as well.");
     }
     draft.advise(if situation.model.nodes() == 1 {
-        "Check what messages pass within the host: traffic control of its interfaces (tc -s qdisc), links between its \
+        "Check the paths that messages take within the host: traffic control of its interfaces (tc -s qdisc), links between its \
          GPUs (nvidia-smi topo -m, nvidia-smi nvlink -s), other jobs that load them or its memory."
     } else {
         "Check the network between these hosts: speed of the links (ethtool), errors and drops (ip \

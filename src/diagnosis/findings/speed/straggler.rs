@@ -30,16 +30,16 @@ pub(crate) fn draft(
     draft.blocked_at = Some(straggler.since);
     draft.per_rank = per_rank(situation, straggler, place);
     draft.summary = format!(
-        "{} the others waiting{}: they lose about {} of their time, {} at a time, {}",
+        "{} the other ranks waiting{} {}: they lose about {} of their time, {} at a time",
         Ranks(ranks).with("keeps", "keep"),
         if straggler.in_turn { " in turn" } else { "" },
+        reason.because,
         percent(straggler.share),
         about(straggler.typical),
-        reason.because,
     );
     draft.say(format!(
-        "{} repeatedly the last, since {} at least: almost all waiting is for {}.",
-        words::begin(Ranks(ranks).with("is", "are")),
+        "{} repeatedly been the last to arrive since at least {}: almost all waiting is for {}.",
+        words::begin(Ranks(ranks).with("has", "have")),
         words::clock(straggler.since),
         Ranks(ranks),
     ));
@@ -50,7 +50,7 @@ pub(crate) fn draft(
         draft.say("They are late in turn, each for some rounds: the culprit changes.");
     }
     if let Some(rank) = straggler.before {
-        draft.say(format!("Before that it was rank {rank}: the culprit changes."));
+        draft.say(format!("Before that, it was rank {rank}: the culprit changes."));
     }
     draft.why.extend(reason.measured);
     draft.advise(reason.advice);

@@ -23,9 +23,9 @@ pub(crate) fn draft(situation: &Situation<'_>) -> Option<Draft> {
 fn reason(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
     let measured = ran.map(|(own, others)| {
         format!(
-            "{} neither for input nor for a processor: the main thread runs {} of the time there, {} \
-             on the others.",
+            "{} neither for input nor for a CPU: {} {} of the time, those of the others {}.",
             words::begin(Ranks(ranks).with("waits", "wait")),
+            number(ranks, "its main thread runs", "their main threads run"),
             percent(own),
             percent(others),
         )
@@ -48,9 +48,9 @@ fn reason(ranks: &[u32], ran: Option<(f64, f64)>) -> Reason {
         },
         measured,
         advice: format!(
-            "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \
+            "Compare what {} and another rank do between two collectives: ddp-doctor dump, or a \
              profiler on both. Give all ranks equal work.",
-            Ranks(ranks).with("does", "do"),
+            Ranks(ranks),
         ),
     }
 }

@@ -38,29 +38,29 @@ fn reason(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
                 "The quota of its cgroup kept {who} from running about {} of the time.",
                 percent(*share)
             ),
-            "Raise the container's quota of processor time (cpu.max), or give it less to do.",
+            "Raise the container's quota of CPU time (cpu.max), or give it less to do.",
         ),
         Host::Queued { own, others, processors, pressure } => (
-            "because others use its processors",
+            "because other processes use its CPUs",
             format!(
-                "{} {were} ready to run and had no processor for about {} of the time, the others for \
+                "{} {were} ready to run and had no CPU for about {} of the time, the others for \
                  {}.{}",
                 words::begin(who),
                 percent(*own),
                 percent(*others),
                 processors_and_pressure(processors.as_deref(), *pressure),
             ),
-            "Find out what else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one \
+            "Find out what else runs on its CPUs (top, ps -eLo pid,psr,pcpu,comm), and move one \
              of them.",
         ),
         Host::Stolen(share) => (
-            "because its host gets less processor time from the hypervisor",
+            "because its host gets less CPU time from the hypervisor",
             format!(
                 "The hypervisor took CPU time from the host of {who} about {} of the time.",
                 percent(*share)
             ),
-            "Its virtual machine shares processors with others (st in top): move it, or give it \
-             dedicated processors.",
+            "Its virtual machine shares CPUs with others (st in top): move it, or give it dedicated \
+             CPUs.",
         ),
         Host::Garbage(share) => (
             "because it collects garbage",
@@ -74,7 +74,7 @@ fn reason(ranks: &[u32], host: &Host, process: Option<&Process>) -> Reason {
         Host::Paging(rate) => (
             "because its memory is read from a disk",
             format!(
-                "About {:.0} pages a second are read from a disk for {who}.",
+                "About {:.0} pages per second are read from a disk for {who}.",
                 (rate / 100.0).round() * 100.0
             ),
             "Its host has too little memory for what runs there: check swap and what uses it.",
@@ -100,7 +100,7 @@ fn processors_and_pressure(processors: Option<&str>, pressure: Option<f64>) -> S
     let processors = processors.map(|it| format!(" Its CPU affinity is {it}."));
     let pressure = pressure.map(|pressure| {
         format!(
-            " Its host was short of CPU: something there waited for a processor about {} of the time.",
+            " Its host was short of CPU: something there waited for a CPU about {} of the time.",
             percent(pressure)
         )
     });

@@ -47,14 +47,14 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let round = if small.are_steps { "step" } else { "round" };
     let share = percent(small.share);
     draft.summary = format!(
-        "about {share} of the time goes into small {} calls, {} a {round} of {}{at}",
+        "about {share} of the time is spent in small {} calls: {} per {round}, of {}{at}",
         small.op,
         small.in_a_round,
         sizes(small),
     );
     draft.say(format!(
-        "Each takes about {} after all ranks have entered it: for so little data that is the cost of a call. Little is \
-         computed between them.",
+        "Each takes about {} after all ranks have entered it: for so little data, that is the fixed cost of a call. There \
+         is little computation between them.",
         about(small.each),
     ));
     if !small.are_steps {
@@ -94,7 +94,7 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
                 format!("the calls of this group that move {seen}")
             };
             format!(
-                "Those of a {round} move {together} together. In {} that would take about {}, going by {basis}: a {round} \
+                "Together, those of a {round} move {together}. In {}, that would take about {}, judging by {basis}: a {round} \
                  would be about {} shorter.",
                 match bucketed.calls {
                     1 => "one call".into(),

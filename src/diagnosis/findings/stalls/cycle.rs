@@ -112,7 +112,7 @@ pub(crate) fn draft(
     Some(draft)
 }
 
-/// Makes the smaller side the root cause of a cycle in which some ranks left out a call that others made.
+/// Makes the smaller side the root cause of a cycle in which some ranks skipped a call that others made.
 /// Whether the call is one too many, or one too few, does not show.
 pub(crate) fn blame_minority(mut draft: Draft, dumps: &Dumps) -> Draft {
     let mut disagreements = dumps.disagreements.iter();
@@ -290,7 +290,7 @@ fn in_one_loop(situation: &Situation<'_>, cycle: &[&Blocked]) -> Option<CauseHyp
 }
 
 /// Why each of two ranks waits for the other in a group that both use. If one has come to its line less often, it has
-/// left behind the line where the other waits. Otherwise one of them left out a call or repeated one, or they make the
+/// left behind the line where the other waits. Otherwise one of them skipped a call or repeated one, or they make the
 /// same two calls in different orders: that is only stated where they take them from one loop.
 fn of_two(
     situation: &Situation<'_>,

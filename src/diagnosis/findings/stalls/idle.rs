@@ -77,7 +77,7 @@ pub(crate) fn where_it_is(
             other => format!("state {other}"),
         }),
         outside.thread.wait_channel.as_ref().map(|channel| format!("in the kernel in {channel}")),
-        (outside.thread.holds_gil == Some(true)).then(|| "holds the interpreter's lock".into()),
+        (outside.thread.holds_gil == Some(true)).then(|| "holds the GIL".into()),
     ]
     .into_iter()
     .flatten()
@@ -143,7 +143,8 @@ pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) -> bool 
     let Some((rank, exception)) = process.rank.zip(process.failed_thread()) else { return false };
     let at = words::at(exception.place.as_deref());
     draft.say(format!("A thread of rank {rank} ended with {}{at}.", words::short(&exception.text)));
-    let advice = format!("Fix the exception{at}: the thread that it ended may be waited for.");
+    let advice =
+        format!("Fix the exception{at}: another thread may be waiting for the one that it ended.");
     draft.next.insert(0, advice);
     true
 }
@@ -152,7 +153,7 @@ pub(crate) fn blame_failed_thread(draft: &mut Draft, process: &Process) -> bool 
 pub(crate) const fn waits_for(what: What) -> &'static str {
     match what {
         What::DataLoader => "waits for a data-loader worker",
-        What::Gil => "is in a C function that keeps the interpreter's lock",
+        What::Gil => "is in a C function that holds the GIL",
         What::Debugger => "waits for input at a debugger's prompt",
         What::BuildLock => "waits for the lock file of another build",
         What::FileLock => "waits for a file that is locked",
@@ -160,10 +161,10 @@ pub(crate) const fn waits_for(what: What) -> &'static str {
         What::Child => "waits for a child process",
         What::Circle => "waits for a process that waits for this rank",
         What::DeadChild => "has lost a process below it and waits for a message",
-        What::Poll => "waits for something that it checks again and again",
-        What::Store => "waits in the store for a key that is not set",
+        What::Poll => "waits for something that it polls",
+        What::Store => "waits for a store key that is not set",
         What::Workers => "waits in a call that all workers have to make",
-        What::Message => "waits for a message of another process",
+        What::Message => "waits for a message from another process",
         What::Network => "waits for the network",
         What::Service => "waits for an answer over the network",
         What::File => "waits for a file",
@@ -205,19 +206,19 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
             let holder = stacks::lock_keeper(process).filter(|it| is_users(&it.file));
             let at = holder.map(|line| format!(" that {} calls at {}", words::function(line), words::line(line)));
             vec![format!(
-                "Let the C function{} release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
+                "Make the C function{} release the GIL while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
                 at.unwrap_or_default()
             )]
         }
-        What::Debugger => vec!["Remove the breakpoint, or set it on every rank; the others run into their \
-            timeout meanwhile.".into()],
+        What::Debugger => vec!["Remove the breakpoint, or set it on every rank; the other ranks time out \
+            meanwhile.".into()],
         What::BuildLock => vec!["A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).".into()],
-        What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: make no collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
+        What::FileLock => vec!["Find the process that holds the lock (lslocks, fuser). If it is another rank of this job, it may wait for this one in a collective: do not issue a collective while holding a lock. Take file locks with a timeout; lock files, and locks on network file systems, outlive their holders.".into()],
         What::Lock => vec![
-            "Find out which thread should release the lock. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise a thread holds it that has ended or is waiting itself.".into(),
+            "Find out which thread should release the lock. If this thread already holds it, do not take it again, or make it a threading.RLock. Otherwise, the thread that holds it has ended or is waiting itself.".into(),
             "If this process was forked, the lock may have been held at that moment: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.".into(),
         ],
-        What::Queue => vec!["Find what should put an item into this queue: a thread or process that fills it may have ended, or wait itself, and without one this line never returns. Have it put a final item before it ends, and give `get` a timeout.".into()],
+        What::Queue => vec!["Find what should put an item into this queue: a thread or process that fills it may have ended or be waiting itself; this line then never returns. Make it put a final item before it ends, and give `get` a timeout.".into()],
         What::Child => vec![format!(
             "Find out what its child processes do (ps --ppid {pid} on {host}). A program that reads its standard input waits until that is closed (stdin=subprocess.DEVNULL). A child that was forked while another thread held a lock may never get that lock: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
         )],
@@ -227,21 +228,21 @@ pub(crate) fn advice(what: What, process: &Process) -> Vec<String> {
         ],
         What::DeadChild => vec![
             "Find out why that process ended: its traceback is in the output of the job.".into(),
-            "Let a worker report its exceptions to the process that waits for its results, and give that wait a timeout after which it checks whether its workers live.".into(),
+            "Let a worker report its exceptions to the process that waits for its results, and give that wait a timeout after which it checks whether its workers are alive.".into(),
         ],
-        What::Poll => vec!["Find out what the loop around this line waits for (a file, a flag, a service): it was made under another name or in another place, or the rank that makes it waits for this one. Give up before the timeout of the group.".into()],
-        What::Store => vec!["Find the rank that should set this key: it uses another name, has not reached that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
-        What::Workers => vec!["Make this call on every worker, or on none: it returns once all of them have made it. Check the conditions around it, and those that let the other workers pass by.".into()],
+        What::Poll => vec!["Find out what the loop around this line waits for (a file, a flag, a service): it was created under a different name or in a different place, or the rank that creates it waits for this one. Give up before the timeout of the group.".into()],
+        What::Store => vec!["Find the rank that should set this key: it uses a different name, has not reached that line, or waits for this rank in a collective before it. Set a key before the collective that follows, and give `get` and `wait` a timeout.".into()],
+        What::Workers => vec!["Make this call on every worker, or on none: it returns once all of them have made it. Check the conditions around it, and those that let other workers skip it.".into()],
         What::Message => vec!["Find out which process should send the message, and whether it still runs. Give the wait a timeout.".into()],
         What::Network | What::Service => vec!["Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.".into()],
         What::File => vec![format!(
             "Check the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
-        What::Gpu => vec!["Check the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.".into()],
+        What::Gpu => vec!["Check the GPU (nvidia-smi, dmesg for Xid): work that was enqueued before this line has not finished.".into()],
         What::Sleep => vec!["Remove the sleep, or shorten it. If it waits for something (a file, a flag, a service), find out why that is absent, and give up before the timeout of the group.".into()],
-        What::Compilation => vec!["If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.".into()],
+        What::Compilation => vec!["If it is only slow: compile before ranks wait for each other, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, check its compiler processes.".into()],
         What::Checkpoint => vec![format!(
-            "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."
+            "If it is only slow: do not make other ranks wait for it, or give their group a longer timeout. If it stays here, check the file system on {host} (mount, df, dmesg)."
         )],
         What::Preparation => vec!["Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, check the network and its worker processes.".into()],
         What::Import => vec![format!(

@@ -31,8 +31,8 @@ pub(crate) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
         } else {
             "NCCL has not returned from it"
         };
-        let stand = begin(Ranks(&ranks).with("stands", "stand"));
-        format!("{stand} in {function}, which the call leads to: {keeps}.")
+        let ranks_are = begin(Ranks(&ranks).with("is", "are"));
+        format!("{ranks_are} in {function}, which this call invoked: {keeps}.")
     });
     why.collect()
 }

@@ -36,7 +36,7 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         other.init.backend
     ));
     draft.advise(
-        "Name one backend for all ranks. Find out why these ranks chose another one: they may not \
+        "Use one backend on all ranks. Find out why these ranks chose a different one: they may not \
          see a GPU.",
     );
     Some(draft.proved_by(contradiction(&apart)))

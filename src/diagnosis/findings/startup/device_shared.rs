@@ -46,7 +46,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     draft.per_rank = skew::per_rank(situation.now, peers, ranks);
     draft.summary = format!("{} use one GPU ({gpu}){}", Ranks(ranks), hosts(&sharers));
     draft.say(
-        "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
+        "NCCL needs one GPU per rank: it refuses to connect ranks that share a GPU, or their kernels \
          block each other.",
     );
     let devices = sharers.iter().filter_map(|(rank, process)| {
@@ -61,7 +61,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         ));
     }
     draft.advise(
-        "Choose the device by the local rank before anything else: \
+        "Select the device by local rank before anything else: \
          torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node than \
          it has GPUs.",
     );

@@ -67,8 +67,8 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         ),
     };
     draft.say(
-        "A world has each rank once. The second process of a rank is refused, or takes the place of \
-         the first.",
+        "Each rank of a world is one process. A second process with the same rank is refused, or \
+         replaces the first.",
     );
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
     let present = |rank: &u32| forming.joiners.iter().any(|joiner| joiner.rank == *rank);
@@ -77,7 +77,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         draft.say(format!("No process has joined as {} of {size} so far.", Ranks(&missing)));
     }
     draft.advise(
-        "Give every process a rank of its own: find out what sets RANK (or --node-rank) for these \
+        "Give every process a different rank: find out what sets RANK (or --node-rank) for these \
          processes.",
     );
     draft.advise("If one of them is left over from an earlier start, end it, or use another port.");

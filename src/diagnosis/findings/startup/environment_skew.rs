@@ -50,14 +50,14 @@ fn meaning(name: &str) -> Option<&'static str> {
     Some(match name {
         "TORCH_DISTRIBUTED_DEBUG" => {
             "With DETAIL, ranks create an additional group when they join the world, in which they \
-             compare each call before they make it: they wait there for ranks with another level."
+             compare each call before they make it: they wait there for ranks with a different level."
         }
         "TORCH_DIST_INIT_BARRIER" => {
-            "With TORCH_DIST_INIT_BARRIER=1 a rank calls a barrier at the end of init_process_group, \
-             which the others do not call."
+            "With TORCH_DIST_INIT_BARRIER=1, a rank calls a barrier at the end of init_process_group \
+             that the others do not call."
         }
         "TORCH_DIST_USE_NCCL2" => {
-            "TORCH_DIST_USE_NCCL2=0 selects another implementation of the NCCL backend, which cannot \
+            "TORCH_DIST_USE_NCCL2=0 selects a different implementation of the NCCL backend, which cannot \
              communicate with the default one."
         }
         _ => return None,

@@ -210,7 +210,7 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
     if let Some(store) = store_elsewhere(forming) {
         draft.confidence = Confidence::Supported;
         draft.say(format!(
-            "The launcher keeps their store at {store}, so none of them creates one: there is no store \
+            "The launcher hosts their store at {store}, so no rank creates one: there is no store \
              at the address that they use."
         ));
         draft.advise(
@@ -234,16 +234,16 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
     };
     if forming.joiners.iter().all(is_restart) {
         draft.say(
-            "The launcher has restarted them with the store of the start before, which may still \
+            "The launcher has restarted them with the store of the previous start, which may still \
              contain addresses of processes that have ended.",
         );
         draft.advise(
             "Start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, so that each start of the \
-             ranks has a store of its own.",
+             ranks has its own store.",
         );
     }
     draft.advise(
-        "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+        "Check that the ranks can reach each other: the network interface in use (GLOO_SOCKET_IFNAME, \
          NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1.",
     );
 }
@@ -280,14 +280,15 @@ fn describe_missing(
     let Some(launched) = other_size(forming) else { return states.advise(draft) };
     let first = &forming.joiners[0];
     let clause = format!(
-        "{} {} a world of {} ranks, the launcher started {launched}",
+        "{} {} a world of {} ranks, but the launcher started {launched}",
         who(&forming.joiners),
         if forming.joiners.len() == 1 { "joins" } else { "join" },
         first.init.world_size.unwrap_or(0),
     );
     draft.mistake = Some(Mistake::new(&[], clause));
     draft.advise(
-        "Pass no world_size to init_process_group, which then takes that of the launcher, or start as many processes.",
+        "Do not pass world_size to init_process_group, so that it uses the launcher's, or start as many processes as the \
+         program expects.",
     );
 }
 
@@ -302,7 +303,7 @@ fn why(situation: &Situation<'_>, forming: &Forming<'_>, missing: &[Missing<'_>]
     let first = &forming.joiners[0];
     let size = first.init.world_size.unwrap_or(0);
     let mut why = vec![format!(
-        "The world has {size} ranks and meets at {}; {} of them {} come.",
+        "The world has {size} ranks and its rendezvous is {}; {} of them {} arrived.",
         words::place(first.place),
         forming.joiners.len(),
         if forming.joiners.len() == 1 { "has" } else { "have" },
@@ -400,7 +401,7 @@ impl States {
         }
         if !self.at_work.is_empty() {
             draft.advise(
-                "Find out what keeps the rank at that line, or let all ranks join before they run it.",
+                "Find out what keeps the rank at that line, or join the world on all ranks before that line runs.",
             );
         }
         if !self.ended.is_empty() {
@@ -475,7 +476,7 @@ impl Missing<'_> {
                 let place =
                     process.init.as_ref().and_then(|init| init.place.as_ref()).map(words::place);
                 format!(
-                    "Process {} of rank {rank} on {} has joined another world{}.",
+                    "Process {} of rank {rank} on {} has joined a different world{}.",
                     process.pid,
                     process.host,
                     place.map(|place| format!(", or tries to, at {place}")).unwrap_or_default()

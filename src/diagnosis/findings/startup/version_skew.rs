@@ -23,8 +23,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
     if differs("NCCL") {
         draft.say(
-            "Ranks with different versions of NCCL cannot communicate: since 2.23.4 it refuses to \
-             connect them, before that it hangs or fails later.",
+            "Ranks with different versions of NCCL cannot communicate: since 2.23.4, NCCL refuses to \
+             connect them; earlier versions hang or fail later.",
         );
     }
     if differs("PyTorch") {

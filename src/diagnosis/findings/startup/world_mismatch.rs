@@ -28,8 +28,8 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let expect = each(&classes, ("expects", "expect"), |size| format!("{size} ranks"));
     draft.summary = format!("ranks disagree on the size of the world: {expect}");
     draft.say(format!(
-        "All of them meet at {}. A rank that expects more ranks than there are never returns; one that \
-         expects fewer begins without the others.",
+        "All of them use the rendezvous {}. A rank that expects more ranks than exist never returns; one \
+         that expects fewer starts without the others.",
         words::place(apart[0].place)
     ));
     draft.why.extend(launched(&classes));
@@ -79,8 +79,8 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     draft.summary = format!("ranks disagree on the {what}: {uses}");
     let size = first.init.world_size.unwrap_or(0);
     draft.say(format!(
-        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they look for each \
-         other at different addresses.",
+        "Together, these processes are ranks 0–{} of a world of {size}, each of them once, but they use different \
+         rendezvous addresses.",
         size.saturating_sub(1)
     ));
     draft.advise(if several_hosts {

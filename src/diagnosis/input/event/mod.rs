@@ -266,7 +266,7 @@ pub enum Event {
 /// What the log of a process states that does not end it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stated {
-    /// The program logged this exception, and went on.
+    /// The program logged this exception, and continued.
     Caught(Arc<str>),
     /// Its watchdog was blocked, for this many seconds if that is stated.
     WatchdogBlocked(Option<u64>),

@@ -127,7 +127,7 @@ pub struct MemorySample {
     pub host_available: Option<u64>,
     /// Total memory of the host.
     pub host_total: Option<u64>,
-    /// Recent processor time, in thousandths of one processor.
+    /// Recent CPU time, in thousandths of one processor.
     pub cpu_permille: Option<u32>,
     /// In use in its control group or one around it, without memory that the kernel can reclaim.
     pub cgroup_used: Option<u64>,

@@ -63,7 +63,7 @@ pub struct Memory {
     pub virtual_used: Option<Gauge>,
     /// Limit of the address space.
     pub virtual_limit: Option<u64>,
-    /// Recent processor time, in thousandths of one processor.
+    /// Recent CPU time, in thousandths of one processor.
     pub cpu_permille: Option<Gauge>,
     /// Devices by their number in the process.
     pub devices: BTreeMap<u32, Box<Device>>,

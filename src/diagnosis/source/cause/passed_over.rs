@@ -1,4 +1,4 @@
-//! A cause of which the number of calls is the evidence, and the source the reason: one side went on after fewer calls at
+//! A cause of which the number of calls is the evidence, and the source the reason: one side continued after fewer calls at
 //! a line, and one test alone decides on that line.
 
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Sides<'_> {
             if let Some(waited) = self.waited_meanwhile(first, other, &within, guard) {
                 let (past, in_it) = (numbers(past), numbers(in_it));
                 let because = format!(
-                    "{} Behind this test, the call of {} met that of {} at {}: {} there while {}.",
+                    "{} After this condition, the call of {} was paired with that of {} at {}: {} there while {}.",
                     line_is_guarded(&shown),
                     Ranks(&in_it),
                     Ranks(&past),
@@ -103,7 +103,7 @@ impl Sides<'_> {
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }
 
-    /// The line at which the side that went on waited for the other side when that came to its first call behind the test:
+    /// The line at which the side that continued waited for the other side when that came to its first call behind the test:
     /// both lines are those of roles, which meet by design. A decision cannot be agreed on there.
     fn waited_meanwhile(
         &self,

@@ -486,7 +486,7 @@ pub fn sentence(guard: &Guard) -> String {
             format!("is not reached if `{test}` is true (line {line}): the function returns")
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
-        GuardForm::Computes => format!("uses a value of `{test}` (line {line})"),
+        GuardForm::Computes => format!("uses a value computed in `{test}` (line {line})"),
         GuardForm::Keeps => format!("holds `{test}` (line {line})"),
         GuardForm::Completes => {
             format!(

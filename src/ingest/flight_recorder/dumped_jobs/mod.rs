@@ -134,7 +134,7 @@ impl DumpedJob {
             job.add(it, remarks);
         }
         for it in others {
-            let text = "the dump is of another job, whose last call was earlier";
+            let text = "the dump belongs to a different job, whose last call was earlier";
             job.unreadable.insert(it.rank, text.into());
             let text = format!("{text}: it is left out");
             remarks.push(Remark { path: it.path, text });

@@ -58,7 +58,7 @@ impl DumpedJob {
         if let Some(wait) = stated.given_up().find(|it| self.contradicts(it, is_dated)) {
             let GivenUp { rank, op, seq, .. } = wait;
             return Err(format!(
-                "it states that rank {rank} gave up {op} #{seq}, and the dump of that rank does not, or not then"
+                "it states that rank {rank} gave up on {op} #{seq}, and the dump of that rank does not, or not then"
             ));
         }
         let (first, last) = self.period();

@@ -121,7 +121,7 @@ pub(super) fn with_rank(found: Found, first: u32, remarks: &mut Vec<Remark>) -> 
     let version = dump.version.split_once('.').map(|(major, _)| major);
     if version != Some("2") {
         let name = &dump.version;
-        remarks.push(remark(format!("version \"{name}\" of the format is unknown; 2 is assumed")));
+        remarks.push(remark(format!("format version \"{name}\" is unknown, assuming 2")));
     }
     if let Some(cut) = &dump.cut {
         let calls = match dump.packed.len() {

@@ -142,7 +142,7 @@ impl Replay<'_> {
         if 2 * not_started.len() > calls.len() { Vec::new() } else { not_started }
     }
 
-    /// Ranks at another line than most, if earlier calls of the group were at one of these lines, and the two
+    /// Ranks at a different line from most, if earlier calls of the group were at one of these lines, and the two
     /// never matched.
     fn at_unfamiliar_line(
         &self,

@@ -11,7 +11,7 @@
 //! Of a rank that has completed all of its calls, although another rank has not completed the last of
 //! these, it is unknown why it made no further one.
 //!
-//! Waits that lead in a circle contradict each other: a rank made a call without an earlier one of the
+//! Waits that lead in a cycle contradict each other: a rank made a call without an earlier one of the
 //! ranks that wait for it. The smaller side is accused; if both are of one size, both are.
 //!
 //! `incomplete_calls` finds what each call needs, `graph` the cycles of waits, and `contradictions` the

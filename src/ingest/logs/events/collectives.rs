@@ -225,15 +225,18 @@ impl Members {
         let agree = if ranks.len() > 1 { " and agree on it" } else { "" };
         if self.may_be_left() {
             job.note(Topic::Waits, format!(
-                "{} waiting in {group} at neighboring calls: they may be of one group, since a rank may leave the \
-                 first of them before the others",
+                "{} waiting in {group} at neighboring calls: they may belong to one group, since a rank may complete \
+                 the first before the others",
                 were(&ranks)
             ));
         } else if !self.is_consistent() {
-            job.note(Topic::Waits, format!(
-                "{} waiting in {group} at calls that cannot belong to one group as they are numbered",
-                were(&ranks)
-            ));
+            job.note(
+                Topic::Waits,
+                format!(
+                    "{} waiting in {group} at calls whose numbers cannot belong to one group",
+                    were(&ranks)
+                ),
+            );
         } else if !is_known {
             let silent = silent();
             let rest = if silent.is_empty() || !name.is_world() {

@@ -91,11 +91,11 @@ impl LoggedJob {
 
     /// Adds the request of a person or a batch system to end the job.
     pub(super) fn add_interruption(&mut self) {
-        if let Some(cancelled) = self.cancelled {
+        if let Some(canceled) = self.canceled {
             // Its signal may be reported before the request.
             let ended = self.ranks.values().filter_map(|rank| rank.ended);
             let terminated = ended.filter(|(_, how)| how.is_terminated());
-            let at = terminated.map(|(at, _)| at).chain([cancelled]).min().unwrap_or(cancelled);
+            let at = terminated.map(|(at, _)| at).chain([canceled]).min().unwrap_or(canceled);
             self.events.push((at, Event::Interrupted { signal: TERM, at }));
             return;
         }
@@ -106,10 +106,10 @@ impl LoggedJob {
         let advice = if signal == HUP {
             "A terminal sends SIGHUP when it is closed: start the job under tmux, nohup or setsid."
         } else {
-            "Find out who sent the signal: a batch system, a scheduler, a person."
+            "Find out what sent the signal: a batch system, a scheduler, or a user."
         };
         let signal = signal_name(signal);
-        let text = format!("{signal} ended the job: the text does not say who sent it\n{advice}");
+        let text = format!("{signal} ended the job: the text does not say what sent it\n{advice}");
         self.note(Topic::End, text);
     }
 }

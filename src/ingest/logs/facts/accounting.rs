@@ -25,9 +25,9 @@ const STATES: [(&str, &str, &str); 6] = [
         "Find out which node failed (sacct -o NodeList,State, sinfo -R), and exclude it.",
     ),
     ("BOOT_FAIL", "BOOT_FAIL", "Find out which node did not start (sinfo -R), and exclude it."),
-    ("TIMEOUT", "TIMEOUT", "Request more time, or save checkpoints and go on from them."),
-    ("DEADLINE", "DEADLINE", "Request a later deadline, or save checkpoints and go on from them."),
-    ("PREEMPTED", "PREEMPTED", "Submit it with --requeue, and go on from checkpoints."),
+    ("TIMEOUT", "TIMEOUT", "Request more time, or save checkpoints and resume from them."),
+    ("DEADLINE", "DEADLINE", "Request a later deadline, or save checkpoints and resume from them."),
+    ("PREEMPTED", "PREEMPTED", "Submit it with --requeue, and resume from checkpoints."),
 ];
 
 /// A table that is being read.

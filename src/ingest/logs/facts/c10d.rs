@@ -177,7 +177,7 @@ fn of_other_watchdog(text: &str) -> Option<Statement> {
 pub(super) fn unstated_timeout() -> Statement {
     const NEXT: &str =
         "Add the whole line, and the logs of all ranks: they state which collective timed out.";
-    let text = "its watchdog gave up a collective that the text does not state".into();
+    let text = "a collective that the text does not name timed out".into();
     Statement::Reported { by: WATCHDOG, on: Arc::default(), text, next: NEXT }
 }
 

@@ -375,10 +375,10 @@ pub(super) fn slurm(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         let (when, why) = when.split_once(" DUE TO ").unwrap_or((when, ""));
         let reason = until(why, &[',']);
         let why = (!reason.is_empty()).then(|| cut(reason, 256).into());
-        let cancelled = report_time(when).unwrap_or(at);
-        facts.last = facts.last.max(cancelled);
+        let canceled = report_time(when).unwrap_or(at);
+        facts.last = facts.last.max(canceled);
         let at = cut(when, 64).into();
-        facts.add(Subject::default(), cancelled, Statement::Cancelled { why, at });
+        facts.add(Subject::default(), canceled, Statement::Canceled { why, at });
         return;
     }
     if let Some(node) = after(line.text, "The node with node id: ")

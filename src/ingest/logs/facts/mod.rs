@@ -133,7 +133,7 @@ pub(super) enum Statement {
         place: Option<Where>,
         /// Nothing caught it.
         uncaught: bool,
-        /// Its process went on after it.
+        /// Its process continued after it.
         went_on: bool,
         /// It is the last output of its process.
         is_last: bool,
@@ -142,7 +142,7 @@ pub(super) enum Statement {
         /// A launcher raised it, not a rank.
         by_launcher: bool,
     },
-    /// The program logged this exception in a line of its own, and went on.
+    /// The program logged this exception in a line of its own, and continued.
     Caught { text: Arc<str> },
     /// A parent reports that an exception with this message ended its worker.
     Quoted { text: Arc<str> },
@@ -168,7 +168,7 @@ pub(super) enum Statement {
     Interrupted { signal: i32 },
     /// The launcher restarts the ranks.
     Restarted,
-    /// Ranks go on after the batch system cancelled the job and its tasks had ended: it was started again.
+    /// Ranks go on after the batch system canceled the job and its tasks had ended: it was started again.
     Requeued,
     /// The launcher reports that all of its ranks ended well; `of_job`: and all others.
     Finished { of_job: bool },
@@ -196,8 +196,8 @@ pub(super) enum Statement {
     /// A library or a launcher reported a failure, on this host and device if they are stated; `next`: what to do.
     /// Without it, the text says little, and counts where nothing else is stated.
     Reported { by: &'static str, on: Arc<str>, text: Arc<str>, next: &'static str },
-    /// The batch system cancelled the job, for this reason if it states one. `at`: as the line reads.
-    Cancelled { why: Option<Arc<str>>, at: Arc<str> },
+    /// The batch system canceled the job, for this reason if it states one. `at`: as the line reads.
+    Canceled { why: Option<Arc<str>>, at: Arc<str> },
 }
 
 impl Statement {
@@ -254,7 +254,7 @@ impl Statement {
             Self::LostStore { server } => server.len(),
             Self::Unresolved { host, reason } => host.len() + reason.len(),
             Self::KilledForMemory { name, .. } => name.len(),
-            Self::Cancelled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
+            Self::Canceled { why, at } => at.len() + why.as_ref().map_or(0, |it| it.len()),
             Self::OfModel { lines, .. } => lines.len(),
             Self::Misses { ranks, .. } => ranks.len() * 4,
             Self::Runs { shape, .. } => shape.as_ref().map_or(0, |it| it.len() * 4),
@@ -367,8 +367,8 @@ pub(super) struct Facts {
     pub(super) line: LineNumber,
     /// Number of the last line in which a platform reports that the job ended well.
     ends_well: Option<u64>,
-    /// The batch system cancelled the job.
-    cancelled: bool,
+    /// The batch system canceled the job.
+    canceled: bool,
     /// When a task ended after that.
     stopped: Option<Timestamp>,
     /// Number of the line that shows that the job was started again after that; 0: there is none.
@@ -382,7 +382,7 @@ pub(super) struct Facts {
 impl Facts {
     /// Whether nothing was found that concerns a job.
     pub(super) fn is_empty(&self) -> bool {
-        // That a job went on, or ended well, says nothing by itself.
+        // That a job continued, or ended well, says nothing by itself.
         let is_news =
             |fact: &Fact| !matches!(fact.what, Statement::Restarted | Statement::Finished { .. });
         !self.facts.iter().any(is_news) && self.stacks.is_empty()
@@ -407,7 +407,7 @@ impl Facts {
         }
         let Some(at) = at else { return };
         if self.stopped.take_if(|stopped| at > *stopped).is_some() {
-            self.cancelled = false;
+            self.canceled = false;
             self.requeued = self.line.number;
             self.add(Subject::default(), at, Statement::Requeued);
         }
@@ -417,8 +417,8 @@ impl Facts {
         match what {
             // Later attempts may fail as earlier ones did.
             Statement::Restarted | Statement::Requeued => self.seen.clear(),
-            Statement::Cancelled { .. } => self.cancelled = true,
-            Statement::Ended(_) if self.cancelled => self.stopped = Some(at),
+            Statement::Canceled { .. } => self.canceled = true,
+            Statement::Ended(_) if self.canceled => self.stopped = Some(at),
             _ => {}
         }
         let key = (who, what.without_credentials());

@@ -17,14 +17,14 @@ const NODE_FAILURE: &str = "NODE FAILURE";
 const APART: Duration = Duration::from_secs(2);
 /// What to do, by the reason that the batch system states.
 const ADVICE: [(&str, &str); 3] = [
-    ("TIME LIMIT", "Request more time, or save checkpoints and go on from them."),
+    ("TIME LIMIT", "Request more time, or save checkpoints and resume from them."),
     (
         NODE_FAILURE,
         "Find out which node failed (sacct -o NodeList,State, sinfo -R), and exclude it.",
     ),
-    ("PREEMPTION", "Submit it with --requeue, and go on from checkpoints."),
+    ("PREEMPTION", "Submit it with --requeue, and resume from checkpoints."),
 ];
-const ANY: &str = "Find out who cancelled it, and why: a person, or a limit of the batch system.";
+const ANY: &str = "Find out what canceled it: a user, or a limit of the batch system.";
 
 /// The first cancellation of an attempt.
 #[derive(Debug)]
@@ -49,10 +49,10 @@ impl Cancellation {
             };
             all.iter().flat_map(of_log).filter(|it| period.contains(&it.2))
         };
-        let cancelled = facts().filter(|it| matches!(it.1.what, Statement::Cancelled { .. }));
-        let (log, fact, at) = cancelled.min_by_key(|it| it.2)?;
+        let canceled = facts().filter(|it| matches!(it.1.what, Statement::Canceled { .. }));
+        let (log, fact, at) = canceled.min_by_key(|it| it.2)?;
         let first = Self { file: Arc::clone(&log.file), line: fact.line.number, at };
-        let Statement::Cancelled { why, .. } = &fact.what else { return None };
+        let Statement::Canceled { why, .. } = &fact.what else { return None };
         let has_reason = why.as_ref().is_some_and(|it| &**it != NODE_FAILURE);
         let is_cause = |(log, fact, at)| is_failure(fact) && first.follows(log, fact, at);
         (has_reason || !facts().any(is_cause)).then_some(first)
@@ -98,5 +98,5 @@ pub(super) fn note(why: Option<&str>, at: &str) -> String {
 /// States a cancellation.
 pub(super) fn words(why: Option<&str>, at: &str) -> String {
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-    format!("the batch system cancelled the job{why} at {at}")
+    format!("the batch system canceled the job{why} at {at}")
 }

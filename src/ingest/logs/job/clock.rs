@@ -103,7 +103,7 @@ impl Clock {
                 Statement::Raised { uncaught, .. } => uncaught,
                 Statement::TimedOut { .. }
                 | Statement::Interrupted { .. }
-                | Statement::Cancelled { .. } => true,
+                | Statement::Canceled { .. } => true,
                 _ => false,
             };
             is_failure && at > last

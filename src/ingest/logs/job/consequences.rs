@@ -99,7 +99,7 @@ impl LoggedJob {
                     let at = words::at(it.place.as_ref());
                     let text = &it.text;
                     notes.push(format!(
-                        "rank {number} raised {text}{at} after a watchdog had given up"
+                        "rank {number} raised {text}{at} after a collective had timed out"
                     ));
                 }
                 is_kept

@@ -114,7 +114,7 @@ impl Joins {
                 _ if op.direction() != Direction::Symmetric => {
                     let call = op.name().unwrap_or("a call");
                     self.notes.push(format!(
-                        "{} had not reached {call}, for which other ranks waited\nFind out where {} instead: \
+                        "{} had not reached {call}, in which other ranks waited\nFind out where {} instead: \
                          add the logs.",
                         Ranks(ranks),
                         Ranks(ranks).with("was", "were"),
@@ -128,7 +128,7 @@ impl Joins {
                     }
                 }
                 None if *op != Op::MonitoredBarrier => self.notes.push(format!(
-                    "{} had not reached {op}, for which a rank waited that the text does not identify\nFind out \
+                    "{} had not reached {op}, in which a rank that the text does not identify waited\nFind out \
                      where that was: add its log.",
                     Ranks(ranks)
                 )),
@@ -229,17 +229,17 @@ impl Joins {
                 Ranks(&ranks).to_string()
             };
             notes.push(format!(
-                "{who} lost the connection to the store at {server}: the process that serves it, mostly that of \
+                "{who} lost the connection to the store at {server}: the process that serves it, usually that of \
                  rank 0, had ended or could not be reached\nFind out how that process ended: add its log. At the \
-                 end of a training, this is not a failure."
+                 end of training, this is not a failure."
             ));
         }
         if !self.stuck.is_empty() {
             let ranks: Vec<u32> = self.stuck.keys().copied().collect();
             let lasted = lasted_for(self.stuck.values().max().copied().flatten());
             notes.push(format!(
-                "the watchdog of {} was blocked{lasted}: a call of NCCL or CUDA did not return, \
-                 or another thread held the interpreter's lock in one",
+                "the watchdog of {} was blocked{lasted}: a call into NCCL or CUDA did not return, \
+                 or another thread held the GIL during such a call",
                 Ranks(&ranks)
             ));
         }

@@ -81,7 +81,7 @@ impl Loss {
             Self::Difference => (
                 "made a call that differs from that of another rank",
                 "made calls that differ from those of other ranks",
-                "Let all ranks make the same call.",
+                "Make the same call on all ranks.",
             ),
             Self::Models => (
                 "found that its model differs from that of another rank",
@@ -91,7 +91,7 @@ impl Loss {
             Self::Failure => (
                 "reports that other ranks failed",
                 "report that other ranks failed",
-                "Find out why these failed: add their logs.",
+                "Find out why they failed: add their logs.",
             ),
         }
     }

@@ -116,8 +116,8 @@ pub(super) struct LoggedJob {
     pub(super) given_up: Option<Timestamp>,
     /// When a launcher was first asked to end the job, and by which signal.
     pub(super) interrupted: Option<(Timestamp, i32)>,
-    /// When the batch system cancelled the job although no process had failed.
-    pub(super) cancelled: Option<Timestamp>,
+    /// When the batch system canceled the job although no process had failed.
+    pub(super) canceled: Option<Timestamp>,
     /// When a launcher last restarted the ranks, and when one reported that they ended well.
     pub(super) restarted: Option<Timestamp>,
     pub(super) finished: Option<Timestamp>,
@@ -176,7 +176,7 @@ impl LoggedJob {
             events: Vec::new(),
             given_up: None,
             interrupted: None,
-            cancelled: None,
+            canceled: None,
             restarted: None,
             finished: None,
             is_of_job: false,
@@ -275,16 +275,16 @@ impl LoggedJob {
                 self.last_fact = self.last_fact.max(at);
             }
             if at < restarted {
-                let is_cancelled = earlier.is_some_and(|it| it.explains(fact, facts, at));
-                self.note_earlier_attempt(fact, is_cancelled);
+                let is_canceled = earlier.is_some_and(|it| it.explains(fact, facts, at));
+                self.note_earlier_attempt(fact, is_canceled);
                 continue;
             }
-            let is_cancelled =
+            let is_canceled =
                 self.cancellation.as_ref().is_some_and(|it| it.explains(fact, facts, at));
             // The batch system ends a step in which a task has failed.
             match &fact.what {
                 Statement::Ended(how) | Statement::EndedLater(how) | Statement::Failed(how)
-                    if is_cancelled && !how.for_memory =>
+                    if is_canceled && !how.for_memory =>
                 {
                     if let Some(rank) = self.names.rank(&fact.who, Some(&fact.what)) {
                         self.ranks.entry(rank).or_default().ended_later = Some(how.exit());
@@ -299,7 +299,7 @@ impl LoggedJob {
                     continue;
                 }
                 Statement::NodeFailed { .. } => has_failed = true,
-                Statement::Cancelled { .. } if self.cancellation.is_none() => continue,
+                Statement::Canceled { .. } if self.cancellation.is_none() => continue,
                 _ => {}
             }
             if matches!(fact.what, Statement::Reported { .. }) {
@@ -402,7 +402,7 @@ impl LoggedJob {
         let rank = self.ranks.entry(number).or_default();
         match what {
             Statement::Named { .. }
-            | Statement::Cancelled { .. }
+            | Statement::Canceled { .. }
             | Statement::NodeFailed { .. }
             | Statement::Quoted { .. }
             | Statement::Reported { .. }

@@ -274,5 +274,5 @@ impl Raised {
 /// States an exception that did not end its process.
 pub(in super::super) fn went_on_after(who: &str, text: &str, place: Option<&Where>) -> String {
     let at = words::at(place);
-    format!("{who} logged an exception and went on: {text}{at}")
+    format!("{who} logged an exception and continued: {text}{at}")
 }

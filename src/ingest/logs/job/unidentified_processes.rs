@@ -19,7 +19,7 @@ use crate::logs::scan::{after, until};
 /// Maximum number of quoted exceptions that are looked up.
 const MAX_QUOTES: usize = 64;
 /// What to do if a process has too little memory.
-const LESS_MEMORY_OF_DEVICE: &str = "Make the process need less memory, or give it more.";
+const LESS_MEMORY_OF_DEVICE: &str = "Reduce the memory use of the process, or give it more memory.";
 /// What to do if a host has too little memory.
 pub(super) const LESS_MEMORY: &str = "Run fewer or smaller processes on that host.";
 /// Maximum number of ends that are kept.
@@ -52,10 +52,10 @@ impl LoggedJob {
                 self.note_unresolved(&worker.unwrap_or_else(|| self.name(who)), host, reason);
             }
             Statement::Network { on, text } => self.network_failed(None, on, text),
-            Statement::Cancelled { why, at: when } => {
+            Statement::Canceled { why, at: when } => {
                 self.note(Topic::End, cancellation::note(why.as_deref(), when));
-                let known = self.cancelled.into_iter();
-                self.cancelled = known.chain([at]).min();
+                let known = self.canceled.into_iter();
+                self.canceled = known.chain([at]).min();
             }
             Statement::Interrupted { signal } => {
                 let known = self.interrupted.into_iter();
@@ -75,9 +75,8 @@ impl LoggedJob {
                 if self.timed_out.contains(&(*op, *seq)) {
                     return;
                 }
-                let text = format!(
-                    "the watchdog of a rank that the text does not identify gave up {op} #{seq}"
-                );
+                let text =
+                    format!("{op} #{seq} timed out on a rank that the text does not identify");
                 self.note(Topic::Waits, text);
             }
             what => self.joins.take(None, what, Timestamp::default()),
@@ -291,7 +290,7 @@ impl LoggedJob {
             more => format!("{named} and {more} more"),
         };
         let text = format!(
-            "{who} raised RendezvousTimeoutError: not all nodes of the launch came in time\nCheck that every node was \
+            "{who} raised RendezvousTimeoutError: not all nodes of the launch arrived in time\nCheck that every node was \
              started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
         );
         self.note(Topic::Loss, text);
@@ -389,7 +388,7 @@ impl LoggedJob {
     }
 
     /// Adds notes on the ends of such processes. Those that the launcher requested after another one had
-    /// failed, or because the job was cancelled, say nothing.
+    /// failed, or because the job was canceled, say nothing.
     pub(super) fn note_unidentified_ends(&mut self) {
         let mut ends = std::mem::take(&mut self.unidentified_ends);
         // A watchdog aborts its process after it has given up a call.
@@ -398,7 +397,7 @@ impl LoggedJob {
             || self.notes.iter().any(|(topic, _)| *topic == Topic::Waits);
         ends.retain(|(_, how)| !has_given_up || how.signal != Some(ABRT));
         let is_explained =
-            self.cancelled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
+            self.canceled.is_some() || ends.iter().any(|(_, how)| !how.is_requested());
         // One process that exited as an exception ends it, and one rank that raised one, are the same.
         let mut raised = self.ranks.values().flat_map(|it| it.raised.first());
         let has_raised = raised.next().is_some() && raised.next().is_none();
@@ -430,12 +429,12 @@ impl LoggedJob {
         }
     }
 
-    /// Takes a fact about an attempt before the last one; `is_cancelled`: it follows from a cancellation.
-    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact, is_cancelled: bool) {
+    /// Takes a fact about an attempt before the last one; `is_canceled`: it follows from a cancellation.
+    pub(super) fn note_earlier_attempt(&mut self, fact: &Fact, is_canceled: bool) {
         let rank = self.names.rank(&fact.who, Some(&fact.what));
         let who = rank.map_or_else(|| name(&fact.who), |rank| format!("rank {rank}"));
         let what = match &fact.what {
-            _ if is_cancelled => return,
+            _ if is_canceled => return,
             Statement::Raised { text, place, uncaught: true, .. } => {
                 raised(&who, text, place.as_ref())
             }
@@ -443,9 +442,9 @@ impl LoggedJob {
             Statement::KilledForMemory { .. } => {
                 format!("the kernel killed {who} for lack of memory")
             }
-            Statement::Cancelled { why, at } => {
-                let cancelled = cancellation::words(why.as_deref(), at);
-                self.note(Topic::Earlier, format!("{cancelled}, and started it again"));
+            Statement::Canceled { why, at } => {
+                let canceled = cancellation::words(why.as_deref(), at);
+                self.note(Topic::Earlier, format!("{canceled}, and started it again"));
                 return;
             }
             _ => return,

@@ -23,7 +23,7 @@ def train(self):
             "repeats input 5 kept[:limit]",
             "computes other 3 kept = [it for it in groups if it.std() > 0]",
         ],
-        "a loop over a number runs as often on all ranks, and a constant is equal on all"
+        "a loop over a number runs the same number of times on all ranks, and a constant is equal on all"
     );
     let of_another = "def f():\n    x = g()\ndef h(x):\n    dist.all_reduce(x)  # here\n";
     assert_eq!(counts(of_another), [""; 0]);

@@ -83,7 +83,7 @@ impl Owned {
         unsafe { Self::new(PyUnicode_InternFromString(text.as_ptr())) }
     }
 
-    /// Keeps the object alive for ever.
+    /// Keeps the object alive forever.
     pub(crate) fn leak(self) -> Ref<'static> {
         let object = self.0;
         mem::forget(self);
@@ -434,7 +434,7 @@ fn done(result: c_int) -> Option<()> {
 /// `True` or `False`
 pub(crate) fn bool(value: bool) -> Ref<'static> {
     let object = if value { &raw mut _Py_TrueStruct } else { &raw mut _Py_FalseStruct };
-    // SAFETY: both objects live for ever.
+    // SAFETY: both objects live forever.
     unsafe { Ref(NonNull::new_unchecked(object), PhantomData) }
 }
 

@@ -24,11 +24,11 @@ const MIN_WAIT_MS: u64 = 1000;
 /// What to do if a report lists the ranks that are ready.
 const NEXT: &str =
     "Look at the ranks of the world that the report does not list as ready (py-spy dump).";
-/// What Horovod says of requests that do not fit together; it names neither rank.
+/// What Horovod says of requests that do not match; it names neither rank.
 const MISMATCHED: [&str; 3] = ["Mismatched ", ": One rank ", ", but another rank "];
 /// What to do about them.
 const NEXT_FOR_MISMATCHES: &str =
-    "Print the shape and the dtype of what each rank passes to this call, with its rank.";
+    "Print rank, shape and dtype of what each rank passes to this call.";
 /// The rank that reports.
 const COORDINATOR: u32 = 0;
 /// Maximum number of ranks of a list.

@@ -20,7 +20,7 @@ const STATES: [(&str, &str); 8] = [
     ("ErrImagePull", NOT_STARTED),
 ];
 const LOST: &str =
-    "Find out why its node gave it up (kubectl describe pod, kubectl describe node).";
+    "Find out why its node evicted or lost it (kubectl describe pod, kubectl describe node).";
 const NOT_STARTED: &str =
     "The others wait for it at the start: find out why it does not start (kubectl describe pod).";
 

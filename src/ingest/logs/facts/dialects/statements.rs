@@ -45,7 +45,7 @@ static KNOWN: [Known; 13] = [
     Known {
         parts: &["may hang in polling"],
         by: "ACCL",
-        next: "Add the logs of all ranks: the rank that the others poll for is the one to look at.",
+        next: "Add the logs of all ranks, and examine the rank that the others poll for.",
     },
     Known {
         parts: &["|CCL_ERROR|", "can't find interface"],
@@ -60,8 +60,7 @@ static KNOWN: [Known; 13] = [
     Known {
         parts: &["atchdog timeout (self.watchdog_timeout="],
         by: "SGLang",
-        next: "Compare the stacks of all schedulers (py-spy dump): the one that is not in a collective is the one to \
-               look at.",
+        next: "Compare the stacks of all schedulers (py-spy dump), and examine the one that is not in a collective.",
     },
     Known {
         parts: &["NodeNotReady", "pod/"],
