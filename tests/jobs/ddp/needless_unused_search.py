@@ -5,7 +5,7 @@
 # code = "DD407"
 # verdict = "slow"
 # says = "has found no unused parameter"
-# measures = "the search takes up to {} ms per step"
+# measures = "the search takes up to {} ms of each"
 # why = "an additional all_reduce of 2 elements"
 # ranks = { root = [0, 1], victims = [] }
 # [healthy]

@@ -12,9 +12,9 @@
 # [healthy]
 # seconds = 6
 # ///
-"""Rank 1 blocks in a C function that holds the GIL: no thread of it runs.
+"""Rank 1 blocks in a C function that keeps the interpreter's lock: no thread of it runs.
 
-Healthy: Rank 1 is in a C function that holds the GIL for seconds.
+Healthy: Rank 1 is in a C function that keeps the interpreter's lock for seconds.
 """
 
 import ctypes

@@ -53,7 +53,7 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
     let took = Duration::from_micros(u64::from(longest));
     draft.summary = format!(
         "find_unused_parameters=True{} has found no unused parameter in {} steps; the search takes \
-         up to {:.2} ms per step",
+         up to {:.2} ms of each",
         words::at(replica.place.as_deref()),
         process.optimizer.at(first.step),
         took.as_secs_f64() * 1e3,
