@@ -26,6 +26,9 @@ pub enum Origin {
     /// Named by somebody, such as in a command: an owner without an id in this user namespace is trusted only with the
     /// system's own directories.
     Named,
+    /// A Python interpreter that was named, without links. It searches its folder and all above for its library, so that
+    /// no other user may be able to add entries there, as in `/tmp`.
+    Python,
 }
 
 /// Resolves the links of an absolute path. Checks that only trusted users can have made each of them,
@@ -77,7 +80,7 @@ pub fn resolve_existing(
         // Others can have made or moved a link in a directory where they may add entries.
         check(&here, origin, own)?;
         let owner = found.status.uid();
-        if !is_trusted(owner, origin, own) && !is_accepted(&found, &entry, origin) {
+        if !is_trusted(owner, origin, own) && !is_accepted(&found, &entry, origin, own) {
             return Err(format!("{shown} is a link of user {owner}"));
         }
         let target = fs::read_link(&entry).map_err(|error| format!("{shown}: {error}"))?;
@@ -129,13 +132,20 @@ fn is_trusted(owner: u32, origin: Origin, own: &Path) -> bool {
     is_user || origin == Origin::Installation && is_installer()
 }
 
-/// Whether something of an owner without an id in this user namespace, who can be root or any other user, is used: what
-/// [`Origin::Named`] leads to, only where no user but root can have put it.
-fn is_accepted(found: &Found, path: &Path, origin: Origin) -> bool {
+/// Whether something of an owner without an id in this user namespace, who can be root or any other user, is used: where no
+/// user but root can have put it. Unless it was named, also where the owner can replace the running code anyway.
+fn is_accepted(found: &Found, path: &Path, origin: Origin, own: &Path) -> bool {
+    if !is_unmapped(found.status.uid()) {
+        return false;
+    }
     let is_below_usr =
         || path.starts_with("/usr") && found.mount.is_that_of(c"/usr") && found.mount.is_known();
-    let is_systems = || is_system(path, &found.mount) || is_below_usr();
-    is_unmapped(found.status.uid()) && (origin != Origin::Named || is_systems())
+    let is_own_codes = || {
+        let is_owners = || fs::metadata(own).is_ok_and(|it| is_unmapped(it.uid()));
+        is_owners() || own.canonicalize().is_ok_and(|it| it.starts_with(path))
+    };
+    let is_named = matches!(origin, Origin::Named | Origin::Python);
+    is_system(path, &found.mount) || is_below_usr() || !is_named && is_own_codes()
 }
 
 /// Checks everything in a directory, and in those that its links lead to, such as the modules of a package and their
@@ -183,7 +193,7 @@ fn check_entry(
     let shown = path.display();
     let (owner, mode) = (found.status.uid(), found.status.mode());
     let is_unmapped = is_unmapped(owner);
-    if !is_trusted(owner, origin, own) && !is_accepted(found, path, origin) {
+    if !is_trusted(owner, origin, own) && !is_accepted(found, path, origin, own) {
         return Err(format!("{shown} belongs to user {owner}"));
     }
     let is_strict = origin != Origin::Installation || is_unmapped;
@@ -214,7 +224,8 @@ fn check_parts(path: &Path, is_left: bool, origin: Origin, own: &Path) -> Result
         let status = &found.status;
         let is_unmapped = is_unmapped(status.uid());
         // In a sticky directory others may add entries but not replace existing ones.
-        let is_sticky = status.mode() & STICKY != 0 && !is_below_unmapped;
+        let is_sticky =
+            status.mode() & STICKY != 0 && !is_below_unmapped && origin != Origin::Python;
         let may_add = status.is_dir() && if part == path { is_left } else { is_sticky };
         is_below_unmapped = is_unmapped;
         check_entry(part, &found, may_add, origin, own)?;

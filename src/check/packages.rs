@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ddp_doctor_agent::files;
 use ddp_doctor_agent::trust::{self, Origin};
-use ddp_doctor_host::sys;
+use ddp_doctor_host::{input_files, sys};
 use ddp_doctor_node::launch::secrets;
 use ddp_doctor_node::sample::environment;
 
@@ -21,6 +21,10 @@ const ANSWER: Duration = Duration::from_secs(20);
 const MAX_ANSWER: u64 = 16 << 10;
 /// Maximum length of a line that names an interpreter, in bytes.
 const MAX_LINE: u64 = 512;
+/// Maximum length of the settings of a virtual environment, in bytes.
+const MAX_SETTINGS: u64 = 64 << 10;
+/// The running program.
+const OWN: &str = "/proc/self/exe";
 
 /// Prints versions, one line each, from the metadata of packages and from a file of PyTorch. The interpreter is started
 /// without `site` and the variables of Python, so that no code of a package, of a `.pth` file or of the working directory
@@ -80,9 +84,10 @@ pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>,
         if !path.is_absolute() {
             return Err(format!("{by} may start another Python"));
         }
-        for part in named_by.iter().chain([&path]) {
-            trust::resolve(part, Origin::Named, Path::new("/proc/self/exe"))?;
+        if let Some(script) = &named_by {
+            trusted(script, Origin::Named)?;
         }
+        check_python(&path)?;
     }
     let lines = ask(&path).unwrap_or_default();
     let known = ["python", "torch", "torch.cuda", "nccl"];
@@ -91,6 +96,35 @@ pub(super) fn versions(command: &[OsString]) -> Result<BTreeMap<String, String>,
         .filter_map(|line| line.split_once('\t'))
         .filter(|(name, _)| known.contains(name));
     Ok(pairs.map(|(name, version)| (name.to_owned(), version.trim().to_owned())).collect())
+}
+
+/// Checks that no other user can change a Python, or what it loads as it starts: it reads `pyvenv.cfg` in its folder and in
+/// the one above, before links are resolved, and searches all folders above for its library afterwards.
+///
+/// # Errors
+///
+/// Describes what another user can change.
+fn check_python(path: &Path) -> Result<(), String> {
+    trusted(&trusted(path, Origin::Named)?, Origin::Python)?;
+    for folder in path.ancestors().skip(1).take(2) {
+        trusted(folder, Origin::Named)?;
+        let settings = folder.join("pyvenv.cfg");
+        let own = Path::new(OWN);
+        if trust::resolve_existing(&settings, Origin::Named, own)?.is_none() {
+            continue;
+        }
+        let text = input_files::read_text(&settings, MAX_SETTINGS).map_err(|it| it.to_string())?;
+        let mut pairs = text.lines().filter_map(|line| line.split_once('='));
+        if let Some((_, home)) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("home")) {
+            let home = trusted(Path::new(home.trim()), Origin::Named)?;
+            trusted(&home, Origin::Python)?;
+        }
+    }
+    Ok(())
+}
+
+fn trusted(path: &Path, origin: Origin) -> Result<PathBuf, String> {
+    trust::resolve(path, origin, Path::new(OWN))
 }
 
 /// The command that asks an interpreter. Modules that it loads at its start inherit no secret.
@@ -221,6 +255,12 @@ mod tests {
 
     use super::*;
 
+    /// A folder that is not below one of all users, as that for temporary files is: the working directory of tests is that
+    /// of the package.
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir_in(env::current_dir().unwrap()).unwrap()
+    }
+
     fn script(dir: &Path, name: &str, text: &str) -> OsString {
         let path = dir.join(name);
         fs::write(&path, text).unwrap();
@@ -238,7 +278,7 @@ mod tests {
 
     #[test]
     fn interpreter_is_that_of_the_command() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         let python = script(dir.path(), "python3.11", "");
         let shebang = format!("#!{}\nimport re\n", python.to_str().unwrap());
         let torchrun = script(dir.path(), "torchrun", &shebang);
@@ -266,7 +306,7 @@ mod tests {
 
     #[test]
     fn interpreter_that_may_be_started_as_another_user_is_not_executed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
         let found = |words: &str| {
             let before = words.split(' ').map(OsString::from);
@@ -292,7 +332,7 @@ mod tests {
 
     #[test]
     fn changeable_interpreter_is_executed_for_no_other_program() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         let shared = dir.path().join("shared");
         fs::create_dir(&shared).unwrap();
         let python = script(&shared, "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
@@ -315,10 +355,39 @@ mod tests {
         assert_eq!(versions(&[python]).unwrap().len(), 1);
     }
 
+    /// Python reads `pyvenv.cfg` above the folder of an interpreter, and searches its library in all folders above.
+    #[test]
+    fn python_below_a_folder_to_which_others_can_add_is_not_executed() {
+        let dir = folder();
+        let place = dir.path().join("shared");
+        let (bin, own) = (place.join("bin"), place.join("own"));
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(own.join("bin")).unwrap();
+        let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
+        for folder in [&bin, &own.join("bin")] {
+            std::os::unix::fs::symlink(&python, folder.join("python")).unwrap();
+        }
+        let by_srun = |path: &Path| versions(&["srun".into(), path.join("python").into()]);
+        assert_eq!(by_srun(&bin).unwrap().len(), 1);
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o1777)).unwrap();
+        let refused = by_srun(&bin).unwrap_err();
+        assert!(refused.ends_with("shared is writable by other users"), "{refused}");
+        // A virtual environment in a folder of all users.
+        assert_eq!(by_srun(&own.join("bin")).unwrap().len(), 1);
+        // The same with an interpreter that lies there.
+        fs::write(own.join("pyvenv.cfg"), format!("home = {}\n", own.display())).unwrap();
+        let refused = by_srun(&own.join("bin")).unwrap_err();
+        assert!(refused.ends_with("shared is writable by other users"), "{refused}");
+        fs::write(own.join("pyvenv.cfg"), format!("home = {}\n", dir.path().display())).unwrap();
+        assert_eq!(by_srun(&own.join("bin")).unwrap().len(), 1);
+        script(&own, "python", "#!/bin/sh\n");
+        let refused = by_srun(&own).unwrap_err();
+        assert!(refused.ends_with("shared is writable by other users"), "{refused}");
+    }
+
     #[test]
     fn relative_script_names_no_interpreter_for_another_program() {
-        // The working directory of tests is that of the package.
-        let dir = tempfile::tempdir_in(".").unwrap();
+        let dir = folder();
         let python = script(dir.path(), "python", "#!/bin/sh\nprintf 'torch\\t2.9.0\\n'\n");
         let absolute = fs::canonicalize(&python).unwrap();
         let torchrun = script(dir.path(), "torchrun", &format!("#!{}\n", absolute.display()));
@@ -333,7 +402,7 @@ mod tests {
 
     #[test]
     fn known_versions_are_read_from_the_answer() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = folder();
         let answer = "#!/bin/sh\nprintf 'torch\\t2.9.0\\nnoise\\nother\\t1\\nnccl\\t2.27.3\\n'\n";
         let python = script(dir.path(), "python", answer);
         let found = versions(&[python]).unwrap();

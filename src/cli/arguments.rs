@@ -59,7 +59,11 @@ pub(super) fn parse(arguments: &[OsString], out: &mut dyn Write) -> Result<Cli, 
             return Err(inert(without_secrets(error)));
         };
         let current = std::env::var_os(&variable).unwrap_or_default();
-        let value = if is_secret { String::new() } else { format!("={}", current.display()) };
+        let value = if is_secret {
+            String::new()
+        } else {
+            format!("={}", plain(&current.to_string_lossy()))
+        };
         let variable = variable.display();
         writeln!(out, "ddp-doctor: {variable}{value} is ignored: not a valid value").ok();
         if ignored.contains(&(name.clone(), id.clone())) {

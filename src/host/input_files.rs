@@ -1,16 +1,19 @@
 //! Opening of files whose paths come from outside, and decompression of their contents.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, Read, Take};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use ddp_doctor_agent::files;
 pub use ddp_doctor_agent::files::{regular, reopen};
 use flate2::bufread::MultiGzDecoder;
+use rustix::fs::{Dir as Listing, Mode, OFlags, openat};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -27,11 +30,30 @@ const BUFFER: usize = 256 << 10;
 
 /// Whether files of other users are rejected.
 static ONLY_OWN: AtomicBool = AtomicBool::new(false);
+/// Paths of evidence that the user named: no link below one leads out of it.
+static NAMED: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
 /// Rejects files of other users from now on, in this process. For evidence that the user did not name: whatever directory
 /// another user puts at its path in a race, its contents are not believed.
 pub fn accept_only_own() {
     ONLY_OWN.store(true, Ordering::Relaxed);
+}
+
+/// Follows links below a path from now on, in this process, only if they stay below it. For evidence that the user named:
+/// an archive or a disk of somebody else has links that belong to this user.
+pub fn confine(named: &Path) {
+    let mut all = NAMED.write().unwrap_or_else(PoisonError::into_inner);
+    if !all.iter().any(|it| it == named) {
+        all.push(named.to_owned());
+    }
+}
+
+/// The named path that a path is below, and the rest of it; `None`: it is not below one, or is itself named.
+fn named_and_rest(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let all = NAMED.read().unwrap_or_else(PoisonError::into_inner);
+    let above = all.iter().filter_map(|it| Some((it, path.strip_prefix(it).ok()?)));
+    let (named, rest) = above.min_by_key(|(_, rest)| rest.components().count())?;
+    (!rest.as_os_str().is_empty()).then(|| (named.clone(), rest.to_owned()))
 }
 
 /// Whether a file that begins with these bytes is compressed.
@@ -131,14 +153,19 @@ fn opened(reached: &File, path: &Path) -> io::Result<Take<File>> {
     Ok(opened.take(metadata.len()))
 }
 
-/// Opens what a path leads to with `O_PATH`, unless a component is a link of another user, who chooses where it leads, or
-/// one that another user can have moved, and that leads to what not everybody can read.
+/// Opens what a path leads to with `O_PATH`, unless a component is a link of another user, who chooses where it leads, one
+/// that another user can have moved, and that leads to what not everybody can read, or one that leads out of evidence
+/// ([`confine`]).
 ///
 /// # Errors
 ///
 /// Fails if it cannot be opened, or there is such a link.
 pub fn reach(path: &Path) -> io::Result<File> {
-    Ok(files::reach(path)?.into())
+    let reached = match named_and_rest(path) {
+        Some((named, rest)) => files::reach_below(&named, &rest),
+        None => files::reach(path),
+    };
+    Ok(reached?.into())
 }
 
 /// Like [`reach`], for a file with a secret, which is never displayed: links that another user can have moved are followed
@@ -169,12 +196,13 @@ pub fn path_of(file: &File) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Metadata of a file or folder that is evidence.
+/// Metadata of a file or folder that the user named as evidence, which is confined from now on.
 ///
 /// # Errors
 ///
 /// Fails like [`reach`], and [`open_folder`] for a folder.
 pub fn evidence(path: &Path) -> io::Result<Metadata> {
+    confine(path);
     let metadata = reach(path)?.metadata()?;
     if metadata.is_dir() {
         open_folder(path)?;
@@ -190,7 +218,11 @@ pub fn evidence(path: &Path) -> io::Result<Metadata> {
 /// Fails like [`reach`], and for such a folder.
 pub fn open_folder(dir: &Path) -> io::Result<File> {
     let is_own_run = || Dir::open_own(dir).is_ok_and(|it| Description::of_original(&it).is_some());
-    match files::reach_folder(dir) {
+    let searched = match named_and_rest(dir) {
+        Some((named, rest)) => files::reach_folder_below(&named, &rest),
+        None => files::reach_folder(dir),
+    };
+    match searched {
         Err(_) if is_own_run() => reach(dir),
         opened => Ok(opened?.into()),
     }
@@ -203,11 +235,12 @@ pub fn open_folder(dir: &Path) -> io::Result<File> {
 /// Fails like [`open_folder`], or if the folder cannot be read.
 pub fn entries(dir: &Path) -> io::Result<impl Iterator<Item = PathBuf>> {
     let opened = open_folder(dir)?;
-    // Without `/proc`, the folder can have been exchanged.
-    let by_descriptor = fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
-    let listing = by_descriptor.or_else(|_| fs::read_dir(dir))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listing = Listing::read_from(openat(&opened, ".", flags, Mode::empty())?)?;
+    let all = listing.flatten().map(|it| OsString::from_vec(it.file_name().to_bytes().to_vec()));
+    let names = all.filter(|it| it != "." && it != "..");
     let dir = dir.to_owned();
-    Ok(listing.flatten().map(move |entry| dir.join(entry.file_name())))
+    Ok(names.map(move |name| dir.join(name)))
 }
 
 /// Metadata of an entry of a directory that was reached. A link is followed only by [`reach`]: where another user's leads,

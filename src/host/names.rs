@@ -1,7 +1,7 @@
 //! Names of jobs and run directories.
 
 use std::ffi::OsString;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +10,12 @@ use std::time::UNIX_EPOCH;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
+use rustix::fs::fstatvfs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::files::Dir;
-use crate::proc;
-use crate::seal;
+use crate::{input_files, proc, seal};
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";
@@ -45,14 +45,9 @@ pub fn job_of(command: &[OsString]) -> String {
     let words = proc::without_secrets(
         command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     );
-    // A shell gets a whole command as one argument. What is assigned in it may be a secret.
-    let is_of_shell = |it: &str| it.contains(['=', ';', '&', '|', '\'', '"', '$']);
-    let separate = words.iter().flat_map(|it| {
-        let parts: Vec<&str> =
-            if is_of_shell(it) { it.split_whitespace().collect() } else { vec![it] };
-        parts
-    });
-    let words: Vec<&str> = separate.filter(|it| !it.contains('=')).collect();
+    // A shell gets a whole command as one argument. What is assigned in it, and an address, may be a secret.
+    let separate = words.iter().flat_map(|it| it.split_whitespace());
+    let words: Vec<&str> = separate.filter(|it| !it.contains('=') && !it.contains("://")).collect();
     let script = words.iter().find(|word| word.ends_with(".py"));
     let module = words.windows(2).find(|two| two[0] == "-m").map(|two| &two[1]);
     let word = script.or(module).or(words.first()).map_or("", |word| *word);
@@ -125,18 +120,27 @@ pub fn describe(
     write_description(dir, description)
 }
 
-/// Writes `run.json` with the identity of the directory and the seal of this user.
+/// Writes `run.json` with the identity of the directory and the seal of this user for this directory.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
 pub fn write_description(dir: &Dir, mut description: Value) -> io::Result<()> {
-    let directory = DirectoryIdentity::new(&dir.readable()?.metadata()?);
-    description["directory"] = serde_json::to_value(directory)?;
-    if let Some(seal) = seal::seal(&description.to_string()) {
+    let directory = dir.readable()?;
+    let identity = DirectoryIdentity::new(&directory.metadata()?);
+    description["directory"] = serde_json::to_value(identity)?;
+    let sealed = sealed_text(&description.to_string(), &directory);
+    if let Some(seal) = sealed.ok().and_then(|it| seal::seal(&it)) {
         description[SEAL] = seal.into();
     }
     dir.replace(DESCRIPTION.as_ref(), format!("{description:#}\n").as_bytes())
+}
+
+/// The text that a seal is of: a description, with the path and the file system of its directory, which the description
+/// does not state. Whoever has a copy can make a disk with a directory of that number and time of creation.
+pub(crate) fn sealed_text(description: &str, directory: &File) -> io::Result<String> {
+    let (path, system) = (input_files::path_of(directory)?, fstatvfs(directory)?.f_fsid);
+    Ok(format!("{description}\n{system}\n{path:?}"))
 }
 
 /// What distinguishes a directory from its copies, and from directories that others made.
@@ -201,7 +205,9 @@ mod tests {
             (&["torchrun", "--nproc-per-node", "2", "src/train.py", "--lr", "1"][..], "train-"),
             (&["python", "-m", "project.training"], "training-"),
             (&["/usr/bin/mpirun", "./a.out"], "mpirun-"),
-            (&["python", "été 1.py"], "t__1-"),
+            (&["python", "été_1.py"], "t__1-"),
+            (&["bash", "-c", "sleep 0 sk-SECRET123 train.py"], "train-"),
+            (&["bash", "-c", "sleep 0 # https://u:pw@h/SECRET.py"], "bash-"),
             (&["bash", "-c", "X_WEBHOOK=https://h/T0/SECRET python3 train.py"], "train-"),
             (&["bash", "-c", "export HF_TOKEN=hf_SECRET; python3 src/train.py"], "train-"),
             (&["HF_TOKEN=hf_SECRET", "torchrun", "train.py"], "train-"),

@@ -79,16 +79,21 @@ impl Description {
         (run.describes(dir) && metadata.mode() & 0o022 == 0).then_some(run)
     }
 
-    /// Whether it was written for this directory, which is then not a copy.
+    /// Whether it was written for this directory, which is then neither a copy nor moved.
     #[must_use]
     pub fn describes(&self, dir: &Dir) -> bool {
-        let metadata = dir.readable().and_then(|it| it.metadata());
-        metadata.is_ok_and(|it| self.is_of(DirectoryIdentity::new(&it), seal::is_sealed))
+        let Ok(directory) = dir.readable() else { return false };
+        let is_seal = |text: &str, seal: &str| {
+            names::sealed_text(text, &directory).is_ok_and(|it| seal::is_sealed(&it, seal))
+        };
+        let metadata = directory.metadata();
+        metadata.is_ok_and(|it| self.is_of(DirectoryIdentity::new(&it), is_seal))
     }
 
     /// The owner of the directory does not suffice: some file systems (CIFS, NTFS, NFS with `all_squash`) state this user
-    /// as the owner of everything, and whoever creates a directory knows its number and time of creation.
-    fn is_of(&self, directory: DirectoryIdentity, is_seal: fn(&str, &str) -> bool) -> bool {
+    /// as the owner of everything, and whoever creates a directory chooses its number and time of creation. The seal is for
+    /// one path on one file system.
+    fn is_of(&self, directory: DirectoryIdentity, is_seal: impl Fn(&str, &str) -> bool) -> bool {
         let is_sealed = || self.seal.as_ref().is_some_and(|(it, text)| is_seal(text, it));
         self.directory == Some(directory) && is_sealed()
     }

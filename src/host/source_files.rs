@@ -29,8 +29,8 @@ const EXTENSIONS: [&str; 12] =
 /// Maximum size of a source file that is read, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 /// Why no source is shown.
-pub const NOT_SHOWN: &str = "source lines are not shown: the evidence is not of a run of yours on this machine; \
-                             --source DIR names the folder of its program";
+pub const NOT_SHOWN: &str = "source lines are not shown: the evidence is not of a run of yours on this machine, or it was \
+                             moved; --source DIR names the folder of its program";
 
 /// The root directory of a process for which paths name other files than for this one: in a container, or after
 /// `chroot`.
@@ -64,7 +64,8 @@ impl ProcessRoot {
 
     /// Identifies a file of the process. Links are resolved as for the process, so that none leads out of its root
     /// directory. Kernels before 5.6 cannot do that.
-    fn find(&self, file: &Path) -> Option<File> {
+    #[must_use]
+    pub fn find(&self, file: &Path) -> Option<File> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat2(&*self.0, file, flags, Mode::empty(), inside).ok().map(File::from)

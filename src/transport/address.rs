@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ddp_doctor_host::files;
 
@@ -106,6 +106,13 @@ impl Address {
     #[must_use]
     pub fn is_path(text: &str) -> bool {
         text.starts_with(socket::SCHEME)
+    }
+
+    /// Whether a text is the path of a socket where processes of this user put theirs. Nothing is looked up.
+    #[must_use]
+    pub fn is_socket_of(text: &str, user: u32) -> bool {
+        let path = text.strip_prefix(socket::SCHEME);
+        path.is_some_and(|it| socket::is_in_folder_of(Path::new(it), user))
     }
 
     /// Whether a text is a loopback address: the name of a socket in the directories of ddp-doctor.
@@ -219,6 +226,26 @@ mod tests {
             ("http://node:1", None),
         ] {
             assert_eq!(split(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn socket_of_a_user_is_recognized_by_its_path_alone() {
+        for own in
+            ["/dev/shm/ddp-doctor-7/a.sock", "/run/user/7/ddp-doctor/a.sock", "/tmp/ddp-doctor-7/a"]
+        {
+            assert!(Address::is_socket_of(&format!("unix:{own}"), 7), "{own}");
+            assert!(!Address::is_socket_of(&format!("unix:{own}"), 8), "{own}");
+        }
+        for other in [
+            "unix:/net/host/export/a.sock",
+            "unix:/tmp/ddp-doctor-7/../a.sock",
+            "unix:/tmp/ddp-doctor-7/b/a.sock",
+            "unix:/tmp/ddp-doctor-7/..",
+            "/tmp/ddp-doctor-7/a.sock",
+            "127.0.0.1:7077",
+        ] {
+            assert!(!Address::is_socket_of(other, 7), "{other}");
         }
     }
 

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ddp_doctor_agent::files::own_number;
+use ddp_doctor_agent::files::{directory_name_of, own_number};
 use ddp_doctor_host::files::{self, Dir};
 use ddp_doctor_host::names;
 use ddp_doctor_host::private;
@@ -242,11 +242,21 @@ pub async fn sweep() {
 /// Directories in which sockets of this user may be, in order of preference. They do not depend on
 /// the environment, so that every process of the user finds the same ones.
 fn folders() -> [PathBuf; 3] {
+    folders_of(own_number())
+}
+
+fn folders_of(user: u32) -> [PathBuf; 3] {
+    let name = directory_name_of(user);
     [
-        private::user_dir(Path::new(private::SHARED_MEMORY)),
-        PathBuf::from(format!("/run/user/{}/ddp-doctor", own_number())),
-        private::user_dir(Path::new("/tmp")),
+        Path::new(private::SHARED_MEMORY).join(&name),
+        PathBuf::from(format!("/run/user/{user}/ddp-doctor")),
+        Path::new("/tmp").join(&name),
     ]
+}
+
+/// Whether a path is, as text, that of a socket in a directory in which processes of this user listen.
+pub(super) fn is_in_folder_of(path: &Path, user: u32) -> bool {
+    path.file_name().is_some() && folders_of(user).iter().any(|it| path.parent() == Some(it))
 }
 
 fn file_name(name: &str) -> String {

@@ -7,21 +7,21 @@ use super::victim::{beside_silent_mount, with_two_users};
 /// The program is in a folder of root's, below one to which everybody can write.
 const BELOW_SHARED: &str = r#"
 mkdir -m 1777 /home/shared
-mkdir -p /home/shared/a/bin /home/tree/python/ddp_doctor/activate
-cp /home/bin/ddp-doctor /home/shared/a/bin
+mkdir -p /home/shared/target/bin /home/tree/python/ddp_doctor/activate
+cp /home/bin/ddp-doctor /home/shared/target/bin
 touch /home/tree/python/ddp_doctor/activate/sitecustomize.py
 "#;
 
 #[test]
 fn links_of_another_user_beside_the_program_are_not_followed() {
     let script = r#"
-        chmod 1777 /home/shared/a
+        chmod 1777 /home/shared/target
         for name in libddp_doctor.so libddp_doctor_nccl.so; do
-            attacker ln -s /home/bin/libddp_doctor_python.so /home/shared/a/$name
+            attacker ln -s /home/bin/libddp_doctor_python.so /home/shared/target/$name
         done
         attacker ln -s /home/tree /home/shared/agent
         cd /home/home
-        victim /home/shared/a/bin/ddp-doctor run --nccl always -- env
+        victim /home/shared/target/bin/ddp-doctor run --nccl always -- env
     "#;
     let Some(output) = with_two_users(&format!("{BELOW_SHARED}{script}")) else { return };
     let said = text(&output);
@@ -35,14 +35,14 @@ fn links_of_another_user_beside_the_program_are_not_followed() {
 #[test]
 fn link_of_another_user_beside_the_library_starts_no_reporter() {
     let script = r#"
-        chmod 1777 /home/shared/a
-        mkdir /home/shared/a/lib
-        cp /home/bin/libddp_doctor.so /home/shared/a/lib
+        chmod 1777 /home/shared/target
+        mkdir /home/shared/target/lib
+        cp /home/bin/libddp_doctor.so /home/shared/target/lib
         printf '#!/bin/sh\n: > /home/home/started\n' > /home/other
         chmod 755 /home/other
-        attacker ln -s /home/other /home/shared/a/ddp-doctor
+        attacker ln -s /home/other /home/shared/target/ddp-doctor
         cd /home/home
-        victim env LD_LIBRARY_PATH=/home/shared/a/lib PATH=/nowhere DDP_DOCTOR_COORDINATOR=127.0.0.1:1 \
+        victim env LD_LIBRARY_PATH=/home/shared/target/lib PATH=/nowhere DDP_DOCTOR_COORDINATOR=127.0.0.1:1 \
             /home/bin/training 2
         sleep 0.5
         ls /home/home
@@ -51,7 +51,7 @@ fn link_of_another_user_beside_the_library_starts_no_reporter() {
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("is ignored, because /home/shared/a is writable by other users"),
+        said.contains("is ignored, because /home/shared/target is writable by other users"),
         "{said}"
     );
     assert!(!said.contains("started"), "{said}");
@@ -93,6 +93,38 @@ fn package_with_modules_that_others_can_replace_is_ignored() {
     }
     assert!(said.contains("ddp_doctor/__pycache__ is writable by other users"), "{said}");
     assert!(said.contains("farm/_process/__pycache__ is writable by other users"), "{said}");
+}
+
+/// Python reads `pyvenv.cfg` above the folder of its program, and takes its library from where that leads.
+#[test]
+fn check_executes_no_library_of_another_user() {
+    let script = r#"
+        python=/usr/bin/python3
+        [ -x $python ] || { echo "no Python"; exit 0; }
+        version=$($python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+        mkdir -m 1777 /home/sticky
+        cd /home/sticky
+        victim mkdir bin
+        victim ln -s $python bin/python3
+        attacker mkdir -p fake/bin fake/lib/$version/encodings
+        attacker touch fake/lib/$version/os.py
+        attacker tee fake/lib/$version/encodings/__init__.py > /dev/null <<'END'
+import posix
+posix.close(posix.open("/home/home/executed", posix.O_CREAT))
+END
+        echo "home = $PWD/fake/bin" | attacker tee pyvenv.cfg > /dev/null
+        victim ddp-doctor check -- srun $PWD/bin/python3 train.py || true
+        echo "left: $(ls /home/home)"
+    "#;
+    let Some(output) = with_two_users(script) else { return };
+    let said = text(&output);
+    if said.contains("no Python") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(said.contains("left: \n"), "{said}");
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert!(words.join(" ").contains("/home/sticky is writable by other users"), "{said}");
 }
 
 #[test]

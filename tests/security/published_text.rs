@@ -63,6 +63,19 @@ fn error_does_not_control_the_terminal() {
     assert!(finished.stderr.lines().skip(1).all(|line| line.starts_with("    ")), "{finished}");
 }
 
+#[test]
+fn invalid_variable_does_not_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = program(dir.path());
+    command.env("DDP_DOCTOR_STALL_AFTER", "x\u{1b}]0;title\u{7}\n::error::forged");
+    command.args(["run", "--", "true"]);
+    let finished = run_to_end(command);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert!(!finished.stderr.contains(|c: char| c.is_control() && c != '\n'), "{finished}");
+    assert!(!finished.stderr.lines().any(|line| line.starts_with("::")), "{finished}");
+    assert!(finished.stderr.contains("is ignored: not a valid value\n"), "{finished}");
+}
+
 /// A log of the victim's in a private folder, and a folder of the attacker's with one. `failure RANK TEXT` prints a log.
 const PRIVATE_LOG: &str = r#"
     failure() {
@@ -142,7 +155,7 @@ fn folder_that_another_user_renamed_shows_no_private_file() {
     assert!(inside.contains("text of the victim"), "{said}");
 }
 
-/// Links in a folder of one's own, links to what everybody can read, private logs in a shared folder of one's own, and the
+/// Links as TARGET in a folder of one's own, links to what everybody can read, private logs in a shared folder of one's own, and the
 /// directory of a run in a folder of another user.
 #[test]
 fn own_links_and_folders_are_evidence() {
@@ -155,8 +168,8 @@ fn own_links_and_folders_are_evidence() {
         failure 0 'text of the victim' > runs/rank0.log
         chmod 644 runs/rank0.log
         victim ln -s runs latest
-        victim ln -s /home/home/mine /home/home/link
-        for target in /home/home/mine /home/home/link shared latest latest/rank0.log; do
+        victim ln -s /home/home/private /home/home/link
+        for target in /home/home/mine/rank0.log /home/home/link shared latest latest/rank0.log; do
             victim ddp-doctor analyze $target || true
         done
         echo "--- run"
@@ -169,4 +182,113 @@ fn own_links_and_folders_are_evidence() {
     let (links, run) = said.split_once("--- run").unwrap();
     assert_eq!(links.matches("RuntimeError: text of the victim").count(), 5, "{said}");
     assert!(!run.contains("another user can have put it there"), "{said}");
+}
+
+/// Links of an archive belong to the user who unpacks it, and those of a disk to whomever its maker states.
+#[test]
+fn link_that_leads_out_of_the_evidence_is_not_followed() {
+    let script = r#"
+        exec 2>&1
+        victim mkdir -p /home/home/unpacked/logs /home/home/unpacked/dumps
+        cp "$SOURCE"/tests/fixtures/nccl-flight-recorder/_dump_0.gz /home/home/unpacked/dumps
+        failure 1 'text of the archive' > /home/home/unpacked/logs/rank1.log
+        cd /home/home/unpacked
+        victim ln -s rank1.log logs/same.log
+        victim ln -s /home/home/unpacked/logs/rank1.log logs/absolute.log
+        for target in logs /home/home/unpacked/logs /home/home/unpacked; do victim ddp-doctor analyze $target || true; done
+        echo "--- out"
+        victim ln -s /home/home/private/rank0.log logs/rank0.log
+        victim ln -s ../../private/rank0.log logs/relative.log
+        victim ln -s /home/home/unpacked/../private/rank0.log logs/dots.log
+        victim ln -s ../../private dumps/host0
+        for target in logs /home/home/unpacked/logs dumps; do victim ddp-doctor analyze $target || true; done
+        echo "--- named"
+        victim ddp-doctor analyze logs logs/rank0.log || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    let (below, rest) = said.split_once("--- out").unwrap();
+    let (out, named) = rest.split_once("--- named").unwrap();
+    assert!(below.contains("text of the archive") && !below.contains("leads out"), "{said}");
+    assert!(out.contains("text of the archive") && !out.contains("text of the victim"), "{said}");
+    for name in ["rank0.log", "relative.log", "dots.log", "dumps/host0"] {
+        let is_named = |line: &str| {
+            line.contains(name)
+                && line.contains("is a link that leads out of ")
+                && line.contains("give the path")
+        };
+        assert!(out.lines().any(is_named), "{name}: {said}");
+    }
+    assert!(named.contains("text of the victim"), "{said}");
+}
+
+/// The kernel states root as the owner of the links of a process that cannot be dumped. Its mounts show a private folder
+/// among the logs.
+#[test]
+fn process_of_another_user_shows_no_private_folder() {
+    let script = r#"
+        mkdir -m 700 /home/private
+        failure 0 'text of root' > /home/private/rank0.log
+        chmod 600 /home/private/rank0.log
+        attacker mkdir logs
+        cat > /home/hide.py <<'END'
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+user = os.getuid()
+if libc.unshare(0x10020000) != 0: sys.exit(1)
+open("/proc/self/uid_map", "w").write("0 %d 1" % user)
+libc.mount(b"none", b"/", None, 0x44000, None)
+if libc.mount(b"/home/private", b"/home/shared/logs", None, 0x5000, None) != 0: sys.exit(1)
+libc.prctl(4, 0, 0, 0, 0)
+open("/home/shared/pid", "w").write(str(os.getpid()))
+time.sleep(60)
+END
+        (attacker /usr/bin/python3 /home/hide.py || echo none > /home/shared/pid) &
+        until [ -s /home/shared/pid ]; do sleep 0.05; done
+        ddp-doctor analyze /proc/$(cat /home/shared/pid)/root/home/shared/logs || true
+        stat -c "owner: %u" /proc/$(cat /home/shared/pid)/root || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    if !said.contains("owner: 0\n") {
+        eprintln!("skipped: this system permits no user namespaces, or has no Python");
+        return;
+    }
+    assert!(!said.contains("text of root"), "{said}");
+    assert!(said.contains("is a link of a process of another user"), "{said}");
+}
+
+/// Its own `/proc` shows processes of the host, whose root directories root can enter, and the container cannot.
+#[test]
+fn link_in_a_container_does_not_lead_out_of_it() {
+    let script = r#"
+        mkdir -m 700 /home/private
+        failure 0 'text of root' > /home/private/rank0.log
+        mkdir /home/image
+        cat > /home/inside <<'END'
+            set -e
+            mount --bind /home/image /home/image
+            cd /home/image
+            mkdir old usr lib lib64 bin proc evidence
+            for name in usr lib lib64 bin; do mount --rbind /$name $name; done
+            mount -t proc none proc
+            /usr/sbin/pivot_root . old
+            cd /
+            umount -l /old
+            for process in 1 self thread-self; do
+                ln -s /proc/$process/root/home/private/rank0.log /evidence/$process.log
+            done
+            printf '[rank1]: RuntimeError: text of the container\n' > /evidence/rank1.log
+            ln -s /evidence/rank1.log /evidence/inside.log
+            echo $$ > /pid
+            exec sleep 60
+END
+        (unshare --mount sh /home/inside || echo none > /home/image/pid) &
+        until [ -s /home/image/pid ]; do sleep 0.05; done
+        evidence=/proc/$(cat /home/image/pid)/root/evidence
+        for name in 1.log self.log thread-self.log inside.log; do ddp-doctor analyze $evidence/$name || true; done
+        ddp-doctor analyze $evidence || true
+    "#;
+    let Some(said) = beside_private_log(script) else { return };
+    assert!(!said.contains("text of root"), "{said}");
+    assert_eq!(said.matches("RuntimeError: text of the container").count(), 2, "{said}");
+    assert_eq!(said.matches("is a link of the kernel").count(), 3, "{said}");
 }

@@ -226,18 +226,19 @@ fn nested_namespace_has_no_private_group() {
     assert!(said.contains("other users can write to /home/project"), "{said}");
 }
 
-/// The image is a directory of the file system that the volume is on, so that both have one device number.
-#[test]
-fn owner_of_a_volume_on_the_file_system_of_the_image_is_not_trusted() {
-    let script = r#"
+/// A container whose image is a directory of the file system that the volume at `/data` is on, so that both have one device
+/// number. It runs the commands of a script.
+const IMAGE: &str = r#"
         victim mkdir kept
         echo precious > kept/report.json
         chown 64126:64126 kept/report.json
-        attacker ln -s /kept /home/volume/out
         mkdir /home/image /home/volume/own
         printf '#!/bin/sh\ntouch /kept/executed\n' > /home/volume/own/python
         chmod 755 /home/volume/own/python
         chown -R 64126:64126 /home/image /home/volume/own
+        mkdir /home/image/scratch
+        chown 65534:65534 /home/image/scratch
+        for folder in volume image/scratch; do attacker ln -s /kept /home/$folder/out; done
         cat > /home/inside <<'END'
             set -e
             mount --bind /home/image /home/image
@@ -252,17 +253,27 @@ fn owner_of_a_volume_on_the_file_system_of_the_image_is_not_trusted() {
             /usr/sbin/pivot_root . old
             cd /
             umount -l /old
-            stat -c 'device: %d' / /data
             export HOME=/home
             doctor=/app/bin/ddp-doctor
+END
+        in_image() {
+            cat >> /home/inside
+            victim unshare --user --map-root-user --mount sh /home/inside
+            echo "left: $(ls kept) $(cat kept/report.json)"
+        }
+    "#;
+
+#[test]
+fn owner_of_a_volume_on_the_file_system_of_the_image_is_not_trusted() {
+    let script = r#"
+        in_image <<'END'
+            stat -c 'device: %d' / /data
             $doctor run --report /data/out/report.json -- true || true
             $doctor run --run-dir /data/out/run -- true || true
             $doctor check -- srun /data/own/python train.py || true
 END
-        victim unshare --user --map-root-user --mount sh /home/inside
-        echo "left: $(ls kept) $(cat kept/report.json)"
     "#;
-    let Some((succeeded, said)) = outcome(&format!("{VOLUME}{script}")) else { return };
+    let Some((succeeded, said)) = outcome(&format!("{VOLUME}{IMAGE}{script}")) else { return };
     assert!(succeeded, "{said}");
     let devices: Vec<&str> = said.lines().filter(|it| it.starts_with("device: ")).collect();
     assert!(devices.len() == 2 && devices[0] == devices[1], "{said}");
@@ -270,4 +281,59 @@ END
     assert!(said.contains("/data/out is a link that another user can change"), "{said}");
     let words: Vec<&str> = said.split_whitespace().collect();
     assert!(words.join(" ").contains("/data belongs to user 65534"), "{said}");
+}
+
+/// Root makes directories in `/` for any user.
+#[test]
+fn owner_of_a_directory_at_the_top_is_not_trusted() {
+    let script = r#"
+        in_image <<'END'
+            $doctor run --report /scratch/out/report.json -- true || true
+            $doctor run --run-dir /scratch/out/run -- true || true
+            $doctor analyze /scratch/out || true
+END
+    "#;
+    let Some((succeeded, said)) = outcome(&format!("{VOLUME}{IMAGE}{script}")) else { return };
+    assert!(succeeded && said.contains("left: report.json precious\n"), "{said}");
+    assert!(said.contains("/scratch/out is a link that another user can change"), "{said}");
+    assert!(said.contains("it is a link of user 65534"), "{said}");
+}
+
+/// As in `--volume /projects/team/tmp:/tmp`.
+#[test]
+fn owner_of_a_volume_with_the_name_of_its_mount_point_is_not_trusted() {
+    let script = r#"
+        victim mkdir kept
+        echo precious > kept/report.json
+        chown 64126:64126 kept/report.json
+        mkdir -p /home/team/tmp
+        chown 65534:65534 /home/team/tmp
+        attacker ln -s /home/home/kept /home/team/tmp/out
+        victim unshare --user --map-root-user --mount sh -ec 'mount --bind /home/team/tmp /tmp; "$@"' sh \
+            /home/app/bin/ddp-doctor run --report /tmp/out/report.json -- true || true
+        echo "left: $(ls -A kept) $(cat kept/report.json)"
+    "#;
+    let Some((_, said)) = outcome(script) else { return };
+    assert!(said.contains("left: report.json precious\n"), "{said}");
+    assert!(said.contains("/tmp/out is a link that another user can change"), "{said}");
+}
+
+/// The program is in `~/.local/bin`, from which a source tree would be in the home of a user named `agent`.
+#[test]
+fn home_of_another_user_is_not_a_source_tree() {
+    let script = r#"
+        victim mkdir -p /home/home/.local/bin
+        cp /home/bin/ddp-doctor /home/bin/*.so /home/home/.local/bin
+        mkdir /home/agent
+        chown 65534:65534 /home/agent
+        attacker mkdir -p /home/agent/python/ddp_doctor/activate
+        attacker touch /home/agent/python/ddp_doctor/__init__.py /home/agent/python/ddp_doctor/activate/sitecustomize.py
+        for user in victim rootless; do
+            $user /home/home/.local/bin/ddp-doctor run -- sh -c 'echo "path: ${PYTHONPATH:-none}"'
+        done
+    "#;
+    let Some((succeeded, said)) = outcome(script) else { return };
+    assert!(succeeded, "{said}");
+    assert_eq!(said.matches("path: none\n").count(), 2, "{said}");
+    assert!(!said.contains("/home/agent"), "{said}");
 }

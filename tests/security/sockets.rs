@@ -90,6 +90,30 @@ fn run_directory_of_others_chooses_no_host_to_connect_to() {
     assert_eq!(said.matches("status 3").count(), 6, "{said}");
 }
 
+/// Its look-up alone could mount the directory of another host.
+#[test]
+fn run_directory_of_others_chooses_no_path_to_look_up() {
+    let script = r#"
+        mkdir -m 700 /home/theirs/sockets
+        mkdir /home/theirs/run
+        chown 65534 /home/theirs/sockets
+        for path in /home/theirs/sockets/x.sock /dev/shm/ddp-doctor-65534/../x.sock /dev/shm/ddp-doctor-0/x.sock; do
+            echo '{"job": "j", "host": "elsewhere", "boot_id": "x", "pid": 1, "start_ticks": 1,
+                "coordinator": "unix:'$path'"}' > /home/theirs/run/run.json
+            chown -R 65534 /home/theirs/run
+            for user in env victim; do
+                for command in "status" "watch --once" "dump"; do
+                    $user timeout 4 ddp-doctor $command /home/theirs/run || echo "status $?"
+                done
+            done
+        done
+    "#;
+    let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
+    let said = text(&output);
+    let why = "names a coordinator, but it is a copy, or another user can have written that";
+    assert_eq!(said.matches(why).count(), 18, "{said}");
+}
+
 /// In a folder where others can create entries, one may have the name of an address.
 #[test]
 fn entry_with_the_name_of_an_address_is_not_a_run_directory() {

@@ -155,7 +155,6 @@ fn evidence_of_others_shows_sources_only_where_the_user_says() {
     ];
     fs::write(&log, lines.map(|line| format!("[rank1]: {line}\n")).concat()).unwrap();
     let journal = job.run_dir().join("journal.ddpj");
-    let group_writable = job.dir.path().join("shared");
     for path in [&copy, &journal, &log] {
         for format in FORMATS {
             let (said, errors) = job.analyze(path, format, &[]);
@@ -170,13 +169,29 @@ fn evidence_of_others_shows_sources_only_where_the_user_says() {
         let said = run_to_end(watch).stdout;
         assert!(!said.contains(LINE) && !said.contains(SECRET), "{said}");
     }
-    // A run directory that others can write to may be theirs.
-    fs::rename(job.run_dir(), &group_writable).unwrap();
-    let (said, _) = job.analyze(&group_writable, "text", &[]);
-    assert!(said.contains(LINE), "{said}");
-    Command::new("chmod").arg("g+w").arg(&group_writable).status().unwrap();
-    let (said, _) = job.analyze(&group_writable, "text", &[]);
-    assert!(!said.contains(LINE), "{said}");
+    // A run directory that others can write to may be theirs, and one at another path a copy.
+    let shows_line = |path: &Path| job.analyze(path, "text", &[]).0.contains(LINE);
+    let run = job.run_dir();
+    assert!(shows_line(&run));
+    let set_mode = |mode: &str| Command::new("chmod").arg(mode).arg(&run).status().unwrap();
+    set_mode("g+w");
+    assert!(!shows_line(&run));
+    set_mode("g-w");
+    let moved = job.dir.path().join("moved");
+    fs::rename(&run, &moved).unwrap();
+    assert!(!shows_line(&moved));
+    fs::rename(&moved, &run).unwrap();
+    assert!(shows_line(&run));
+}
+
+/// Evidence names any file, and the directory that a user happens to be in is not part of the run.
+#[test]
+fn source_below_the_working_directory_of_the_analysis_is_not_shown() {
+    let job = Job::new();
+    job.name(job.program.join("train.py").to_str().unwrap(), &job.home("settings.py"));
+    let output = analyze(&job.dir.path().join("home"), &[job.run_dir().to_str().unwrap()]);
+    let said = stdout(&output);
+    assert!(said.contains(LINE) && !said.contains(SECRET), "{said}");
 }
 
 /// A lookup alone can mount the directory of another host, or, as here, never return.

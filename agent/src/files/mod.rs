@@ -22,8 +22,11 @@ pub(crate) use dir::{Access, Dir};
 pub use known::{Identity, KnownDirectories};
 pub(crate) use mounts::{Mount, OWN_LIST};
 pub use mounts::{is_entry_served_by_other, is_served_by_other};
-pub use own_names::{own_directory_name, own_number};
-pub use reach::{find, find_by_own_links, reach, reach_folder, reach_in, reach_secret};
+pub use own_names::{directory_name_of, own_directory_name, own_number};
+pub use reach::{
+    find, find_by_own_links, reach, reach_below, reach_folder, reach_folder_below, reach_in,
+    reach_secret,
+};
 pub use regular::{open_regular, regular, reopen};
 pub(crate) use walk::{MAX_LINKS, components, is_private_group, is_system};
 pub use walk::{

@@ -22,8 +22,8 @@ pub(crate) struct Mount {
     id: Option<u64>,
     /// Whether it is a FUSE file system that another user mounted.
     pub(crate) is_served: bool,
-    /// Whether it is a whole file system, or a directory with the name of the mount point.
-    has_own_name: bool,
+    /// Whether it is a whole file system, or the directory that has the path of the mount point in its file system.
+    is_at_own_path: bool,
 }
 
 impl Mount {
@@ -31,7 +31,7 @@ impl Mount {
     pub(crate) fn root() -> Self {
         let root = calls::open(None, c"/", libc::O_PATH, 0);
         let id = root.ok().and_then(|it| id_of(it.as_fd()));
-        Self { id, is_served: false, has_own_name: true }
+        Self { id, is_served: false, is_at_own_path: true }
     }
 
     /// The mount of what is open.
@@ -47,7 +47,7 @@ impl Mount {
             return self.clone();
         }
         let Some(number) = id else {
-            return Self { id, is_served: false, has_own_name: true };
+            return Self { id, is_served: false, is_at_own_path: true };
         };
         // The names of mount points may have any bytes.
         let bytes = fs::read(list).unwrap_or_default();
@@ -55,14 +55,14 @@ impl Mount {
         Self {
             id,
             is_served: is_served(&mounts, number, [sys::effective_uid(), own_number()]),
-            has_own_name: has_own_name(&mounts, number),
+            is_at_own_path: is_at_own_path(&mounts, number),
         }
     }
 
     /// Whether a directory of the system with a well-known name can be in this mount, rather than a volume of a container
     /// that was mounted at that name.
     pub(crate) fn is_known(&self) -> bool {
-        self.has_own_name || self.is_that_of(c"/")
+        self.is_at_own_path || self.is_that_of(c"/")
     }
 
     /// Whether it is the mount of this directory.
@@ -103,13 +103,16 @@ fn line_of(mounts: &str, id: u64) -> Option<&str> {
     mounts.lines().find(|line| id_in(line) == Some(id))
 }
 
-/// Whether the directory of a file system that is mounted is its root, or has the name of the mount point. The names of
+/// Whether the directory of a file system that is mounted is its root, or has the path of the mount point. The names of
 /// Btrfs subvolumes begin with `@`.
-fn has_own_name(mounts: &str, id: u64) -> bool {
+fn is_at_own_path(mounts: &str, id: u64) -> bool {
     let mut words = line_of(mounts, id).unwrap_or_default().split(' ').skip(3);
     let (Some(root), Some(point)) = (words.next(), words.next()) else { return false };
-    let name = |path: &str| path.rsplit('/').next().map(|it| it.trim_start_matches('@').to_owned());
-    root == "/" || name(root) == name(point)
+    let names = |path: &str| {
+        let names = path.split('/').map(|it| it.trim_start_matches('@').to_owned());
+        names.filter(|it| !it.is_empty()).collect::<Vec<_>>()
+    };
+    root == "/" || names(root) == names(point)
 }
 
 /// Whether a mount of this id in a file like `/proc/PID/mountinfo` is of FUSE, and was made by neither this user, who has
@@ -176,9 +179,11 @@ mod tests {
 1 0 0:1 / /home rw - ext4 /dev/sda rw
 2 0 0:1 /home /home rw - ext4 /dev/sda rw
 3 0 0:1 /@home /home rw - btrfs /dev/sda rw
-4 0 0:1 /scratch/alice /home rw - ext4 /dev/sda rw
+4 0 0:1 /@/home /home rw - btrfs /dev/sda rw
+5 0 0:1 /scratch/alice /home rw - ext4 /dev/sda rw
+6 0 0:1 /scratch/home /home rw - ext4 /dev/sda rw
 ";
-        let own: Vec<bool> = (1..=5).map(|id| has_own_name(mounts, id)).collect();
-        assert_eq!(own, [true, true, true, false, false]);
+        let own: Vec<bool> = (1..=7).map(|id| is_at_own_path(mounts, id)).collect();
+        assert_eq!(own, [true, true, true, true, false, false, false]);
     }
 }

@@ -22,7 +22,13 @@ pub(super) fn is_of_own_number(group: u32) -> bool {
 /// The name of this user's directory in a place that all users share.
 #[must_use]
 pub fn own_directory_name() -> String {
-    format!("ddp-doctor-{}", own_number())
+    directory_name_of(own_number())
+}
+
+/// The same of the user with this number.
+#[must_use]
+pub fn directory_name_of(user: u32) -> String {
+    format!("ddp-doctor-{user}")
 }
 
 fn number_of_user() -> Option<u32> {

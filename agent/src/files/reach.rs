@@ -1,14 +1,18 @@
 //! Opens what a path leads to, without following a link of another user.
 
 use std::ffi::{CString, OsStr};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::calls;
-use super::walk::{Missing, OF_ANOTHER, Way, can_others_write, refused, step};
+use super::walk::{Missing, OF_ANOTHER, Way, can_others_write, components, refused, step};
 use crate::sys;
+
+/// Number of the root directory of `/proc`, whose links are paths.
+const PROC_ROOT: u64 = 1;
 
 /// What is done with what is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,7 @@ enum Purpose {
 /// user who mounted the FUSE file system that it is on. The same if another user can have put a file where it is, or a link
 /// to it, without being able to read it: a hard link, or what was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Show)
+    reached(Way::begin(path)?, Purpose::Show, Path::new(""))
 }
 
 /// Like [`reach`], for a folder that is searched for evidence.
@@ -40,7 +44,26 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`], and if another user can have renamed the folder without being able to read it.
 pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Search)
+    reached(Way::begin(path)?, Purpose::Search, Path::new(""))
+}
+
+/// Like [`reach`], for what is below a folder that the user named: no link leads out of that folder, whoever made it.
+/// Archives and disks of others state any owner.
+///
+/// # Errors
+///
+/// Like [`reach`], and for a link that leads out of the folder.
+pub fn reach_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
+    reached(Way::begin(folder)?, Purpose::Show, below)
+}
+
+/// Like [`reach_folder`], with the rule of [`reach_below`].
+///
+/// # Errors
+///
+/// Like both.
+pub fn reach_folder_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
+    reached(Way::begin(folder)?, Purpose::Search, below)
 }
 
 /// Like [`reach`], for a secret, which is never displayed: links that another user can have moved are followed to private
@@ -50,27 +73,48 @@ pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`].
 pub fn reach_secret(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Use)
+    reached(Way::begin(path)?, Purpose::Use, Path::new(""))
 }
 
-/// Like [`reach`], for an entry of an open directory. `shown`: the path of the directory, for messages.
+/// Like [`reach_below`], for an entry of an open directory. `shown`: the path of the directory.
 ///
 /// # Errors
 ///
-/// Like [`reach`].
+/// Like [`reach_below`].
 pub fn reach_in(directory: OwnedFd, shown: &Path, name: &OsStr) -> io::Result<OwnedFd> {
-    reached(Way::within(directory, shown, name), Purpose::Show)
+    reached(Way::within(directory, shown), Purpose::Show, Path::new(name))
 }
 
-fn reached(mut way: Way, purpose: Purpose) -> io::Result<OwnedFd> {
+/// `below`: what follows the path, behind which no link leads out of what the path leads to.
+fn reached(mut way: Way, purpose: Purpose, below: &Path) -> io::Result<OwnedFd> {
+    let mut below = Some(below).filter(|it| !it.as_os_str().is_empty());
     // The error for what not everybody can read, behind a link that another user can have moved.
     let mut not_private: Option<io::Error> = None;
-    while let Some(name) = way.left.pop_front() {
+    // Whether the user chose what is left: links of evidence do not choose what the kernel's own lead to.
+    let mut is_given = true;
+    // The last link that was followed, and whether it ended the path.
+    let mut last_link = (PathBuf::new(), false);
+    loop {
+        let Some(name) = way.left.pop_front() else {
+            let Some(below) = below.take() else { return Ok(way.fd) };
+            if way.bounds().is_none() {
+                way = way.bounded();
+            }
+            is_given = false;
+            components(below, &mut way.left);
+            continue;
+        };
+        if name == ".." && way.bounds().is_some() {
+            if let Err(error) = way.leave() {
+                return Err(not_private.unwrap_or_else(|| leading_out(error, &way, &last_link)));
+            }
+            continue;
+        }
         let component = CString::new(name.as_bytes())?;
         let next = step(way.fd.as_fd(), &component, Missing::Fail)?;
         let (directory, entry) = (calls::status(way.fd.as_fd())?, calls::status(next.as_fd())?);
+        let is_last = way.left.is_empty() && below.is_none();
         if entry.st_mode & libc::S_IFMT != libc::S_IFLNK {
-            let is_last = way.left.is_empty();
             if is_private(&entry, is_last)
                 && let Some(error) = not_private.take()
             {
@@ -85,20 +129,25 @@ fn reached(mut way: Way, purpose: Purpose) -> io::Result<OwnedFd> {
             way.enter(&name, next, mount);
             continue;
         }
+        let link = way.shown.join(&name);
         if way.mount.is_served || !is_own_link(&way, &directory, &entry) {
             let whose = if way.mount.is_served {
                 "on a file system of another user".to_owned()
             } else {
                 format!("of user {}", entry.st_uid)
             };
-            return Err(not_followed(&way.shown.join(&name), &whose, way.left.is_empty()));
+            return Err(not_followed(&link, &whose, is_last));
         }
         if purpose != Purpose::Use && !way.is_where_it_was_made(&directory, &entry) {
             let whose = "that another user can have moved there";
-            let link = way.shown.join(&name);
-            not_private.get_or_insert(not_followed(&link, whose, way.left.is_empty()));
+            not_private.get_or_insert(not_followed(&link, whose, is_last));
         }
-        if calls::is_in_proc(way.fd.as_fd()) {
+        let is_in_proc = calls::is_in_proc(way.fd.as_fd());
+        if is_in_proc && directory.st_ino != PROC_ROOT {
+            if !is_given || !is_of_own_process(&way) {
+                let whose = if is_given { "of a process of another user" } else { "of the kernel" };
+                return Err(not_followed(&link, whose, is_last));
+            }
             // What it leads to can be below a folder that others cannot enter.
             if let Some(error) = not_private.take() {
                 return Err(error);
@@ -109,10 +158,40 @@ fn reached(mut way: Way, purpose: Purpose) -> io::Result<OwnedFd> {
             way.begin_process();
             way.enter(&name, followed, mount);
         } else {
-            way.follow(next.as_fd())?;
+            // `/dev/stdin` leads to `/proc/self/fd/0`, and `/proc/self` to the directory of a process.
+            let is_systems = is_in_proc || way.shown == Path::new("/dev");
+            is_given &= is_systems && way.is_trusted(&directory);
+            last_link = (link, is_last);
+            if let Err(error) = way.follow(next.as_fd()) {
+                return Err(not_private.unwrap_or_else(|| leading_out(error, &way, &last_link)));
+            }
         }
     }
-    Ok(way.fd)
+}
+
+/// Whether the process whose directory in `/proc` is the last component, or contains it, is of this user alone. The owner of
+/// that directory does not show this: of a process that cannot be dumped, it is root.
+fn is_of_own_process(way: &Way) -> bool {
+    let open = |name| calls::open(Some(way.fd.as_fd()), name, libc::O_RDONLY, 0);
+    let Ok(status) = open(c"status").or_else(|_| open(c"../status")) else { return false };
+    let mut bytes = Vec::new();
+    if File::from(status).read_to_end(&mut bytes).is_err() {
+        return false;
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let users = text.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let own = sys::effective_uid().to_string();
+    users.is_some_and(|it| it.split_whitespace().all(|user| user == own))
+}
+
+/// The error for a link out of what the user named, instead of that of the call.
+fn leading_out(error: io::Error, way: &Way, (link, is_last): &(PathBuf, bool)) -> io::Error {
+    match way.bounds() {
+        Some(bounds) if error.raw_os_error() == Some(libc::EXDEV) => {
+            not_followed(link, &format!("that leads out of {}", bounds.display()), *is_last)
+        }
+        _ => error,
+    }
 }
 
 /// Opens what a path leads to as it is (`O_PATH`), through links of all users, for a path that this user chose. Nothing is

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -21,9 +21,12 @@ const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 /// Why a file system is not used.
 pub const OF_ANOTHER: &str = "is a file system of another user";
-/// Directories that only root can have made, unless something else is mounted there.
-const SYSTEM: [&str; 10] =
-    ["/dev", "/dev/shm", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var", "/var/tmp"];
+/// Directories that belong to root on every distribution, unless something else is mounted there. Others, also those in
+/// `/`, root can have made for any user.
+const SYSTEM: [&str; 18] = [
+    "/", "/bin", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32",
+    "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var", "/var/tmp",
+];
 
 /// A directory at the end of a path.
 #[derive(Debug)]
@@ -118,6 +121,18 @@ pub(super) struct Way {
     root: Option<(OwnedFd, PathBuf)>,
     /// Number of links that were followed.
     links: u32,
+    /// The directory that no link leads out of.
+    bounds: Option<Bounds>,
+}
+
+/// A directory that no link leads out of.
+#[derive(Debug)]
+struct Bounds {
+    /// Its path, for messages.
+    shown: PathBuf,
+    /// The directories from this one to that of the last component, which is not among them. They are left through
+    /// these descriptors: another user may move them meanwhile.
+    above: Vec<(OwnedFd, Mount)>,
 }
 
 impl Way {
@@ -128,24 +143,44 @@ impl Way {
         let (start, shown) = if path.is_absolute() { (c"/", "/") } else { (c".", "") };
         let fd = calls::open(None, start, libc::O_PATH | libc::O_DIRECTORY, 0)?;
         let mount = Mount::containing(&fd);
-        Ok(Self { fd, shown: shown.into(), left, mount, root: None, links: 0 })
+        Ok(Self { fd, shown: shown.into(), left, mount, root: None, links: 0, bounds: None })
     }
 
-    /// Begins in an open directory, with this path, at an entry of it.
-    pub(super) fn within(directory: OwnedFd, path: &Path, name: &OsStr) -> Self {
-        let mount = Mount::containing(&directory);
-        let left = VecDeque::from([name.to_owned()]);
-        Self { fd: directory, shown: path.to_owned(), left, mount, root: None, links: 0 }
+    /// Begins in an open directory with this path. No link leads out of it.
+    pub(super) fn within(directory: OwnedFd, path: &Path) -> Self {
+        let (mount, shown) = (Mount::containing(&directory), path.to_owned());
+        let left = VecDeque::new();
+        let way = Self { fd: directory, shown, left, mount, root: None, links: 0, bounds: None };
+        way.bounded()
     }
 
-    /// The next component leads out of the directory of a process in `/proc`: absolute links behind it are those of that
-    /// process.
+    /// From now on, no link leads out of the last component.
+    pub(super) fn bounded(self) -> Self {
+        let bounds = Bounds { shown: self.here(), above: Vec::new() };
+        Self { bounds: Some(bounds), ..self }
+    }
+
+    /// The path of the directory that no link leads out of.
+    pub(super) fn bounds(&self) -> Option<&Path> {
+        self.bounds.as_ref().map(|it| &*it.shown)
+    }
+
+    /// Returns to the directory above the last component. Fails with `EXDEV` at the directory that no link leads out of.
+    pub(super) fn leave(&mut self) -> io::Result<()> {
+        let above = self.bounds.as_mut().and_then(|it| it.above.pop());
+        let (fd, mount) = above.ok_or_else(|| io::Error::from_raw_os_error(libc::EXDEV))?;
+        (self.fd, self.mount) = (fd, mount);
+        self.shown.pop();
+        Ok(())
+    }
+
+    /// The next component leads out of the directory of a process in `/proc`, which is the last one or contains it:
+    /// absolute links behind it are those of that process.
     pub(super) fn begin_process(&mut self) {
-        let process: PathBuf = self.shown.components().take(3).collect();
-        let path = process.join("root");
-        let name = CString::new(path.as_os_str().as_bytes()).ok();
-        let root = name.and_then(|it| calls::open(None, &it, libc::O_PATH, 0).ok());
-        self.root = root.map(|it| (it, path));
+        let path = self.shown.components().take(3).collect::<PathBuf>().join("root");
+        let open = |name| calls::open(Some(self.fd.as_fd()), name, libc::O_PATH, 0);
+        let root = open(c"root").or_else(|_| open(c"../root"));
+        self.root = root.ok().map(|it| (it, path));
     }
 
     /// The path of what was opened last.
@@ -155,9 +190,12 @@ impl Way {
 
     /// Continues with a component that is not a link.
     pub(super) fn enter(&mut self, name: &OsStr, opened: OwnedFd, mount: Mount) {
-        self.mount = mount;
+        let before =
+            (std::mem::replace(&mut self.fd, opened), std::mem::replace(&mut self.mount, mount));
+        if let Some(bounds) = &mut self.bounds {
+            bounds.above.push(before);
+        }
         self.shown.push(name);
-        self.fd = opened;
     }
 
     /// The mount of the next component, which is open.
@@ -170,7 +208,8 @@ impl Way {
         self.mount.near(opened, &list)
     }
 
-    /// Continues where a link leads.
+    /// Continues where a link leads. Fails with `EXDEV` if an absolute one leads out of the directory that no link leads
+    /// out of.
     pub(super) fn follow(&mut self, link: BorrowedFd<'_>) -> io::Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -178,7 +217,10 @@ impl Way {
         }
         let target = PathBuf::from(OsString::from_vec(calls::target(link)?));
         let mut rest = std::mem::take(&mut self.left);
-        if target.is_absolute() {
+        if target.is_absolute() && self.bounds.is_some() {
+            let below = self.restart(&target)?;
+            components(&below, &mut self.left);
+        } else if target.is_absolute() {
             let begun = Self::begin(&target)?;
             *self = match self.root.take() {
                 Some((root, shown)) => Self {
@@ -196,6 +238,31 @@ impl Way {
         }
         self.left.append(&mut rest);
         Ok(())
+    }
+
+    /// Returns to the directory that no link leads out of, and the rest of an absolute path below it. Nothing is looked up
+    /// elsewhere.
+    fn restart(&mut self, path: &Path) -> io::Result<PathBuf> {
+        let out = || io::Error::from_raw_os_error(libc::EXDEV);
+        let bounds = self.bounds.as_mut().ok_or_else(out)?;
+        if let Some((fd, mount)) = bounds.above.drain(..).next() {
+            (self.fd, self.mount) = (fd, mount);
+        }
+        self.shown.clone_from(&bounds.shown);
+        let names = match &self.root {
+            Some((_, root)) => {
+                let below = self.shown.strip_prefix(root).ok().ok_or_else(out)?;
+                vec![Path::new("/").join(below)]
+            }
+            None => {
+                let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+                [std::fs::read_link(link), std::path::absolute(&self.shown)]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+        };
+        names.iter().find_map(|it| Some(path.strip_prefix(it).ok()?.to_owned())).ok_or_else(out)
     }
 
     /// Whether the last component, a directory, belongs to this user or to root. An owner without an id in this user
@@ -276,12 +343,10 @@ fn is_own(found: &libc::stat) -> bool {
     found.st_uid == sys::effective_uid() || found.st_uid == 0
 }
 
-/// Whether only root can have made this entry: it has a well-known name, or is the root directory or one in it, in the
-/// same mount. Volumes of a container are mounts of their own, and can be any user's, also at a well-known name.
+/// Whether a directory belongs to root on every distribution. Volumes of a container are mounts of their own, and can be
+/// any user's, also at the path of such a directory.
 pub(crate) fn is_system(path: &Path, mount: &Mount) -> bool {
-    let is_known = || SYSTEM.iter().any(|it| path == Path::new(it)) && mount.is_known();
-    let is_at_top = || path.components().count() <= 2 && mount.is_that_of(c"/");
-    path.is_absolute() && (is_known() || is_at_top())
+    SYSTEM.iter().any(|it| path == Path::new(it)) && mount.is_known()
 }
 
 /// Whether users other than the owner can write to a file or directory of this mode and group.

@@ -27,7 +27,11 @@ pub(in super::super) struct Sources {
 fn folder(path: PathBuf) -> io::Result<PathBuf> {
     match input_files::reach(&path) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
-        _ => Ok(path),
+        _ => {
+            // The user named it, also if it is a link in evidence.
+            input_files::confine(&path);
+            Ok(path)
+        }
     }
 }
 

@@ -56,6 +56,7 @@ impl Target {
         if !is_path(path) {
             return Ok(Self::Live(Live::find(Some(target), credentials)?, None));
         }
+        input_files::confine(path);
         Ok(match Description::read(path) {
             Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
                 Self::Live(of_run_dir(path, credentials)?, Some(path.to_owned()))
@@ -251,12 +252,12 @@ fn of_open_run_dir(dir: &Dir, credentials: &Credentials) -> anyhow::Result<Live>
         bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
     // Whoever wrote a copy chooses neither a host, nor a service of this user that gets a request, nor which of this
-    // user's coordinators is shown as that of the copy. Of a directory of another user, which root reads, only that
-    // user's sockets count.
+    // user's coordinators is shown as that of the copy. Of a directory of another user, only root can use the sockets:
+    // those where that user's runs put them. No other path is looked up, which could mount the directory of another host.
     let describes = is_ours && run.describes(dir);
     let is_safe = |address: &str| {
-        let is_named = Address::is_loopback(address);
-        is_named && describes || !is_ours && (is_named || Address::is_path(address))
+        let is_theirs = || files::user_id() == 0 && Address::is_socket_of(address, owner);
+        describes && Address::is_loopback(address) || !is_ours && is_theirs()
     };
     if let Some(address) = run.coordinator.as_deref().filter(|it| !is_original && !is_safe(it)) {
         let why = "but it is a copy, or another user may have written that";

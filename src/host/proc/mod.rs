@@ -250,7 +250,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// Arguments of a process, without secrets; empty if they cannot be read.
+/// Arguments of a process, without secrets and credentials; empty if they cannot be read.
 #[must_use]
 pub fn arguments(pid: u32) -> Vec<String> {
     without_secrets(zero_separated(pid, "cmdline"))

@@ -1,4 +1,6 @@
-//! Leaves secrets of this program out of commands, which reports publish.
+//! Leaves secrets of this program, and credentials in addresses, out of commands, which reports publish.
+
+use ddp_doctor_proto::without_credentials;
 
 /// Names of secrets, wherever they are in a command, with what is shown in place of the value. A shell, for example, gets
 /// a whole command as one argument.
@@ -11,20 +13,23 @@ const NAMES: [(&str, &str); 4] = [
 /// Options of launchers and container engines that pass on a variable by its name alone.
 const BY_NAME: [&str; 3] = ["-x", "-e", "--env"];
 /// Characters between a name and its value, in the languages of commands.
-const BETWEEN: &str = " \t\n=\"'\\[](){},:?";
+const BETWEEN: &str = " \t\n=\"'\\[](){},:?<>";
 
-/// A command without the URL of a webhook and the tokens of this program. Whatever word follows one of their names is left
-/// out.
+/// A command without the URL of a webhook, the tokens of this program, and the credentials of addresses. Whatever word
+/// follows one of their names is left out.
 #[must_use]
 pub fn without_secrets(mut command: Vec<String>) -> Vec<String> {
     let mut secret: Option<&str> = None;
     let mut is_by_name = false;
     for argument in &mut command {
+        if secret.is_some() && behind_format(argument).is_some() {
+            continue;
+        }
         if let Some(shown) = secret.take() {
             shown.clone_into(argument);
             continue;
         }
-        let (cleaned, follows) = cleaned(argument);
+        let (cleaned, follows) = cleaned(&without_credentials(argument));
         secret = follows.filter(|_| !is_by_name);
         is_by_name = BY_NAME.contains(&argument.as_str());
         *argument = cleaned;
@@ -50,7 +55,10 @@ fn cleaned(argument: &str) -> (String, Option<&'static str>) {
         if is_longer || is_unset {
             continue;
         }
-        let value = left.trim_start_matches(|c| BETWEEN.contains(c));
+        let mut value = left.trim_start_matches(|c| BETWEEN.contains(c));
+        while let Some(behind) = behind_format(value) {
+            value = behind.trim_start_matches(|c| BETWEEN.contains(c));
+        }
         if value.is_empty() {
             let is_next = left.trim_start().is_empty();
             return (out + left, is_next.then_some(shown));
@@ -65,9 +73,16 @@ fn cleaned(argument: &str) -> (String, Option<&'static str>) {
     (out + left, None)
 }
 
+/// What follows the format at the beginning of a text, as in `printf -v NAME %s VALUE`; `None`: it has none.
+fn behind_format(text: &str) -> Option<&str> {
+    let behind = ["%s", "%b", "%q"].iter().find_map(|it| text.strip_prefix(it))?;
+    let is_word = !behind.starts_with(|c: char| !c.is_whitespace() && c != '"' && c != '\'');
+    is_word.then_some(behind)
+}
+
 /// Length of the word at the beginning of a text, in the language of shells.
 fn word_length(text: &str) -> usize {
-    let (mut quote, mut is_escaped) = (None, false);
+    let (mut quote, mut is_escaped, mut depth, mut before) = (None, false, 0_usize, ' ');
     for (at, c) in text.char_indices() {
         if is_escaped {
             is_escaped = false;
@@ -75,11 +90,17 @@ fn word_length(text: &str) -> usize {
             is_escaped = true;
         } else if quote == Some(c) {
             quote = None;
-        } else if quote.is_none() && matches!(c, '"' | '\'') {
-            quote = Some(c);
-        } else if quote.is_none() && c.is_whitespace() {
-            return at;
+        } else if quote.is_none() {
+            match c {
+                '"' | '\'' | '`' => quote = Some(c),
+                // The output of a command.
+                '(' if before == '$' || depth > 0 => depth += 1,
+                ')' => depth = depth.saturating_sub(1),
+                c if c.is_whitespace() && depth == 0 => return at,
+                _ => {}
+            }
         }
+        before = c;
     }
     text.len()
 }
@@ -148,6 +169,33 @@ mod tests {
                 "mpirun|-x|DDP_DOCTOR_TOKEN|python|env|DDP_DOCTOR_TOKEN=|a.py",
             ),
             (&["DDP_DOCTOR_TOKEN=a'b c'd e"], "DDP_DOCTOR_TOKEN=TOKEN e"),
+            (
+                &["bash", "-c", "read DDP_DOCTOR_TOKEN <<< s; x", "DDP_DOCTOR_TOKEN => \"s\""],
+                "bash|-c|read DDP_DOCTOR_TOKEN <<< TOKEN x|DDP_DOCTOR_TOKEN => TOKEN",
+            ),
+            (
+                &[
+                    "printf -v DDP_DOCTOR_TOKEN %s s; x",
+                    "printf",
+                    "-v",
+                    "DDP_DOCTOR_TOKEN",
+                    "%s",
+                    "s",
+                ],
+                "printf -v DDP_DOCTOR_TOKEN %s TOKEN x|printf|-v|DDP_DOCTOR_TOKEN|%s|TOKEN",
+            ),
+            (
+                &["DDP_DOCTOR_TOKEN=%s-s", "printf -v DDP_DOCTOR_TOKEN '%s' s"],
+                "DDP_DOCTOR_TOKEN=TOKEN|printf -v DDP_DOCTOR_TOKEN '%s' TOKEN",
+            ),
+            (
+                &["DDP_DOCTOR_TOKEN=$(echo $(echo s) s) a", "DDP_DOCTOR_TOKEN=`echo s` a"],
+                "DDP_DOCTOR_TOKEN=TOKEN a|DDP_DOCTOR_TOKEN=TOKEN a",
+            ),
+            (
+                &["train.py", "--data=https://bob:s@host/x?token=s"],
+                "train.py|--data=https://…@host/x?token=…",
+            ),
         ] {
             let given = given.iter().map(|it| (*it).to_owned()).collect();
             assert_eq!(without_secrets(given).join("|"), expected);

@@ -223,6 +223,22 @@ fn own_process_is_described_correctly() {
     assert!(!boot_id().is_empty());
 }
 
+/// Whoever reads a command, be it `attach` or a reporter.
+#[test]
+fn arguments_have_no_credentials() {
+    let address = "https://bob:PASSWORD@host/x?token=TOKEN";
+    let mut child = Command::new("sh")
+        .args(["-c", "read -r end", address])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until it executes the shell, the arguments are those of this process.
+    let shown = std::iter::repeat_with(|| arguments(child.id())).find(|it| it.len() == 4);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(shown.unwrap(), ["sh", "-c", "read -r end", "https://…@host/x?token=…"]);
+}
+
 /// Any process can give itself such a name.
 #[test]
 fn owner_is_known_whatever_the_bytes_of_the_name_are() {

@@ -5,7 +5,6 @@ use std::fs;
 use ddp_doctor_host::proc;
 use ddp_doctor_host::proc::Stat;
 use ddp_doctor_proto::report::Where;
-use ddp_doctor_proto::without_credentials;
 
 use super::Waiter;
 use crate::stack_reader::python_threads::python_frames;
@@ -24,7 +23,7 @@ pub(super) fn process(waiter: u32, pid: u32) -> String {
     let arguments = if is_shown(waiter, pid) { proc::arguments(pid) } else { Vec::new() };
     // Programs given as arguments have lines.
     let words: Vec<&str> = arguments.iter().flat_map(|it| it.split_whitespace()).collect();
-    let command: String = without_credentials(&words.join(" ")).chars().take(MAX_COMMAND).collect();
+    let command: String = words.join(" ").chars().take(MAX_COMMAND).collect();
     if command.is_empty() { format!("process {pid}") } else { format!("process {pid} ({command})") }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ddp_doctor_host::proc;
 use ddp_doctor_host::sys;
+use ddp_doctor_proto::without_credentials;
 
 use crate::source_reader;
 
@@ -60,6 +61,8 @@ fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
         let point = unescaped(before.split(' ').nth(4)?);
         let mut after = after.split(' ');
         let (kind, source) = (after.next()?.to_owned(), unescaped(after.next()?));
+        // Some sources are addresses with a password.
+        let source = without_credentials(&source).into_owned();
         path.starts_with(&point).then_some((point.len(), kind, source))
     });
     // Later mounts cover earlier ones.
@@ -67,9 +70,11 @@ fn mount_of(mounts: &str, path: &Path) -> Option<(String, String)> {
     Some((kind, source))
 }
 
-/// Replaces the octal escapes of mount points.
+/// Replaces the octal escapes of mount points and sources.
 fn unescaped(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    let escapes =
+        [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")];
+    escapes.iter().fold(text.to_owned(), |text, (escape, shown)| text.replace(escape, shown))
 }
 
 /// A line of the source of a process, without the spaces around it.
@@ -96,12 +101,14 @@ mod tests {
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 22 0:26 / /data rw - nfs4 server:/data rw,vers=4.2
 31 22 0:27 / /data\\040x rw shared:1 - tmpfs tmpfs rw
+32 22 0:28 / /ftp rw - fuse curlftpfs\\043ftp://bob:PASSWORD@host/?sig=S rw
 ";
         let of = |path: &str| {
             mount_of(mounts, Path::new(path)).map(|(kind, source)| format!("{kind} {source}"))
         };
         assert_eq!(of("/data/shard-17.tar").as_deref(), Some("nfs4 server:/data"));
         assert_eq!(of("/data x/y").as_deref(), Some("tmpfs tmpfs"));
+        assert_eq!(of("/ftp/x").as_deref(), Some("fuse curlftpfs#ftp://…@host/?sig=…"));
         assert_eq!(of("/database").as_deref(), Some("ext4 /dev/vda"));
         assert_eq!(mount_of("", Path::new("/data")), None);
     }

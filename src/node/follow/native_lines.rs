@@ -10,10 +10,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use addr2line::Context;
 use ddp_doctor_host::input_files;
+use ddp_doctor_host::source_files::ProcessRoot;
 use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::v1;
@@ -180,10 +182,11 @@ impl std::fmt::Debug for Lines {
 /// Opens a file as the process sees it, if it is still the one that was loaded.
 fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let (_, inode, path) = &loaded.id;
-    let seen = format!("/proc/{pid}/root{path}");
     // Another file may be in its place by now, such as a FIFO, which would block.
-    let find = |path: &str| File::options().read(true).custom_flags(libc::O_PATH).open(path);
-    let found = find(&seen).or_else(|_| find(path)).ok()?;
+    let found = match ProcessRoot::open(pid) {
+        Some(root) => root.find(Path::new(path))?,
+        None => File::options().read(true).custom_flags(libc::O_PATH).open(path).ok()?,
+    };
     let metadata = found.metadata().ok()?;
     let is_same = metadata.is_file() && metadata.ino().to_string() == *inode;
     // Opening a device may have an effect: what is found is looked at first.

@@ -28,7 +28,7 @@ use ddp_doctor_host::sys;
 use ddp_doctor_host::sys::{Reserve, Signals};
 use ddp_doctor_monitoring as monitoring;
 use ddp_doctor_proto::report::{Job, Report, Timestamp};
-use ddp_doctor_proto::{VERSION, v1, without_credentials};
+use ddp_doctor_proto::{VERSION, v1};
 use ddp_doctor_report::text::Style;
 use ddp_doctor_transport::Credentials;
 
@@ -241,11 +241,7 @@ pub fn run(options: Options) -> Outcome {
         boot_id: proc::boot_id(),
         tool_version: VERSION.into(),
         command: proc::without_secrets(
-            options
-                .command
-                .iter()
-                .map(|word| without_credentials(&word.to_string_lossy()).into_owned())
-                .collect(),
+            options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         ),
         stall_after_s: settings::stall_after_s(options.stall_after),
         time_scale: Some(options.time_scale.factor()),

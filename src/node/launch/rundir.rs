@@ -219,17 +219,13 @@ impl Previous {
     }
 }
 
-/// Folders with the sources of a job, whose evidence is in these paths: the working directory and the folders
-/// that `run` recorded, if each path is the directory of a run of this user. A directory of another user, one
-/// that others can write to, a copy, such as a downloaded one, and what `attach` read of another user's job yield
-/// no folder.
+/// Folders with the sources of a job, whose evidence is in these paths: those that `run` recorded, if each path is the
+/// directory of a run of this user. A directory of another user, one that others can write to, a copy, such as a downloaded
+/// one, one that was moved, and what `attach` read of another user's job yield no folder.
 #[must_use]
 pub fn source_folders<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> SourceFolders {
     let of_each = paths.into_iter().map(|it| own_source_folders(it.as_ref()));
-    let mut folders = of_each.collect::<Option<Vec<Vec<PathBuf>>>>().unwrap_or_default().concat();
-    if !folders.is_empty() {
-        folders.extend(std::env::current_dir().ok());
-    }
+    let folders = of_each.collect::<Option<Vec<Vec<PathBuf>>>>().unwrap_or_default().concat();
     SourceFolders::of_record(&folders)
 }
 

@@ -361,11 +361,8 @@ fn find_package() -> Found {
         return Found::given(absolute(Path::new(&path)).filter(|path| has_package(path)));
     }
     let Some(ours) = program_dir() else { return Found::Nowhere };
-    let mut places = vec![
-        ("../lib/ddp-doctor/python", Origin::Installation),
-        ("../../agent/python", Origin::SourceTree),
-        ("../../../agent/python", Origin::SourceTree),
-    ];
+    let mut places = vec![("../lib/ddp-doctor/python", Origin::Installation)];
+    places.extend(source_tree(&ours).map(|place| (place, Origin::SourceTree)));
     // In an installation by pip this program is inside the package.
     if ours.ends_with("ddp_doctor/bin") {
         places.push(("../..", Origin::Installation));
@@ -377,6 +374,17 @@ fn find_package() -> Found {
             other => other,
         }
     }))
+}
+
+/// Where a source tree has the Python package, from the folder of the program, if it is where Cargo puts programs:
+/// `target/PROFILE`, or `target/TARGET/PROFILE`. From `~/.local/bin`, the same way leads to the home of another user.
+fn source_tree(folder: &Path) -> Option<&'static str> {
+    let mut above = folder.ancestors().skip(1);
+    let mut is_target = || above.next().is_some_and(|it| it.ends_with("target"));
+    if is_target() {
+        return Some("../../agent/python");
+    }
+    is_target().then_some("../../../agent/python")
 }
 
 /// Like [`trusted`], also for everything in the package below this path: ranks import its modules, or what Python
@@ -492,6 +500,20 @@ mod tests {
         );
         let message = with(Some("/p"), None).missing().unwrap();
         assert!(message.contains(LIBRARY_VARIABLE), "{message}");
+    }
+
+    #[test]
+    fn source_tree_is_around_the_output_of_cargo_alone() {
+        let of = |folder: &str| source_tree(Path::new(folder));
+        assert_eq!(of("/src/target/debug"), Some("../../agent/python"));
+        assert_eq!(of("/src/target/debug/deps"), Some("../../../agent/python"));
+        assert_eq!(
+            of("/src/target/x86_64-unknown-linux-musl/release"),
+            Some("../../../agent/python")
+        );
+        for other in ["/home/alice/.local/bin", "/home/alice/bin", "/target", "/", "/a/target"] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[test]
