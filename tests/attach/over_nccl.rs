@@ -107,7 +107,7 @@ fn ranks_in_different_collectives_are_not_accused_and_their_counts_are_stated() 
     let (report, text) = attach(&job);
     assert!(report.findings.iter().all(|it| it.effect == Effect::None), "{text}");
     assert!(text.contains("it has launched 1 more all_reduce call than"), "{text}");
-    assert!(text.contains("it has launched 1 broadcast more than"), "{text}");
+    assert!(text.contains("it has launched 1 more broadcast call than"), "{text}");
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn dumps_of_an_earlier_job_are_left_out() {
     assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
     assert_eq!(report(&analysis).job.world_size, Some(3));
     let remarks = analysis.remarks.iter();
-    assert_eq!(remarks.filter(|it| it.text.contains("another job")).count(), 2);
+    assert_eq!(remarks.filter(|it| it.text.contains("a different job")).count(), 2);
     // A job of as many ranks, of the day before: it came further.
     let old = earlier(&WORLD, 24);
     let (_dir, analysis) = analyze_files(&[

@@ -210,7 +210,7 @@ fn node_without_a_token_is_checked_alone() {
     let mut check = hosts.start(0, "check", command);
     assert_eq!(check.end(), Some(4), "{}{}", check.stdout(), check.stderr());
     assert_says(&check, "UNKNOWN nodes: The other nodes are not checked");
-    assert_says(&check, "fix: export DDP_DOCTOR_TOKEN=$(openssl rand -hex 16) once");
+    assert_says(&check, "fix: Run export DDP_DOCTOR_TOKEN=$(openssl rand -hex 16) once");
     assert_says(&check, "PASS shared-memory");
 }
 
