@@ -75,6 +75,12 @@ pub const ROWS: &[Row] = &[
         detail: Detail::Any,
         text: "Build the model without a condition on the rank: the same layers, in the same order, on every rank.",
     },
+    Row {
+        codes: &["DD107"],
+        kind: CauseKind::RankConditional,
+        detail: Detail::Any,
+        text: "Pass the same global rank as src or dst on every rank of the group, not one that follows from its own.",
+    },
     row(
         CauseKind::SwallowedException,
         Detail::Handler,
@@ -152,8 +158,21 @@ pub const ROWS: &[Row] = &[
         codes: &["DD111"],
         kind: CauseKind::SwappedCalls,
         detail: Detail::Any,
-        text: "Use the groups in the same order on every rank: sort what a loop iterates over by a key that is the same on all \
-               ranks.",
+        text: "Use the groups in the same order on every rank: sort what a loop iterates over by a key that is the same on \
+               all ranks, and use the same order in both branches of a condition.",
+    },
+    Row {
+        codes: &["DD112"],
+        kind: CauseKind::SwappedCalls,
+        detail: Detail::Any,
+        text: "Exchange the message on both sides before the collective, or on both after it.",
+    },
+    Row {
+        codes: &["DD112"],
+        kind: CauseKind::SwappedCalls,
+        detail: Detail::Exchange,
+        text: "Reverse the order on one of these ranks, so that one sends while the other receives; or issue the sends and \
+               receives together, and wait for them afterwards (batch_isend_irecv).",
     },
     row(
         CauseKind::DataDependentPath,

@@ -11,7 +11,7 @@ use ddp_doctor_diagnosis::event::OtherBranch;
 use ddp_doctor_diagnosis::source::python::{is_of_word, split_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
-use self::expression::{header_test, value_of};
+use self::expression::{counterparts, header_test, value_of};
 use self::lines::{Line, is_plausible, logical_lines};
 
 mod completion;
@@ -19,6 +19,7 @@ mod constants;
 mod counters;
 mod expression;
 mod lines;
+mod roots;
 mod sizes;
 mod subject;
 mod values;
@@ -27,6 +28,9 @@ mod values;
 const MAX_TEST_CHARS: usize = 120;
 /// Maximum number of reported tests of one line.
 const MAX_GUARDS: usize = 32;
+
+/// Starts of statements that end the process.
+const EXITS: [&str; 4] = ["sys.exit(", "os._exit(", "exit(", "quit("];
 
 /// A test that decides whether the program reaches a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +102,8 @@ impl Source {
         let Some(at) = after.checked_sub(1).filter(|&at| self.lines[at].last >= line) else {
             return Vec::new();
         };
-        let mut found: Vec<Guard> = self.size_of_rank(at).into_iter().collect();
+        let of_rank = [self.size_of_rank(at), self.root_of_rank(at)];
+        let mut found: Vec<Guard> = of_rank.into_iter().flatten().collect();
         if self.head(at) == Head::Other {
             self.assignments(value_of(&self.lines[at].text), at, &mut found);
         }
@@ -422,6 +427,8 @@ impl Source {
             Some("continue") => Some(Exit::Continue),
             Some("break") => Some(Exit::Break),
             Some("return") => Some(Exit::Return),
+            // The end of the process ends the loop as well.
+            _ if EXITS.iter().any(|it| last.starts_with(it)) => Some(Exit::Break),
             _ => None,
         }
     }
@@ -429,8 +436,10 @@ impl Source {
     /// The lines from `first` to `end` as branches that run instead of the line `at`.
     fn branch(&self, first: usize, end: usize, at: usize) -> Option<OtherBranch> {
         let lines = self.lines.get(first..end)?;
+        let makes = |it: &str| lines.iter().any(|line| calls(&line.text, it));
         let called = callee(&self.lines[at].text);
-        let makes_call = called.is_some_and(|it| lines.iter().any(|line| calls(&line.text, it)));
+        let makes_call =
+            called.is_some_and(|it| makes(it) || counterparts(it).iter().any(|it| makes(it)));
         Some(OtherBranch { first: lines.first()?.first, last: lines.last()?.last, makes_call })
     }
 
@@ -569,6 +578,8 @@ fn ends_header(text: &str) -> bool {
     text.ends_with(':')
 }
 
+#[cfg(test)]
+mod branch_tests;
 #[cfg(test)]
 mod completion_tests;
 #[cfg(test)]

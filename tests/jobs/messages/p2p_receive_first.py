@@ -9,6 +9,7 @@
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
 # [faulty.nccl]
+# headline = "ranks 0 and 1 receive before they send"
 # root_confidence = "supported"
 # [healthy]
 # ///

@@ -9,12 +9,14 @@
 # hang = true
 # ranks = { root = [0, 1, 2], victims = [] }
 # [faulty.nccl]
+# headline = "ranks 0–2 all receive before they send"
 # root_confidence = "supported"
 # [healthy]
 # [healthy.nccl]
 # code = "DD112"
 # verdict = "hang"
 # hang = true
+# headline = "ranks 0–2 all receive before they send"
 # ranks = { root = [0, 1, 2], victims = [] }
 # lines = { 0 = ["works = [dist.irecv"], 1 = ["works = [dist.irecv"], 2 = ["works = [dist.irecv"] }
 # ///

@@ -8,6 +8,8 @@
 # root_confidence = "suspected"
 # hang = true
 # ranks = { root = [0, 1], victims = [] }
+# [faulty.nccl]
+# headline = "takes its root from the rank (`1 - rank`): 1 on rank 0, 0 on rank 1"
 # [healthy]
 # ///
 """Each rank expects the other one to broadcast.

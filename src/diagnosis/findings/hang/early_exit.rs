@@ -79,6 +79,10 @@ pub(crate) fn draft(
     } else {
         let at = left.max(stall.since);
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
+        let is_unknown = reading.cause.kind == CauseKind::Unknown;
+        let of_exit =
+            || cause::of_exit_on_rank(situation, call.place.as_ref()?, &stall.waiting, gone);
+        let reading = is_unknown.then(of_exit).flatten().unwrap_or(reading);
         if advice::against(draft.code, &reading).is_none() {
             draft.advise(format!(
                 "Find out why {} made fewer calls: check the loops, conditions and exceptions around {} last call.",

@@ -49,7 +49,9 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
             cycle::groups(cycle).len(),
             cycle::calls(situation, cycle),
         );
-        // Replaces the sentence on the cause.
+        // Every rank has made these calls: nothing else than their order is wrong.
+        draft.mistake = None;
+        draft.attribute(cause::supported(CauseKind::SwappedCalls, None));
         draft.why = vec![cycle::steps(situation, cycle)];
         draft.say(
             "Every rank has made all of these calls. But a call on a stream begins only once those \
@@ -78,7 +80,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
-    let left_out = not_made(situation, cycle);
+    let left_out = cycle::not_made(situation, cycle);
     let (ranks, groups) = (Ranks(&draft.root), cycle::groups(cycle).len());
     draft.summary = match left_out {
         Some((wait, rank)) => format!(
@@ -132,16 +134,6 @@ fn advise_order(draft: &mut Draft) {
              members, and each call of a group must be made by all of them.",
         );
     }
-}
-
-/// The wait of a cycle for a call that another rank of it has not made, and that rank.
-fn not_made<'c>(situation: &Situation<'_>, cycle: &'c [Blocked]) -> Option<(&'c Blocked, u32)> {
-    let next = cycle.iter().cycle().skip(1).map(|next| next.rank);
-    let mut waits = cycle.iter().zip(next);
-    waits.find(|(wait, next)| {
-        let join = situation.join(wait.group, wait.seq);
-        join.is_some_and(|join| !join.calls.contains_key(next))
-    })
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Confidence, Where};
+use ddp_doctor_proto::report::{CallState, CauseKind, Confidence, Where};
 
 use crate::findings::draft::Draft;
-use crate::findings::stalls::cycle;
+use crate::findings::stalls::{cycle, order};
 use crate::findings::view::describe;
 use crate::input::align::by_key;
 use crate::model::history::Meeting;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
-use crate::source::cause::{self, CauseHypothesis, Mistake};
+use crate::source::cause::{self, CauseHypothesis, Detail, Mistake};
 use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
@@ -47,22 +47,30 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         describe(wait.rank, CallState::Issued, Some(waited), &wait.call)
     });
     draft.per_rank = rows.collect();
-    draft.summary = format!(
-        "The devices of {} wait for each other{}",
-        Ranks(&draft.root),
-        cycle::calls(situation, waits)
-    );
+    let (ranks, calls) = (Ranks(&draft.root), cycle::calls(situation, waits));
+    if cycle::not_made(situation, waits).is_some() {
+        draft.summary = format!("The devices of {ranks} wait for each other{calls}");
+        if draft.next.is_empty() {
+            draft.advise(advice_on_order(waits));
+        }
+    } else {
+        // Every rank has made these calls: nothing else than their order is wrong.
+        let is_of_messages = waits.iter().all(|wait| wait.call.op.is_point_to_point());
+        let (does, detail) = if is_of_messages {
+            ("receive before they send", Detail::Exchange)
+        } else {
+            ("make a message and a collective in different orders", Detail::Any)
+        };
+        draft.summary = format!("{ranks} {does}: their devices wait for each other{calls}");
+        draft.mistake = None;
+        (draft.why, draft.next) = (Vec::new(), Vec::new());
+        draft.explain(cause::supported(CauseKind::SwappedCalls, None).with_detail(detail));
+    }
     draft.say(cycle::steps(situation, waits));
     draft.say(
         "Every rank has made its calls, which return at once. But a device begins a call only once those before it on \
          the same stream are complete, and a receive is complete only once its message is sent.",
     );
-    draft.advise(if waits.iter().any(|wait| wait.message.is_none()) {
-        "Exchange the message on both sides before the collective, or on both sides after it."
-    } else {
-        "Let one side send before it waits for a receive, or issue the sends and receives of a step together \
-         (batch_isend_irecv)."
-    });
     Some(draft)
 }
 
@@ -137,8 +145,15 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         );
         return Some(draft);
     }
-    let reading =
-        fewer.or_else(|| left_loop(situation, waits)).or_else(|| lengths(situation, waits));
+    let of_order = || {
+        let is_of_order = !are_crossed && met.is_none();
+        let of_exchange = || order::of_exchange(situation, waits);
+        is_of_order.then(|| of_exchange().or_else(|| order::of_branches(situation, waits)))?
+    };
+    let reading = fewer
+        .or_else(|| left_loop(situation, waits))
+        .or_else(|| lengths(situation, waits))
+        .or_else(of_order);
     if misdirected.is_none()
         && let Some(reading) = reading
     {
@@ -169,7 +184,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         None if have_sent_differently => "Send as many messages from every rank as the receiver expects, or send it the \
              number first: these ranks have sent different numbers of messages."
             .into(),
-        None => order(waits).into(),
+        None => advice_on_order(waits).into(),
     });
     Some(draft)
 }
@@ -297,15 +312,21 @@ fn left_loop(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypoth
     have_exchanged(waits).then(|| cause::of_loop_left(situation, collective.rank, message.rank))?
 }
 
-/// The test that decides how often a loop runs around a message of a cycle whose ranks have exchanged others before: each
-/// rank sends and receives as many as it counts.
+/// The test that decides how often a loop runs around a message of a cycle whose ranks have exchanged others before: the
+/// peer has left that loop, or has a loop of its own, and each rank sends and receives as many as it counts.
 fn lengths(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypothesis> {
-    let messages = waits.iter().filter(|wait| is_later(wait) && !wait.needs_any());
-    let mut lines = messages.filter_map(|wait| {
-        let process = situation.model.member(wait.group, wait.rank)?;
-        Some((process, wait.call.place.as_ref()?))
-    });
-    lines.find_map(|(process, place)| cause::of_length(process, place))
+    let mut messages = waits.iter().filter(|wait| is_later(wait) && !wait.needs_any());
+    messages.find_map(|wait| {
+        let standing = |wait: &Blocked| {
+            let process = situation.model.member(wait.group, wait.rank)?;
+            Some((process, wait.call.place.clone()?))
+        };
+        let peer = wait.message.as_ref()?.peer?;
+        let (process, place) = standing(wait)?;
+        let (other, there) = standing(waits.iter().find(|it| it.rank == peer)?)?;
+        let has_left = guards::is_outside_of_loop((process, &place), (other, &there));
+        has_left.then(|| cause::of_length(situation, process, &place, &[wait.rank, peer]))?
+    })
 }
 
 /// The test on the rank around a line because of which some ranks have sent fewer messages to a rank that takes them from
@@ -333,7 +354,7 @@ fn by_messages(situation: &Situation<'_>, wait: &Blocked) -> Option<(Vec<u32>, V
 }
 
 /// Advice on the order of the calls.
-fn order(waits: &[Blocked]) -> &'static str {
+fn advice_on_order(waits: &[Blocked]) -> &'static str {
     let has_collective = waits.iter().any(|wait| wait.message.is_none());
     if has_collective && have_exchanged(waits) {
         "Compare how many messages one side sends with how many the other receives before its collective (micro-batches, \

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp, Where};
+use ddp_doctor_proto::report::{
+    CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp, Where,
+};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::stalls::message;
+use crate::findings::stalls::{message, order};
 use crate::findings::view::{at_line, blocked_call, called_at, line_since};
 use crate::input::provenance::Dumps;
 use crate::model::{GroupId, Side};
@@ -99,12 +101,16 @@ pub(crate) fn draft(
             message::cause(situation, ranks, victims, closed)
         }
         [one, other] if meet_in_both_groups(situation, cycle) => {
-            of_two(situation, one, other, closed)
+            let reading = of_two(situation, one, other, closed);
+            let is_unknown = reading.cause.kind == CauseKind::Unknown;
+            let of_order = || {
+                order::of_branches(situation, cycle).or_else(|| order::of_groups(situation, cycle))
+            };
+            is_unknown.then(of_order).flatten().unwrap_or(reading)
         }
-        _ => match in_one_loop(situation, &cycle.iter().collect::<Vec<_>>()) {
-            Some(reading) => reading,
-            None => cause::read(situation, None, ranks, victims, closed),
-        },
+        _ => in_one_loop(situation, &cycle.iter().collect::<Vec<_>>())
+            .or_else(|| order::of_groups(situation, cycle))
+            .unwrap_or_else(|| cause::read(situation, None, ranks, victims, closed)),
     });
     let mut draft = draft.proved_by(proof(situation, cycle));
     // The ranks of the cycle are its root cause.
@@ -205,6 +211,19 @@ pub(crate) fn common_line(cycle: &[Blocked]) -> Option<&Where> {
     let is_there =
         |wait: &Blocked| wait.call.place.as_deref().is_some_and(|it| it.is_same_line(line));
     rest.iter().all(is_there).then_some(line)
+}
+
+/// The wait of a cycle for a call that another rank of it has not made, and that rank.
+pub(crate) fn not_made<'c>(
+    situation: &Situation<'_>,
+    cycle: &'c [Blocked],
+) -> Option<(&'c Blocked, u32)> {
+    let next = cycle.iter().cycle().skip(1).map(|next| next.rank);
+    let mut waits = cycle.iter().zip(next);
+    waits.find(|(wait, next)| {
+        let join = situation.join(wait.group, wait.seq).filter(|_| wait.call.op.is_collective());
+        join.is_some_and(|join| !join.calls.contains_key(next))
+    })
 }
 
 /// The waits of the cycle in one sentence: "rank 0 waits in … for rank 1; rank 1 waits in …."

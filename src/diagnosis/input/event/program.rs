@@ -51,7 +51,7 @@ pub struct OtherBranch {
     pub first: u32,
     /// Last line.
     pub last: u32,
-    /// One of them calls the function that the guarded line calls.
+    /// One of them calls the function that the guarded line calls, or makes the other side of its message.
     pub makes_call: bool,
 }
 

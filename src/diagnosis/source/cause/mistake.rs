@@ -143,6 +143,13 @@ impl Mistake {
         }
     }
 
+    /// A test has led only these ranks out of a loop or a function before a line.
+    pub(super) fn left(ranks: &[u32], line: &Where, guard: &Guard) -> Self {
+        let test = cut(&guard.test, MAX_TEST_CHARS);
+        let clause = format!("{} left at {} (`if {test}`)", Ranks(ranks), file(line, guard));
+        Self::new(ranks, clause)
+    }
+
     /// A test leads only these ranks to the line that ends their processes.
     pub(super) fn exited(ranks: &[u32], how: &str, line: &Where, guard: &Guard) -> Self {
         let ends = if let [rank] = ranks {

@@ -28,7 +28,7 @@ mod values;
 
 pub(crate) use loops::{of_loop_left, order_of_loop};
 pub use mistake::{Mistake, Suspect};
-pub(crate) use passed_over::of_test_on_rank;
+pub(crate) use passed_over::{of_exit_on_rank, of_test_on_rank};
 pub use values::of_values;
 use values::{choice, decided_by};
 pub(crate) use values::{of_length, of_size};
@@ -70,12 +70,14 @@ pub enum Detail {
     Cache,
     /// A rank used a group that does not include it.
     Membership,
-    /// A rank ends its process at a line that the others do not reach.
+    /// A rank ends its process at a line that the others do not reach, or leaves a loop by a test that they stay in.
     Exit,
     /// The other ranks wait in a collective for the rank that decides.
     Awaited,
     /// The calls follow the completion of tasks, futures or threads.
     Completion,
+    /// All ranks of a cycle send first, or all receive first.
+    Exchange,
 }
 
 /// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.

@@ -7,13 +7,18 @@ use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use crate::input::align::Mismatch;
 use crate::input::event::Guard;
-use crate::model::Process;
+use crate::model::{Join, Process};
 use crate::situation::Situation;
 use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words;
 
-use super::{CauseHypothesis, Detail, Sides, Suspect, line_is_guarded, suspected};
+use super::{
+    CauseHypothesis, Detail, Mistake, Sides, Suspect, line_is_guarded, supported, suspected,
+};
+
+/// Maximum number of roots named in a headline.
+const MAX_ROOTS: usize = 3;
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
 /// may differ.
@@ -47,9 +52,17 @@ pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypo
     Some(CauseHypothesis { same_path: true, ..reading })
 }
 
-/// The test that decides how often a loop around a line runs.
-pub(crate) fn of_length(process: &Process, place: &Arc<Where>) -> Option<CauseHypothesis> {
+/// The test that decides how often a loop around a line runs, unless it has the same result on all of these ranks.
+pub(crate) fn of_length(
+    situation: &Situation<'_>,
+    process: &Process,
+    place: &Arc<Where>,
+    ranks: &[u32],
+) -> Option<CauseHypothesis> {
     let (kind, guard) = choice(process, place, GuardForm::Bounds)?;
+    if guards::is_equal_on(situation.model, guard, ranks) {
+        return None;
+    }
     let shown = (Arc::clone(place), guard);
     let reading = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
     Some(reading.with_detail(Detail::Loop))
@@ -94,6 +107,12 @@ impl Sides<'_> {
             let because = words::joined(calls.into_iter().chain(sized.because), " ");
             return Some(CauseHypothesis { because: Some(because), ..sized });
         }
+        if matches!(join.mismatch, Some((Mismatch::Root, _)))
+            && line == there
+            && let Some(rooted) = self.root(join, line)
+        {
+            return Some(rooted);
+        }
         let chosen = choice(process, line, GuardForm::Chooses);
         // Different ways through a library are not a difference of values.
         if line != there && chosen.is_none() {
@@ -118,6 +137,31 @@ impl Sides<'_> {
         let reading = suspected(kind, Some(because).filter(|it| !it.is_empty()));
         let suspect = shown.map(|(line, guard)| Suspect::new(&line, guard));
         Some(CauseHypothesis { same_path, suspect, ..reading })
+    }
+
+    /// The root of the call at a line follows from the rank: an expression in the source has the value of each root.
+    fn root(&self, join: &Join, line: &Arc<Where>) -> Option<CauseHypothesis> {
+        let process = *self.odd.first()?;
+        let named = join.calls.iter().map(|(&rank, it)| Some((rank, it.call.root?)));
+        let roots: Vec<(u32, u32)> = named.collect::<Option<_>>()?;
+        let (at, it) = guards::root_of_rank(self.situation.model, process, line, &roots)?;
+        let computed = words::source_line(&Where { line: it.line, ..Where::clone(&at) });
+        let because = format!(
+            "The root is the value of `{}` ({computed}), which differs between ranks.",
+            it.test
+        );
+        let op = join.calls.values().next()?.call.op;
+        let each =
+            roots.iter().take(MAX_ROOTS).map(|(rank, root)| format!("{root} on rank {rank}"));
+        let clause = format!(
+            "{op} at {} takes its root from the rank (`{}`): {}",
+            words::source_line(line),
+            it.test,
+            words::joined(each, ", ")
+        );
+        let reading = supported(CauseKind::RankConditional, Some(because))
+            .with_mistake(Mistake::new(&[], clause));
+        Some(CauseHypothesis { same_path: true, ..reading })
     }
 }
 

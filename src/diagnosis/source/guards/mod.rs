@@ -110,6 +110,23 @@ pub(crate) fn telling_caller(process: &Process, place: &Arc<Where>) -> Option<Ar
     pairs.find(|(now, first)| !now.is_same_line(first)).map(|(now, _)| now)
 }
 
+/// Whether processes have come to their lines by the same callers: as their stacks show, or else those of the first call if
+/// it is the only one. Lines outside of functions have none.
+pub(crate) fn have_one_way(all: &[(&Process, &Arc<Where>)]) -> bool {
+    let mut ways = all.iter().map(|(process, place)| {
+        if place.function == "<module>" {
+            return Some(Vec::new());
+        }
+        let is_first = process.places.calls(place) == 1;
+        let of_first = || is_first.then(|| way_of_first_call(process, place).collect());
+        let way: Vec<Arc<Where>> = way_on_stack(process, place).or_else(of_first)?;
+        let callers = way.iter().skip(1).map(|it| (it.file.clone(), it.line));
+        (way.len() > 1).then(|| callers.collect())
+    });
+    let first = ways.next().flatten();
+    first.is_some() && ways.all(|it| it == first)
+}
+
 /// Whether a process has made a call at a line, or by way of it.
 pub fn has_passed(process: &Process, line: &Where) -> bool {
     let mut places = process.places.iter();
@@ -152,8 +169,9 @@ pub(super) fn computed<'a>(
     line: &Where,
 ) -> impl Iterator<Item = &'a Guard> + use<'a> {
     let guards = said_of(process, line);
-    // Those of the loops around it follow after the loops.
-    guards.take_while(|guard| guard.form == GuardForm::Computes)
+    // Those of the loops around it follow after the loops. Sizes and roots that follow from the rank have causes of their own.
+    let computes = guards.take_while(|guard| guard.form == GuardForm::Computes);
+    computes.filter(|guard| guard.subject != GuardSubject::Rank)
 }
 
 /// The statement that computes from the rank the size of a tensor which a line uses, or a caller of it; with that line.
@@ -161,14 +179,51 @@ pub(super) fn size_of_rank<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> Option<(Arc<Where>, &'a Guard)> {
-    let mut said = all_around(process, place);
-    said.find(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
+    let mut said = computed_of_rank(process, place);
+    said.find(|(_, it)| test::number(&it.test, 0, None).is_none())
+}
+
+/// The expression with the rank that has the value on each of these ranks that it used as a root at a line, or at a caller
+/// of it; with that line.
+pub(super) fn root_of_rank<'a>(
+    model: &Model,
+    process: &'a Process,
+    place: &Arc<Where>,
+    roots: &[(u32, u32)],
+) -> Option<(Arc<Where>, &'a Guard)> {
+    let value = |it: &Guard, rank| test::number(&it.test, rank, model.world_size());
+    let mut said = computed_of_rank(process, place);
+    said.find(|(_, it)| roots.iter().all(|&(rank, root)| value(it, rank) == Some(root.into())))
+}
+
+/// What the source computes from the rank around a line and its callers: sizes as statements, roots as expressions.
+fn computed_of_rank<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
+    all_around(process, place)
+        .filter(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
 }
 
 /// The innermost loop over a collection around a line, or around a caller of it.
 pub fn loop_around<'a>(process: &'a Process, place: &Arc<Where>) -> Option<&'a Guard> {
     let mut said = all_around(process, place).map(|(_, guard)| guard);
     said.find(|it| matches!(it.form, GuardForm::Repeats | GuardForm::Iterates))
+}
+
+/// Whether the innermost loop around the line of one process is not around that of another one.
+pub(crate) fn is_outside_of_loop(
+    (inside, place): (&Process, &Arc<Where>),
+    (other, there): (&Process, &Arc<Where>),
+) -> bool {
+    use GuardForm::{Iterates, Repeats};
+    let loops = |process, place| {
+        let all = all_around(process, place);
+        all.filter(|(_, it)| matches!(it.form, Iterates | Repeats) || it.is_while)
+    };
+    loops(inside, place).next().is_some_and(|(at, over)| {
+        loops(other, there).all(|(line, it)| (&line.file, it.line) != (&at.file, over.line))
+    })
 }
 
 /// What the user's source says around a line alone, without its callers.
@@ -354,6 +409,13 @@ pub fn was_under(process: &Process, line: &Where, guard: &Guard) -> bool {
     })
 }
 
+/// Whether a test on the rank has the same result on all of these ranks, whatever else it depends on.
+pub(super) fn is_equal_on(model: &Model, guard: &Guard, ranks: &[u32]) -> bool {
+    let mut results = ranks.iter().map(|&it| test::holds(&guard.test, it, model.world_size()));
+    let first = results.next().flatten();
+    guard.subject == GuardSubject::Rank && first.is_some() && results.all(|it| it == first)
+}
+
 /// Whether a test leads each of these ranks to its line whatever else it depends on.
 pub fn lets_pass(model: &Model, guard: &Guard, ranks: &[u32]) -> bool {
     !ranks.is_empty()
@@ -417,20 +479,27 @@ pub fn held_twice(process: &Process) -> Option<HeldTwice<'_>> {
 /// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
 /// is running it, or the branch calls the same function. Or it has made a counterpart of the call.
 fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) -> bool {
-    let is_there = |it: &Where| {
-        let other = guard.other.filter(|_| it.file == line.file);
-        other.is_some_and(|other| (other.first..=other.last).contains(&it.line))
-    };
+    let is_there = |it: &Where| is_beside(it, line, guard);
     let runs_there = || {
         let threads = process.stacks.last().into_iter().flat_map(|it| &it.threads);
         threads.flat_map(|it| &it.python).any(is_there)
     };
-    let calls_there =
-        || process.places.iter().any(|it| way_to(process, it).any(|it| is_there(&it)));
     guard.other.is_some_and(|other| other.makes_call)
         || runs_there()
-        || calls_there()
+        || has_been_beside(process, line, guard)
         || has_counterpart(process, line, here)
+}
+
+/// Whether a process has made a call in the other branch of a test around a line, or by way of it.
+pub(crate) fn has_been_beside(process: &Process, line: &Where, guard: &Guard) -> bool {
+    let mut lines = process.places.iter().flat_map(|it| way_to(process, it));
+    lines.any(|it| is_beside(&it, line, guard))
+}
+
+/// Whether a line is in the other branch of a test around another line.
+fn is_beside(it: &Where, line: &Where, guard: &Guard) -> bool {
+    let other = guard.other.filter(|_| it.file == line.file);
+    other.is_some_and(|other| (other.first..=other.last).contains(&it.line))
 }
 
 /// Whether a process has made a call in the same function under a test on the rank that `here` do not

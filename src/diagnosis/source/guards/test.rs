@@ -33,6 +33,15 @@ const IS_ZERO: [&str; 12] = [
 
 /// Whether the test holds on this rank; `None`: unknown.
 pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
+    value(test, rank, world)?.truth()
+}
+
+/// The number that an expression is on this rank; `None`: unknown, or not a number.
+pub(super) fn number(expression: &str, rank: u32, world: Option<u32>) -> Option<i64> {
+    value(expression, rank, world)?.number()
+}
+
+fn value(test: &str, rank: u32, world: Option<u32>) -> Option<Value> {
     let tokens = tokens(test)?;
     let mut parser = Parser {
         tokens: &tokens,
@@ -43,7 +52,7 @@ pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
     };
     let value = parser.or()?;
     // A test that was not parsed to its end is unknown.
-    (parser.at == tokens.len()).then(|| value.truth()).flatten()
+    (parser.at == tokens.len()).then_some(value)
 }
 
 /// The test with `rank` in place of the name that it compares first: `r == 0`, where `r` is known to
@@ -282,7 +291,7 @@ fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::{holds, of_rank};
+    use super::{holds, number, of_rank};
 
     #[test]
     fn tests_on_the_rank_evaluate_per_rank() {
@@ -308,6 +317,19 @@ mod tests {
         ] {
             assert_eq!(holds(test, 0, Some(2)), zero, "{test} on rank 0");
             assert_eq!(holds(test, 1, Some(2)), one, "{test} on rank 1");
+        }
+    }
+
+    #[test]
+    fn expressions_with_the_rank_are_numbers() {
+        for (text, zero, one) in [
+            ("1 - rank", Some(1), Some(0)),
+            ("(dist.get_rank() + 1) % world_size", Some(1), Some(0)),
+            ("rank == 0", None, None),
+            ("x = torch.ones(4 - rank)", None, None),
+            ("dist.all_reduce(torch.ones(4 - rank))", None, None),
+        ] {
+            assert_eq!([number(text, 0, Some(2)), number(text, 1, Some(2))], [zero, one], "{text}");
         }
     }
 

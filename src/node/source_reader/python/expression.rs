@@ -81,3 +81,19 @@ pub(super) fn parts(text: &str) -> impl Iterator<Item = &str> {
         &inner[..end_of_argument(inner)]
     })
 }
+
+/// The functions for the other side of a message: "dist.recv" and "dist.irecv" of "dist.send".
+pub(super) fn counterparts(function: &str) -> Vec<String> {
+    let (module, name) = function.rsplit_once('.').map_or(("", function), |(a, b)| (a, b));
+    let names: &[&str] = match name {
+        "send" | "isend" => &["recv", "irecv"],
+        "recv" | "irecv" => &["send", "isend"],
+        "send_object_list" => &["recv_object_list"],
+        "recv_object_list" => &["send_object_list"],
+        _ => &[],
+    };
+    let of_module = |name: &&str| {
+        if module.is_empty() { (*name).to_owned() } else { format!("{module}.{name}") }
+    };
+    names.iter().map(of_module).collect()
+}

@@ -81,7 +81,7 @@ impl Source {
     }
 
     /// Whether an expression makes no calls but those of numbers, and of functions that return the rank.
-    fn is_number(&self, text: &str) -> bool {
+    pub(super) fn is_number(&self, text: &str) -> bool {
         let mut calls = calls(text);
         calls.all(|(name, _)| {
             name.is_empty()
@@ -108,7 +108,7 @@ fn sizes(text: &str) -> Vec<&str> {
 }
 
 /// The last part of the name of each call in a text, and what follows its opening bracket.
-fn calls(text: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(super) fn calls(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.match_indices('(').map(|(at, _)| {
         let name = text[..at].rsplit(|c: char| !is_of_word(c)).next().unwrap_or("");
         (name, &text[at + 1..])
