@@ -9,7 +9,7 @@
 # hang = true
 # ranks = { root = [0, 1], victims = [2] }
 # [faulty.nccl]
-# headline = "ranks 0 and 1 make a message and a collective in different orders"
+# headline = "ranks 0 and 1 issue a message and a collective in different orders"
 # root_confidence = "supported"
 # [healthy]
 # ///

@@ -59,7 +59,7 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
         let (does, detail) = if is_of_messages {
             ("receive before they send", Detail::Exchange)
         } else {
-            ("make a message and a collective in different orders", Detail::Any)
+            ("issue a message and a collective in different orders", Detail::Any)
         };
         draft.summary = format!("{ranks} {does}: their devices wait for each other{calls}");
         draft.mistake = None;
