@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(
             facts.line(),
             "memory 3.0 GiB · control group 7.0 GiB of 8.0 GiB · its limit reached 4 times · 1 killed in it for lack \
-             of memory · 2.5 processors · PyTorch 2.15.0+cpu · NCCL 2.28.9 · connected to ranks 1 and 2"
+             of memory · 2.5 CPUs · PyTorch 2.15.0+cpu · NCCL 2.28.9 · connected to ranks 1 and 2"
         );
         let note = note_on_kills(&[Facts::default(), facts]).unwrap();
         assert!(note.contains("killed 1 process for lack of memory"), "{note}");

@@ -445,7 +445,11 @@ mod tests {
             lines,
             REACHABILITY,
             &[
-                (|it| unmet(it, Outcome::NoAnswer), Critical, "cannot reach host-0"),
+                (
+                    |it| unmet(it, Outcome::NoAnswer),
+                    Critical,
+                    "cannot reach the rendezvous host host-0",
+                ),
                 (
                     |it| unmet(it, Outcome::OtherHost),
                     Critical,

@@ -422,8 +422,9 @@ mod tests {
         let dir = Dir::open(&opened).unwrap();
         std::fs::rename(&opened, place.path().join("away")).unwrap();
         std::fs::rename(other, &opened).unwrap();
-        let live = of_open_run_dir(&dir, &Credentials::default()).unwrap();
-        assert_eq!((&*live.job, &*live.address.to_string()), ("opened", "127.0.0.1:1"));
+        // It has another path than the one that its seal is for.
+        let error = of_open_run_dir(&dir, &Credentials::default()).err().unwrap().to_string();
+        assert!(error.contains("the coordinator 127.0.0.1:1, but it is a copy"), "{error}");
     }
 
     #[test]

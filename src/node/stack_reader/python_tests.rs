@@ -326,7 +326,7 @@ print("ready", flush=True)
         });
         let program = Program::start(&python, ended);
         let stacks = eventually(&program, |it| {
-            it.trouble.contains("has ended") && it.threads[0].state == "S"
+            it.trouble.contains("has exited") && it.threads[0].state == "S"
         });
         assert_eq!((stacks.threads.len(), stacks.threads[0].state.as_str()), (1, "S"));
     }
