@@ -28,10 +28,14 @@ fn dumps_below_a_folder_with_dumps_are_read() {
     // Links in a circle.
     std::os::unix::fs::symlink(dir.path(), dir.path().join("node1/all")).unwrap();
     std::os::unix::fs::symlink("node1", dir.path().join("a_link")).unwrap();
+    // A link out of the folder is followed only if it is named.
+    let node2 = dir.path().join("node2");
     let analysis = postmortem::analyze(&[dir.path().to_owned()]);
+    assert_eq!(roots(&analysis), [("DD101".into(), vec![1]), ("DD901".into(), vec![2])]);
+    assert_eq!(analysis.remarks.iter().map(|it| &it.path).collect::<Vec<_>>(), [&node2]);
+    let analysis = postmortem::analyze(&[dir.path().to_owned(), node2]);
     assert_eq!(roots(&analysis), [("DD101".into(), vec![1])]);
     assert_eq!(report(&analysis).evidence.ranks_reporting, 3);
-    assert_eq!(analysis.remarks, []);
 }
 
 #[test]
