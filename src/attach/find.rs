@@ -195,11 +195,46 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
             has_joined: facts.has_joined,
         })
     });
-    let candidates: Vec<Candidate> = readable.collect();
+    let mut candidates: Vec<Candidate> = readable.collect();
+    candidates.extend(starting(&candidates, &users, stats));
     let unnumbered = spawned::unnumbered(&candidates, stats);
     let stated = answers(&unnumbered, Question::Frames, Stated::read).into_iter().collect();
     let candidates = candidates.into_iter().filter(|it| is_same(it.pid)).collect();
     into_jobs(spawned::ranks(candidates, &stated, stats), stats)
+}
+
+/// Ranks that have not loaded PyTorch yet: processes of a launcher of other ranks whose environment states a rank that no
+/// other of its processes has. Without them, such a rank would be taken for one that has ended.
+fn starting(
+    known: &[Candidate],
+    users: &BTreeMap<u32, u32>,
+    stats: &HashMap<u32, Stat>,
+) -> Vec<Candidate> {
+    let mut taken: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for it in known {
+        if let Some(number) = it.number {
+            taken.entry(it.parent).or_default().insert(number);
+        }
+    }
+    let is_known = |pid: u32| known.iter().any(|it| it.pid == pid);
+    let others = users.iter().filter(|(pid, _)| !is_known(**pid) && proc::is_own(**pid));
+    let starting = others.filter_map(|(&pid, &user)| {
+        let stat = stats.get(&pid).filter(|it| !matches!(it.letter, b'Z' | b'X'))?;
+        let numbers_of_others = taken.get(&stat.parent)?;
+        let environment = Environment::read(pid);
+        let (rank, _) = numbers(&environment)?;
+        let number = rank.filter(|rank| !numbers_of_others.contains(rank))?;
+        Some(Candidate {
+            pid,
+            user,
+            start_ticks: stat.start_ticks,
+            parent: stat.parent,
+            environment,
+            number: Some(number),
+            has_joined: false,
+        })
+    });
+    starting.collect()
 }
 
 /// The jobs of these ranks, each with its user.
@@ -463,6 +498,27 @@ mod tests {
             let candidate = candidate(7, 1, environment);
             let found = number.map(|_| candidate.process(number).world_size);
             assert_eq!(found, known);
+        }
+    }
+
+    #[test]
+    fn rank_that_has_not_loaded_pytorch_is_starting() {
+        let launcher = std::process::id();
+        let started = |rank: &str| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").env("RANK", rank).env("WORLD_SIZE", "2").spawn().unwrap()
+        };
+        let environment = [("RANK", "0"), ("WORLD_SIZE", "2")].into_iter().collect();
+        let known = [candidate(u32::MAX, launcher, environment)];
+        // The second one helps rank 0.
+        let mut children = [started("1"), started("0")];
+        let users = children.iter().map(|it| (it.id(), sys::user_id())).collect();
+        let found = starting(&known, &users, &stats());
+        let numbers: Vec<_> = found.iter().map(|it| (it.pid, it.number)).collect();
+        assert_eq!(numbers, [(children[0].id(), Some(1))]);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
         }
     }
 

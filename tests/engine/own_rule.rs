@@ -10,13 +10,13 @@ static RULES: [Rule; 1] = [Rule {
     code: &catalogue::DD904,
     precedence: Precedence::Hint,
     policy: ReportPolicy::Always,
-    input: RuleInput::Job(nobody),
+    input: RuleInput::Job(without_processes),
 }];
 
-/// A job without a process.
-fn nobody(situation: &Situation<'_>) -> Option<Draft> {
+/// A finding about a job that has none.
+fn without_processes(situation: &Situation<'_>) -> Option<Draft> {
     let mut draft = Draft::new(&catalogue::DD904, KeyPlace::Job, situation.now);
-    draft.summary = "nobody is here".into();
+    draft.summary = "the job has no process".into();
     situation.model.processes.is_empty().then_some(draft)
 }
 
@@ -27,7 +27,10 @@ fn engine_applies_the_rules_that_it_is_given() {
         engine.poll_change();
         engine.report().findings.into_iter().map(|it| it.summary).collect::<Vec<_>>()
     };
-    assert_eq!(summaries(Engine::with_rules(Config::default(), &RULES)), ["nobody is here"]);
-    let own = "nobody is here".to_owned();
+    assert_eq!(
+        summaries(Engine::with_rules(Config::default(), &RULES)),
+        ["the job has no process"]
+    );
+    let own = "the job has no process".to_owned();
     assert!(!summaries(Engine::new(Config::default())).contains(&own));
 }

@@ -305,23 +305,75 @@ fn unsafe_code_is_limited_to_listed_files() {
     assert_eq!(found, fenced);
 }
 
+/// The parts of a finding that are sentences, or decide on them.
+const SENTENCES: [&str; 5] = [".summary", ".why", ".next", ".headline", ".cause"];
+/// What has fields of these names that are no sentences.
+const OTHER_OWNERS: [&str; 3] = ["self", "state", "node"];
+/// What follows a field that is changed.
+const EDITS: [&str; 24] = [
+    " =",
+    " +=",
+    "[",
+    ".push(",
+    ".push_str(",
+    ".insert(",
+    ".remove(",
+    ".retain(",
+    ".clear(",
+    ".extend(",
+    ".splice(",
+    ".replace(",
+    ".iter_mut(",
+    ".truncate(",
+    ".drain(",
+    ".swap(",
+    ".append(",
+    ".dedup",
+    ".first_mut(",
+    ".last_mut(",
+    ".get_mut(",
+    ".pop(",
+    ".take(",
+    ".sort",
+];
+
 /// Sentences of findings are made where their facts are known.
 #[test]
 fn only_the_engine_edits_sentences_of_findings() {
-    let fields = ["finding.summary", ".why", "finding.next"];
-    let edits = [
-        " =",
-        ".push(",
-        ".push_str(",
-        ".insert(",
-        ".remove(",
-        ".retain(",
-        ".clear(",
-        ".extend(",
-        ".splice(",
-        ".replace(",
-        ".iter_mut(",
-    ];
+    let is_edit = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        SENTENCES.iter().any(|field| {
+            code.match_indices(field).any(|(at, _)| {
+                let (before, after) = (&code[..at], &code[at + field.len()..]);
+                let is_path = |c: char| c.is_alphanumeric() || "_.[]".contains(c);
+                let receiver =
+                    before.rfind(|c: char| !is_path(c)).map_or(before, |it| &before[it + 1..]);
+                let is_other =
+                    OTHER_OWNERS.contains(&receiver.split('.').next().unwrap_or_default());
+                let is_lent = before.trim_end_matches(is_path).ends_with("&mut ")
+                    && !after.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+                let is_changed = EDITS.iter().any(|it| after.starts_with(it))
+                    && !after.starts_with(" ==")
+                    && (!after.starts_with('[') || after.contains(" = "));
+                !is_other && (is_lent || is_changed)
+            })
+        })
+    };
+    for edit in [
+        "it.summary = text;",
+        "finding.why[0] = text;",
+        "finding.next += text;",
+        "mem::take(&mut finding.why)",
+        "report.findings[0].summary.push_str(text)",
+        "for line in &mut finding.next {",
+        "it.cause = None;",
+    ] {
+        assert!(is_edit(edit), "{edit}");
+    }
+    let reads = ["self.next = it;", "if it.summary == text {", "lines.next()", "&finding.why[0]"];
+    for read in reads {
+        assert!(!is_edit(read), "{read}");
+    }
     let mut found = Vec::new();
     for file in ["src", "dashboard/src"].iter().flat_map(|folder| files_below(folder, "rs")) {
         let name = file.strip_prefix(root()).unwrap().display().to_string();
@@ -330,15 +382,6 @@ fn only_the_engine_edits_sentences_of_findings() {
         }
         let source = fs::read_to_string(&file).unwrap();
         let text = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-        let is_edit = |line: &str| {
-            let code = line.split("//").next().unwrap_or_default();
-            fields.iter().any(|field| {
-                let mut uses = code.match_indices(field).map(|(at, _)| &code[at + field.len()..]);
-                uses.any(|rest| {
-                    edits.iter().any(|it| rest.starts_with(it)) && !rest.starts_with(" ==")
-                })
-            })
-        };
         if text.lines().any(is_edit) {
             found.push(name);
         }

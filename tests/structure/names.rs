@@ -202,3 +202,27 @@ fn phrases_are_english() {
     assert_no_line(&["src", "agent", "proto/src", "dashboard"], &["rs"], phrase);
     assert_no_line(&["docs"], &["md"], phrase);
 }
+
+#[test]
+fn text_of_documents_has_120_columns() {
+    const COLUMNS: usize = 120;
+    let documents = files_below("docs", "md").into_iter();
+    let top = ["README.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+    for file in documents.chain(top.map(|it| root().join(it))) {
+        let text = fs::read_to_string(&file).unwrap();
+        let mut is_code = false;
+        for (i, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            // Tables and links cannot be wrapped.
+            let is_one_word = !line.trim_start_matches(['-', '*', ' ']).contains(' ');
+            let may_be_long = is_code || is_one_word || line.trim_start().starts_with('|');
+            let is_long = line.chars().count() > COLUMNS;
+            assert!(
+                may_be_long || !is_long,
+                "{}:{} is longer than {COLUMNS}",
+                file.display(),
+                i + 1
+            );
+        }
+    }
+}

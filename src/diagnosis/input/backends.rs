@@ -47,6 +47,8 @@ pub struct Backend {
     pub matching: Matching,
     /// A send waits for its receive, whatever its size.
     pub sends_wait: bool,
+    /// A message that is larger than its receive aborts the process of the receiver.
+    pub aborts_on_excess: bool,
     /// A call begins only after the earlier calls of the group, on the stream of its communicator.
     pub is_on_stream: bool,
     /// The pieces of an `all_gather` or `reduce_scatter` must have one size. c10d turns those of different sizes
@@ -129,6 +131,7 @@ const CLAIMS_NOTHING: Backend = Backend {
     completion: Completion::Unknown,
     matching: Matching::Unknown,
     sends_wait: false,
+    aborts_on_excess: false,
     is_on_stream: false,
     has_equal_pieces: false,
     connects: Connects::Unknown,
@@ -160,6 +163,7 @@ pub static GLOO: Backend = Backend {
     completion: Completion::AtWait,
     matching: Matching::ByTag,
     sends_wait: true,
+    aborts_on_excess: true,
     has_equal_pieces: true,
     connects: Connects::AtCreation,
     interface: Some(InterfaceVariable { name: "GLOO_SOCKET_IFNAME", by_prefix: false }),
@@ -261,6 +265,14 @@ pub static UNKNOWN: Backend = CLAIMS_NOTHING;
 
 /// The table.
 pub static ALL: [&Backend; 9] = [&GLOO, &NCCL, &RCCL, &XCCL, &HCCL, &MPI, &UCC, &FAKE, &UNKNOWN];
+
+/// The variables that select network interfaces, for advice to ranks whose backend is unknown: "A, B".
+pub fn interface_variables() -> String {
+    let mut names: Vec<&str> =
+        ALL.iter().filter_map(|it| it.interface.as_ref()).map(|it| it.name).collect();
+    names.dedup();
+    names.join(", ")
+}
 
 impl Backend {
     /// The backend of a group: "gloo", or by device as "cpu:gloo,cuda:nccl", which is [`UNKNOWN`].

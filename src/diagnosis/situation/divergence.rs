@@ -71,7 +71,7 @@ impl<'a> Moment<'a> {
             Some(permutation) => Nature::Order(permutation),
             // Ranks whose calls differ only in their data reached the same call.
             None if mismatch != Mismatch::Op => Nature::Mismatch,
-            None => self.parting(group, seq, join).map_or(Nature::Mismatch, Nature::Parted),
+            None => self.rank_guard(group, seq, join).map_or(Nature::Mismatch, Nature::Parted),
         };
         Some(Divergence { group: group.id, seq, mismatch, met, origin, nature })
     }
@@ -123,7 +123,7 @@ impl<'a> Moment<'a> {
 
     /// The test on the rank that explains a mismatch: around one of the calls, or around an earlier
     /// collective from which on the lines of the ranks differ.
-    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<RankGuard> {
+    pub fn rank_guard(&self, group: &Group, seq: u64, join: &Join) -> Option<RankGuard> {
         let sides = join.classes();
         let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
         let here = self.part(group, seq, &sides, &place_of);
@@ -170,7 +170,7 @@ impl<'a> Moment<'a> {
         if partings.len() == sides.len() {
             return None;
         }
-        partings.into_iter().min_by_key(|parting| parting.inside.len())
+        partings.into_iter().min_by_key(|rank_guard| rank_guard.inside.len())
     }
 
     pub(super) fn parting_of(&self, stall: &Stall) -> Option<RankGuard> {

@@ -205,7 +205,7 @@ impl<'a> Stalls<'a> {
             };
             // A rank is not a victim of a stall that it causes.
             stall.waiting.retain(|rank| astray || !origin.ranks.contains(rank));
-            stall.parting = calls.parting_of(stall);
+            stall.rank_guard = calls.parting_of(stall);
         }
         Self { earlier: calls, stalls, omissions }
     }

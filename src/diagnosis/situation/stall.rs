@@ -44,7 +44,7 @@ pub struct Stall {
     /// The first condition that explains the stall.
     pub origin: StallOrigin,
     /// The test on the rank that keeps the missing ranks away, if the source shows one.
-    pub parting: Option<RankGuard>,
+    pub rank_guard: Option<RankGuard>,
 }
 
 impl Stall {

@@ -63,7 +63,7 @@ pub(crate) fn draft(
     ));
     draft.next.extend(stall.message.as_ref().map(|lone| equal_numbers(lone, stall, gone)));
     let mut more_calls = false;
-    if stall.parting.is_some() {
+    if stall.rank_guard.is_some() {
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;
         draft.follows = Some(Key { code, place });

@@ -17,6 +17,7 @@ use crate::findings::facts::creates;
 use crate::findings::stalls::{cycle, idle};
 use crate::findings::view::{blocked_call, describe, last_call_of, rank_calls, waiting_until};
 use crate::input::align::odd_ones;
+use crate::input::backends;
 use crate::model::{CreationRequest, Group, GroupId, Model, Process, Request, Wait};
 use crate::situation::creations::{self, Mismatch};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
@@ -395,10 +396,11 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Found> {
     draft.say(
         "Every member has begun to create it and is connecting to the others: no rank is missing.",
     );
-    draft.advise(
-        "Check that ranks can reach each other: the network interface in use (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR).",
-    );
+    draft.advise(format!(
+        "Check that ranks can reach each other: the network interface in use ({}), firewalls, and the host of the store \
+         (MASTER_ADDR).",
+        backends::interface_variables(),
+    ));
     Some((group.id, draft))
 }
 

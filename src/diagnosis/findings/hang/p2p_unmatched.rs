@@ -78,10 +78,14 @@ fn other_size(
         words::group(&group.info),
         if group.traffic.lane(send).is_some() { " and by their tag" } else { "" },
     ));
-    draft.say(if group.backend.sends_wait {
-        "Gloo aborts the process of a receiver whose tensor is too small for the message."
+    draft.say(if group.backend.aborts_on_excess {
+        let label = group.backend.label;
+        format!(
+            "{label} aborts the process of a receiver whose tensor is too small for the message."
+        )
     } else {
         "If the sizes differ, the message arrives incomplete, or its transfer never ends."
+            .to_owned()
     });
     draft.attribute(reading);
     draft.advise(

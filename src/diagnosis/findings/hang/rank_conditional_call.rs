@@ -16,12 +16,12 @@ use crate::words::{self, Ranks, number};
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let origins = divergence::origins(situation);
     let diverged = origins.filter_map(|calls| match &calls.divergence.nature {
-        Nature::Parted(parting) => Some(met(situation, calls, parting)),
+        Nature::Parted(rank_guard) => Some(met(situation, calls, rank_guard)),
         _ => None,
     });
     let stalled = situation.by_origin(|_, stalls| {
         let stall = stalls.iter().find(|stall| is_reportable(situation, stall))?;
-        missed(situation, stall, stall.parting.as_ref()?, stalls)
+        missed(situation, stall, stall.rank_guard.as_ref()?, stalls)
     });
     diverged.chain(stalled).collect()
 }
@@ -34,9 +34,9 @@ fn is_reportable(situation: &Situation<'_>, stall: &Stall) -> bool {
 }
 
 /// When the wait became reportable.
-fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &RankGuard) -> Timestamp {
+fn reportable_at(situation: &Situation<'_>, stall: &Stall, rank_guard: &RankGuard) -> Timestamp {
     let group = situation.model.group(stall.group);
-    let left = parting.outside.iter().map(|&it| situation.left_at(group, it));
+    let left = rank_guard.outside.iter().map(|&it| situation.left_at(group, it));
     match left.collect::<Option<Vec<Timestamp>>>().and_then(|left| left.into_iter().max()) {
         Some(left) => left.max(stall.since),
         None => situation.overdue_at(stall),
@@ -44,27 +44,27 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, parting: &RankGuard) 
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, parting: &RankGuard) -> Draft {
+fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, rank_guard: &RankGuard) -> Draft {
     let DivergedJoin { divergence, join } = calls;
     let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
     draft.summary = format!(
         "{} a call at {} that {}: {}",
-        Ranks(&parting.inside).with("makes", "make"),
-        words::line(&parting.place),
-        Ranks(&parting.outside).with("does not make", "do not make"),
+        Ranks(&rank_guard.inside).with("makes", "make"),
+        words::line(&rank_guard.place),
+        Ranks(&rank_guard.outside).with("does not make", "do not make"),
         divergence::sides(&classes, ("is in", "are in"), |rank| {
             Some(words::call_at(&join.calls.get(&rank)?.call))
         }),
     );
-    blame(&mut draft, situation, divergence.group, parting);
-    explain(&mut draft, situation, parting);
-    if parting.seq < divergence.seq {
+    blame(&mut draft, situation, divergence.group, rank_guard);
+    explain(&mut draft, situation, rank_guard);
+    if rank_guard.seq < divergence.seq {
         draft.say(format!(
             "It was call #{} of the group, and happened to match a call from another line; from there on, the ranks \
              were one call apart, until they made two calls that cannot match.",
-            parting.seq
+            rank_guard.seq
         ));
     }
     draft
@@ -74,67 +74,67 @@ fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, parting: &RankGuard) 
 fn missed(
     situation: &Situation<'_>,
     stall: &Stall,
-    parting: &RankGuard,
+    rank_guard: &RankGuard,
     stalls: &[&Stall],
 ) -> Option<Draft> {
     let join = situation.join(stall.group, stall.seq)?;
     let call = &join.calls.values().next()?.call;
-    let evidence_at = reportable_at(situation, stall, parting);
+    let evidence_at = reportable_at(situation, stall, rank_guard);
     let mut draft = message::draft(situation, &catalogue::DD117, stall, call, evidence_at);
     draft.summary = format!(
         "{} for {} in {}, which {} {} not reach",
-        Ranks(&parting.inside).with("waits", "wait"),
-        Ranks(&parting.outside),
+        Ranks(&rank_guard.inside).with("waits", "wait"),
+        Ranks(&rank_guard.outside),
         words::call_at(call),
-        number(&parting.outside, "it", "they"),
-        number(&parting.outside, "does", "do"),
+        number(&rank_guard.outside, "it", "they"),
+        number(&rank_guard.outside, "does", "do"),
     );
-    blame(&mut draft, situation, stall.group, parting);
+    blame(&mut draft, situation, stall.group, rank_guard);
     draft.add_victims(Stall::victims(stalls));
     let group = words::group(&situation.model.group(stall.group).info);
     draft.say(format!("{} of {group} needs all its ranks.", words::call(call)));
-    explain(&mut draft, situation, parting);
+    explain(&mut draft, situation, rank_guard);
     Some(draft)
 }
 
 /// Makes the smaller branch the root cause, and all other ranks victims. If neither is known to be the
 /// smaller one, the ranks of both are suspected.
-fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, parting: &RankGuard) {
-    let both = || [&parting.inside[..], &parting.outside].concat();
-    draft.root = parting.few().map_or_else(both, <[u32]>::to_vec);
+fn blame(draft: &mut Draft, situation: &Situation<'_>, group: GroupId, rank_guard: &RankGuard) {
+    let both = || [&rank_guard.inside[..], &rank_guard.outside].concat();
+    draft.root = rank_guard.few().map_or_else(both, <[u32]>::to_vec);
     draft.root.sort_unstable();
     // A rank with lost records may have made the call.
-    let ranks = parting.inside.iter().chain(&parting.outside);
+    let ranks = rank_guard.inside.iter().chain(&rank_guard.outside);
     let mut members = situation.model.members(group, ranks);
     draft.confidence = if members.all(|(_, process)| process.lost == 0) {
         Confidence::Supported
     } else {
         Confidence::Suspected
     };
-    draft.root_confidence = match parting.few() {
+    draft.root_confidence = match rank_guard.few() {
         Some(_) => draft.confidence,
         None => Confidence::Suspected,
     };
     draft.add_victims(both());
 }
 
-fn explain(draft: &mut Draft, situation: &Situation<'_>, parting: &RankGuard) {
-    let through = if parting.line.is_same_line(&parting.place) {
+fn explain(draft: &mut Draft, situation: &Situation<'_>, rank_guard: &RankGuard) {
+    let through = if rank_guard.line.is_same_line(&rank_guard.place) {
         String::new()
     } else {
-        format!(", which calls {},", words::line(&parting.place))
+        format!(", which calls {},", words::line(&rank_guard.place))
     };
     draft.say(format!(
         "The line {}{through} {}: {} it, {}.",
-        words::source_line(&parting.line),
-        guards::sentence(&parting.guard),
-        Ranks(&parting.inside).with("reaches", "reach"),
-        Ranks(&parting.outside).with("does not", "do not"),
+        words::source_line(&rank_guard.line),
+        guards::sentence(&rank_guard.guard),
+        Ranks(&rank_guard.inside).with("reaches", "reach"),
+        Ranks(&rank_guard.outside).with("does not", "do not"),
     ));
     let reading = cause::supported(CauseKind::RankConditional, None);
     let group = draft.place.map(|(group, _)| group);
     draft.explain(match group {
-        Some(group) => reading.with_mistake(Mistake::parted(situation, group, parting)),
+        Some(group) => reading.with_mistake(Mistake::parted(situation, group, rank_guard)),
         None => reading,
     });
 }

@@ -44,10 +44,11 @@ pub(crate) fn draft(
         words::of_group(&situation.model.group(divergence.group).info),
         sentence(join, first)
     );
-    let aborts = if situation.model.group(divergence.group).backend.sends_wait {
-        "Gloo aborts a rank that receives more than it expects; otherwise a"
+    let backend = situation.model.group(divergence.group).backend;
+    let aborts = if backend.aborts_on_excess {
+        format!("{} aborts a rank that receives more than it expects; otherwise a", backend.label)
     } else {
-        "Otherwise a"
+        "Otherwise a".to_owned()
     };
     let mut why: Vec<String> = misfits
         .iter()

@@ -74,7 +74,7 @@ impl<'a> Absent<'a> {
         mut stalls: impl Iterator<Item = &'a Stall>,
     ) -> Option<Self> {
         let stall = stalls.find(|stall| situation.is_overdue(stall))?;
-        if stall.parting.is_some() {
+        if stall.rank_guard.is_some() {
             return None;
         }
         Self::new(situation, ranks, stall)

@@ -11,6 +11,7 @@ use crate::findings::stalls::idle;
 use crate::findings::startup::joining::{describe_joiners, who};
 use crate::findings::startup::skew;
 use crate::findings::view::no_call;
+use crate::input::backends;
 use crate::input::event::StartedRank;
 use crate::model::{Process, libc_signal};
 use crate::situation::Situation;
@@ -242,10 +243,11 @@ fn describe_incomplete_start(situation: &Situation<'_>, forming: &Forming<'_>, d
              ranks has its own store.",
         );
     }
-    draft.advise(
-        "Check that the ranks can reach each other: the network interface in use (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1.",
-    );
+    draft.advise(format!(
+        "Check that the ranks can reach each other: the network interface in use ({}), firewalls between the hosts, host \
+         names that resolve to 127.0.0.1.",
+        backends::interface_variables(),
+    ));
 }
 
 /// Address of the launcher's store, if all joiners expect one and use a different address.

@@ -19,13 +19,13 @@ use crate::model::maps::{ByNumber, NumberHasher};
 use crate::model::{Averaged, Buckets, Wait};
 use crate::timing::Timing;
 
-mod encounter;
+mod completed_call;
 mod lost_time;
 mod packed;
 
-pub use encounter::{Arrival, CompletedCall, RankArrivals};
+pub use completed_call::{Arrival, CompletedCall, RankArrivals};
 
-use encounter::{Change, Ranks};
+use completed_call::{Change, Ranks};
 use lost_time::LostTime;
 use packed::{Key, Packed};
 

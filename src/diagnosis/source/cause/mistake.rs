@@ -199,36 +199,40 @@ impl Mistake {
     }
 
     /// A test on the rank decides which ranks make a call.
-    pub(crate) fn parted(situation: &Situation<'_>, group: GroupId, parting: &RankGuard) -> Self {
-        let join = situation.join(group, parting.seq);
-        let rank = parting.inside.first().copied().unwrap_or_default();
+    pub(crate) fn parted(
+        situation: &Situation<'_>,
+        group: GroupId,
+        rank_guard: &RankGuard,
+    ) -> Self {
+        let join = situation.join(group, rank_guard.seq);
+        let rank = rank_guard.inside.first().copied().unwrap_or_default();
         let process = situation.model.member(group, rank);
         let joined = join.and_then(|join| Some(&*join.calls.get(&rank)?.call));
         let latest = || process.and_then(|it| it.last_call.as_deref());
-        let is_there = |it: &&Call| it.place.as_deref() == Some(&*parting.place);
+        let is_there = |it: &&Call| it.place.as_deref() == Some(&*rank_guard.place);
         let call = joined.or_else(latest).filter(is_there);
-        let mut ways = process.into_iter().flat_map(|it| guards::way_to(it, &parting.place));
+        let mut ways = process.into_iter().flat_map(|it| guards::way_to(it, &rank_guard.place));
         let mut inner = None;
         let reached = ways.find(|it| {
-            let is_line = it.is_same_line(&parting.line);
+            let is_line = it.is_same_line(&rank_guard.line);
             if !is_line {
                 inner = Some(Arc::clone(it));
             }
             is_line
         });
         let inner = inner.filter(|_| reached.is_some());
-        let line = words::source_line(&parting.line);
-        let guard = &parting.guard;
-        let of_few = parting.few() == Some(&parting.outside[..]);
-        let others = if of_few { number(&parting.outside, "it", "they") } else { "others" };
+        let line = words::source_line(&rank_guard.line);
+        let guard = &rank_guard.guard;
+        let of_few = rank_guard.few() == Some(&rank_guard.outside[..]);
+        let others = if of_few { number(&rank_guard.outside, "it", "they") } else { "others" };
         let at = format!("at {line} ({}, line {})", text(guard, others), guard.line);
         let members = situation.model.group(group).members.len();
         let is_part = situation.model.world_size().is_some_and(|it| members < it as usize);
         let of_group = if is_part { " in its group" } else { "" };
-        let does = |plural: bool| called(inner.as_deref(), &parting.place, call, plural);
-        let inside = &parting.inside;
-        match parting.few() {
-            Some(few) if few == parting.outside => {
+        let does = |plural: bool| called(inner.as_deref(), &rank_guard.place, call, plural);
+        let inside = &rank_guard.inside;
+        match rank_guard.few() {
+            Some(few) if few == rank_guard.outside => {
                 let not = Ranks(few).with("does not", "do not");
                 Self::new(few, format!("{not} {} {at}", does(true)))
             }
@@ -239,7 +243,7 @@ impl Mistake {
                     }
                     (Some(_), _) => format!("only {} {} {at}", Ranks(inside), does(true)),
                     (None, _) => {
-                        let others = Ranks(&parting.outside).with("does not", "do not");
+                        let others = Ranks(&rank_guard.outside).with("does not", "do not");
                         let is_plural = inside.len() > 1;
                         format!("{} {} {at}, {others}", Ranks(inside), does(is_plural))
                     }

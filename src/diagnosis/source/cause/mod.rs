@@ -334,14 +334,14 @@ impl<'a> Sides<'a> {
             let (here, elsewhere) = (numbers(here), numbers(elsewhere));
             guards::parted_now(self.situation.model, (group, seq), &place, &here, &elsewhere)
         };
-        let parting = parted(&self.odd, &self.others)
+        let rank_guard = parted(&self.odd, &self.others)
             .or_else(|| parted(&self.others, &self.odd))
             .or_else(|| {
-            let group = self.situation.model.group(group);
-            self.situation.parting(group, seq, join)
-        })?;
-        let mistake = Mistake::parted(self.situation, group, &parting);
-        let shown = (parting.line, &parting.guard);
+                let group = self.situation.model.group(group);
+                self.situation.rank_guard(group, seq, join)
+            })?;
+        let mistake = Mistake::parted(self.situation, group, &rank_guard);
+        let shown = (rank_guard.line, &rank_guard.guard);
         let because = line_is_guarded(&shown);
         let reading = supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake);
         Some(self.in_branches(reading, &shown))

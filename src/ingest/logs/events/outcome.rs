@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
+use ddp_doctor_diagnosis::input::backends::NCCL;
 use ddp_doctor_diagnosis::input::request;
 use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
 use ddp_doctor_proto::ProcessState;
@@ -77,7 +78,8 @@ impl LoggedJob {
         let by = on_place(rank.map_or_else(String::new, |rank| format!(" on rank {rank}")), &on);
         let text = format!(
             "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
-             (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA)."
+             (NCCL_DEBUG=INFO, {}).",
+            NCCL.network_variables
         );
         self.note(Topic::Network, text);
     }
