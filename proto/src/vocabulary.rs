@@ -502,6 +502,8 @@ words! {
         Completes = 15, "completes";
         /// The line is in a `with` statement over this, or is its header.
         Keeps = 16, "keeps";
+        /// The line uses this expression with the rank as the root of a collective.
+        Roots = 17, "roots";
     }
 }
 

@@ -203,38 +203,47 @@ fn jobs_where(stats: &HashMap<u32, Stat>, is_user: impl Fn(u32) -> bool) -> Vec<
     into_jobs(spawned::ranks(candidates, &stated, stats), stats)
 }
 
-/// Ranks that have not loaded PyTorch yet: processes of a launcher of other ranks whose environment states a rank that no
-/// other of its processes has. Without them, such a rank would be taken for one that has ended.
+/// Ranks that have not loaded PyTorch yet. Without them, such a rank would be taken for one that has ended. Such a process
+/// runs the program of another rank, was started by the same launcher for the same job, and states a rank that no other
+/// process of the job has.
 fn starting(
     known: &[Candidate],
     users: &BTreeMap<u32, u32>,
     stats: &HashMap<u32, Stat>,
 ) -> Vec<Candidate> {
-    let mut taken: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    for it in known {
-        if let Some(number) = it.number {
-            taken.entry(it.parent).or_default().insert(number);
-        }
+    let key_of = |it: &Candidate| key(&it.process(it.number), it.user);
+    let mut taken: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    let mut siblings: BTreeMap<u32, &Candidate> = BTreeMap::new();
+    for (it, number) in known.iter().filter_map(|it| Some((it, it.number?))) {
+        taken.entry(key_of(it)).or_default().insert(number);
+        siblings.entry(it.parent).or_insert(it);
     }
-    let is_known = |pid: u32| known.iter().any(|it| it.pid == pid);
-    let others = users.iter().filter(|(pid, _)| !is_known(**pid) && proc::is_own(**pid));
-    let starting = others.filter_map(|(&pid, &user)| {
+    let is_known: BTreeSet<u32> = known.iter().map(|it| it.pid).collect();
+    let is_of_launcher = |pid: u32| {
         let stat = stats.get(&pid).filter(|it| !matches!(it.letter, b'Z' | b'X'))?;
-        let numbers_of_others = taken.get(&stat.parent)?;
-        let environment = Environment::read(pid);
-        let (rank, _) = numbers(&environment)?;
-        let number = rank.filter(|rank| !numbers_of_others.contains(rank))?;
-        Some(Candidate {
-            pid,
-            user,
-            start_ticks: stat.start_ticks,
-            parent: stat.parent,
-            environment,
-            number: Some(number),
-            has_joined: false,
-        })
+        let sibling = siblings.get(&stat.parent)?;
+        let program = proc::program(pid)?;
+        (!is_known.contains(&pid) && proc::program(sibling.pid)? == program).then_some(())
+    };
+    let pids: Vec<u32> =
+        users.keys().copied().filter(|&pid| is_of_launcher(pid).is_some()).collect();
+    let starting = answers(&pids, Question::Environment, Environment::read).into_iter();
+    let candidates = starting.filter_map(|(pid, environment)| {
+        let (stat, user) = (stats.get(&pid)?, *users.get(&pid)?);
+        let (number, names) = numbers(&environment)?;
+        let parent = stat.parent;
+        let sibling = siblings.get(&parent)?;
+        let size = |it: &Environment| it.number(names[1]);
+        let is_alike = numbers(&sibling.environment)?.1 == names
+            && size(&environment) == size(&sibling.environment)
+            && number? < size(&environment)?;
+        let start_ticks = stat.start_ticks;
+        let it =
+            Candidate { pid, user, start_ticks, parent, environment, number, has_joined: false };
+        let is_missing = !taken.get(&key_of(&it))?.contains(&number?);
+        (is_alike && is_missing).then_some(it)
     });
-    starting.collect()
+    candidates.collect()
 }
 
 /// The jobs of these ranks, each with its user.
@@ -504,18 +513,32 @@ mod tests {
     #[test]
     fn rank_that_has_not_loaded_pytorch_is_starting() {
         let launcher = std::process::id();
-        let started = |rank: &str| {
-            let mut sleep = std::process::Command::new("sleep");
-            sleep.arg("60").env("RANK", rank).env("WORLD_SIZE", "2").spawn().unwrap()
+        let started = |program: &str, rank: &str, size: &str, port: &str| {
+            let mut command = std::process::Command::new(program);
+            command.env("RANK", rank).env("WORLD_SIZE", size).env("MASTER_PORT", port);
+            // `cat` waits for its input.
+            command.args((program == "sleep").then_some("60"));
+            command.stdin(std::process::Stdio::piped()).spawn().unwrap()
         };
-        let environment = [("RANK", "0"), ("WORLD_SIZE", "2")].into_iter().collect();
-        let known = [candidate(u32::MAX, launcher, environment)];
-        // The second one helps rank 0.
-        let mut children = [started("1"), started("0")];
-        let users = children.iter().map(|it| (it.id(), sys::user_id())).collect();
+        // One that runs, one that is starting, a helper of the first, another program, another world, and another job.
+        let mut children = [
+            ("sleep", "0", "2", "29500"),
+            ("sleep", "1", "2", "29500"),
+            ("sleep", "0", "2", "29500"),
+            ("cat", "1", "2", "29500"),
+            ("sleep", "1", "4", "29500"),
+            ("sleep", "1", "2", "29501"),
+        ]
+        .map(|(program, rank, size, port)| started(program, rank, size, port));
+        let pids = children.each_ref().map(std::process::Child::id);
+        let environment =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "29500")].into_iter().collect();
+        let user = sys::user_id();
+        let known = [Candidate { user, ..candidate(pids[0], launcher, environment) }];
+        let users = pids.into_iter().map(|pid| (pid, user)).collect();
         let found = starting(&known, &users, &stats());
         let numbers: Vec<_> = found.iter().map(|it| (it.pid, it.number)).collect();
-        assert_eq!(numbers, [(children[0].id(), Some(1))]);
+        assert_eq!(numbers, [(pids[1], Some(1))]);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();

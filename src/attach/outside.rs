@@ -36,6 +36,8 @@ const MAX_ANSWER: u32 = 64 << 20;
 pub enum Question {
     /// What it states about itself, if it may be a rank: optional facts ([`super::find`]) as JSON.
     Rank,
+    /// Its variables: an [`super::environment::Environment`] as JSON.
+    Environment,
     /// What its frames state about its rank: a [`super::find::spawned::Stated`] as JSON.
     Frames,
     /// Its stacks: a message `Stacks`.

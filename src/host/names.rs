@@ -10,12 +10,15 @@ use std::time::UNIX_EPOCH;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
-use rustix::fs::fstatvfs;
+use rustix::fs::{fstatfs, fstatvfs};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::files::Dir;
 use crate::{input_files, proc, seal};
+
+/// The type of XFS, as `statfs` states it (`XFS_SUPER_MAGIC`).
+const XFS: rustix::fs::FsWord = 0x5846_5342;
 
 /// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";
@@ -139,7 +142,10 @@ pub fn write_description(dir: &Dir, mut description: Value) -> io::Result<()> {
 /// The text that a seal is of: a description, with the path and the file system of its directory, which the description
 /// does not state. Whoever has a copy can make a disk with a directory of that number and time of creation.
 pub(crate) fn sealed_text(description: &str, directory: &File) -> io::Result<String> {
-    let (path, system) = (input_files::path_of(directory)?, fstatvfs(directory)?.f_fsid);
+    // On XFS, the id of a file system is the number of its device, which can differ after a restart.
+    let is_xfs = fstatfs(directory)?.f_type == XFS;
+    let system = if is_xfs { 0 } else { fstatvfs(directory)?.f_fsid };
+    let path = input_files::path_of(directory)?;
     Ok(format!("{description}\n{system}\n{path:?}"))
 }
 

@@ -1,6 +1,6 @@
 //! Finds the evidence in paths. The kind of a file follows from its content, not from its name.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -60,6 +60,8 @@ pub(super) struct Collected {
 /// Finds the evidence in these paths.
 pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
     let mut found = Collected { progress: progress.clone(), ..Collected::default() };
+    // Before any of them is read: a link from one to another leads to what the user named.
+    paths.iter().for_each(|path| input_files::confine(path));
     for (place, path) in paths.iter().enumerate() {
         match input_files::evidence(path) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
@@ -68,7 +70,29 @@ pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
         }
     }
     found.report_closed();
+    found.remarks = folded(std::mem::take(&mut found.remarks));
     found
+}
+
+/// Remarks of which those with one text on more than a few entries of a folder are one.
+fn folded(remarks: Vec<Remark>) -> Vec<Remark> {
+    let key = |it: &Remark| Some((it.path.parent()?.to_owned(), it.text.clone()));
+    let mut alike: HashMap<_, Vec<String>> = HashMap::new();
+    for it in &remarks {
+        if let Some((key, name)) = key(it).zip(file_name(&it.path)) {
+            alike.entry(key).or_default().push(name);
+        }
+    }
+    alike.retain(|_, names| names.len() > LISTED);
+    let each = remarks.into_iter().filter_map(|it| {
+        let Some(key) = key(&it).filter(|key| alike.contains_key(key)) else { return Some(it) };
+        // In place of the first of them.
+        let names = std::mem::take(alike.get_mut(&key)?);
+        let (count, listed) = (names.len(), names.get(..LISTED)?.join(", "));
+        let text = format!("{count} entries, such as {listed}: {}", key.1);
+        Some(Remark { path: key.0, text })
+    });
+    each.collect()
 }
 
 impl Collected {

@@ -110,7 +110,8 @@ fn run_directory_of_others_chooses_no_path_to_look_up() {
     "#;
     let Some(output) = with_two_users(&format!("{COORDINATOR}{script}")) else { return };
     let said = text(&output);
-    let why = "names a coordinator, but it is a copy, or another user may have written that";
+    let why =
+        "names a coordinator, but it was moved or copied, or another user may have written that";
     assert_eq!(said.matches(why).count(), 18, "{said}");
 }
 

@@ -35,7 +35,7 @@ enum Purpose {
 /// user who mounted the FUSE file system that it is on. The same if another user can have put a file where it is, or a link
 /// to it, without being able to read it: a hard link, or what was moved there.
 pub fn reach(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Show, Path::new(""))
+    reached(Way::begin(path)?, Purpose::Show, None)
 }
 
 /// Like [`reach`], for a folder that is searched for evidence.
@@ -44,7 +44,7 @@ pub fn reach(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`], and if another user can have renamed the folder without being able to read it.
 pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Search, Path::new(""))
+    reached(Way::begin(path)?, Purpose::Search, None)
 }
 
 /// Like [`reach`], for what is below a folder that the user named: no link leads out of that folder, whoever made it.
@@ -54,7 +54,7 @@ pub fn reach_folder(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`], and for a link that leads out of the folder.
 pub fn reach_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(folder)?, Purpose::Show, below)
+    reached(Way::begin(folder)?, Purpose::Show, Some((Some(folder), below)))
 }
 
 /// Like [`reach_folder`], with the rule of [`reach_below`].
@@ -63,7 +63,7 @@ pub fn reach_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like both.
 pub fn reach_folder_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(folder)?, Purpose::Search, below)
+    reached(Way::begin(folder)?, Purpose::Search, Some((Some(folder), below)))
 }
 
 /// Like [`reach`], for a secret, which is never displayed: links that another user can have moved are followed to private
@@ -73,7 +73,7 @@ pub fn reach_folder_below(folder: &Path, below: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach`].
 pub fn reach_secret(path: &Path) -> io::Result<OwnedFd> {
-    reached(Way::begin(path)?, Purpose::Use, Path::new(""))
+    reached(Way::begin(path)?, Purpose::Use, None)
 }
 
 /// Like [`reach_below`], for an entry of an open directory. `shown`: the path of the directory.
@@ -82,12 +82,16 @@ pub fn reach_secret(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// Like [`reach_below`].
 pub fn reach_in(directory: OwnedFd, shown: &Path, name: &OsStr) -> io::Result<OwnedFd> {
-    reached(Way::within(directory, shown), Purpose::Show, Path::new(name))
+    reached(Way::within(directory, shown), Purpose::Show, Some((None, Path::new(name))))
 }
 
-/// `below`: what follows the path, behind which no link leads out of what the path leads to.
-fn reached(mut way: Way, purpose: Purpose, below: &Path) -> io::Result<OwnedFd> {
-    let mut below = Some(below).filter(|it| !it.as_os_str().is_empty());
+/// `below`: what follows the path, behind which no link leads out of what the path leads to, and the path if the user
+/// named it.
+fn reached(
+    mut way: Way,
+    purpose: Purpose,
+    mut below: Option<(Option<&Path>, &Path)>,
+) -> io::Result<OwnedFd> {
     // The error for what not everybody can read, behind a link that another user can have moved.
     let mut not_private: Option<io::Error> = None;
     // Whether the user chose what is left: links of evidence do not choose what the kernel's own lead to.
@@ -96,9 +100,9 @@ fn reached(mut way: Way, purpose: Purpose, below: &Path) -> io::Result<OwnedFd> 
     let mut last_link = (PathBuf::new(), false);
     loop {
         let Some(name) = way.left.pop_front() else {
-            let Some(below) = below.take() else { return Ok(way.fd) };
+            let Some((named, below)) = below.take() else { return Ok(way.fd) };
             if way.bounds().is_none() {
-                way = way.bounded();
+                way = way.bounded(named);
             }
             is_given = false;
             components(below, &mut way.left);

@@ -130,6 +130,8 @@ pub(super) struct Way {
 struct Bounds {
     /// Its path, for messages.
     shown: PathBuf,
+    /// The path by which the user named it.
+    named: Option<PathBuf>,
     /// The directories from this one to that of the last component, which is not among them. They are left through
     /// these descriptors: another user may move them meanwhile.
     above: Vec<(OwnedFd, Mount)>,
@@ -146,17 +148,18 @@ impl Way {
         Ok(Self { fd, shown: shown.into(), left, mount, root: None, links: 0, bounds: None })
     }
 
-    /// Begins in an open directory with this path. No link leads out of it.
+    /// Begins in an open directory with this path, which no link leads out of.
     pub(super) fn within(directory: OwnedFd, path: &Path) -> Self {
         let (mount, shown) = (Mount::containing(&directory), path.to_owned());
         let left = VecDeque::new();
         let way = Self { fd: directory, shown, left, mount, root: None, links: 0, bounds: None };
-        way.bounded()
+        way.bounded(None)
     }
 
-    /// From now on, no link leads out of the last component.
-    pub(super) fn bounded(self) -> Self {
-        let bounds = Bounds { shown: self.here(), above: Vec::new() };
+    /// From now on, no link leads out of the last component. `named`: the path by which the user named it.
+    pub(super) fn bounded(self, named: Option<&Path>) -> Self {
+        let named = named.map(Path::to_owned);
+        let bounds = Bounds { shown: self.here(), named, above: Vec::new() };
         Self { bounds: Some(bounds), ..self }
     }
 
@@ -256,10 +259,11 @@ impl Way {
             }
             None => {
                 let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-                [std::fs::read_link(link), std::path::absolute(&self.shown)]
-                    .into_iter()
-                    .flatten()
-                    .collect()
+                let named = bounds.named.as_deref().unwrap_or(&self.shown);
+                // The shell's name of the working directory can contain links.
+                let of_shell = || Some(PathBuf::from(std::env::var_os("PWD")?).join(named));
+                let paths = [std::fs::read_link(link).ok(), std::path::absolute(named).ok()];
+                paths.into_iter().flatten().chain(of_shell()).collect()
             }
         };
         names.iter().find_map(|it| Some(path.strip_prefix(it).ok()?.to_owned())).ok_or_else(out)

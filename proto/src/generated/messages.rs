@@ -694,6 +694,8 @@ pub enum GuardForm {
     Completes = 15,
     /// The line is in a `with` statement over this, or is its header.
     Keeps = 16,
+    /// The line uses this expression with the rank as the root of a collective.
+    Roots = 17,
 }
 impl GuardForm {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -719,6 +721,7 @@ impl GuardForm {
             Self::Computes => "GUARD_FORM_COMPUTES",
             Self::Completes => "GUARD_FORM_COMPLETES",
             Self::Keeps => "GUARD_FORM_KEEPS",
+            Self::Roots => "GUARD_FORM_ROOTS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -741,6 +744,7 @@ impl GuardForm {
             "GUARD_FORM_COMPUTES" => Some(Self::Computes),
             "GUARD_FORM_COMPLETES" => Some(Self::Completes),
             "GUARD_FORM_KEEPS" => Some(Self::Keeps),
+            "GUARD_FORM_ROOTS" => Some(Self::Roots),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use ddp_doctor_node::stack_reader::native::FunctionCache;
 use prost::Message;
 
 use super::{Question, Request};
+use crate::environment::Environment;
 use crate::find::spawned::Stated;
 use crate::rank_facts::Contents;
 use crate::{find, sample};
@@ -66,6 +67,7 @@ impl Request {
         let pid = self.pid;
         let json = match self.question {
             Question::Rank => serde_json::to_vec(&find::candidate_facts(pid)),
+            Question::Environment => serde_json::to_vec(&Environment::read(pid)),
             Question::Frames => serde_json::to_vec(&Stated::read(pid)),
             Question::Stacks { start_ticks } => {
                 return sample::stacks_of(pid, start_ticks, cache).encode_to_vec();

@@ -260,13 +260,15 @@ fn of_open_run_dir(dir: &Dir, credentials: &Credentials) -> anyhow::Result<Live>
         describes && Address::is_loopback(address) || !is_ours && is_theirs()
     };
     if let Some(address) = run.coordinator.as_deref().filter(|it| !is_original && !is_safe(it)) {
-        let why = "but it is a copy, or another user may have written that";
+        let why = "but it was moved or copied, or another user may have written that";
         match split(address) {
             Some(_) => bail!(
                 "the run in {shown} names the coordinator {address}, {why}: name the address to connect to it \
                  (ddp-doctor status {address})"
             ),
-            None => bail!("the run in {shown} names a coordinator, {why}"),
+            None => bail!(
+                "the run in {shown} names a coordinator, {why}; ddp-doctor analyze {shown} shows its diagnosis"
+            ),
         }
     }
     let live = live(run, owner, credentials)?;
@@ -410,7 +412,7 @@ mod tests {
             std::fs::write(&file, described.to_string()).unwrap();
             let found = of_run_dir(&dir, &Credentials::default());
             let error = found.err().unwrap().to_string();
-            assert!(error.contains("but it is a copy"), "{address}: {error}");
+            assert!(error.contains("but it was moved or copied"), "{address}: {error}");
         }
     }
 
@@ -424,7 +426,7 @@ mod tests {
         std::fs::rename(other, &opened).unwrap();
         // It has another path than the one that its seal is for.
         let error = of_open_run_dir(&dir, &Credentials::default()).err().unwrap().to_string();
-        assert!(error.contains("the coordinator 127.0.0.1:1, but it is a copy"), "{error}");
+        assert!(error.contains("the coordinator 127.0.0.1:1, but it was moved"), "{error}");
     }
 
     #[test]

@@ -79,7 +79,8 @@ pub const ROWS: &[Row] = &[
         codes: &["DD107"],
         kind: CauseKind::RankConditional,
         detail: Detail::Any,
-        text: "Pass the same global rank as src or dst on every rank of the group, not one that follows from its own.",
+        text: "Pass a src or dst that has one value on all members of the group: group_src=0, or \
+               dist.get_global_rank(group, 0).",
     },
     row(
         CauseKind::SwallowedException,
@@ -96,7 +97,7 @@ pub const ROWS: &[Row] = &[
         CauseKind::SkippedIteration,
         Detail::Any,
         "All ranks must skip the step, or none: all_reduce the flag (MAX) before acting on it, or run backward on a loss \
-         of zero that does not depend on the batch.",
+         of zero that is computed from the parameters, not from the batch.",
     ),
     row(
         CauseKind::SwallowedException,

@@ -76,8 +76,9 @@ fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> 
             None => waits_for_others(situation, draft, mistake).into_iter().collect(),
             Some((rank, theirs)) if differs(join, own, theirs) => {
                 let its = number(&mistake.ranks, "its", "their");
-                let [at, there] =
-                    [own, theirs].map(|it| beside(it.place.as_ref(), &mistake.clause));
+                let at = beside(own.place.as_ref(), &mistake.clause);
+                // After its own line, which can be in another file than the mistake.
+                let there = beside(theirs.place.as_ref(), &format!("{}{at}", mistake.clause));
                 let is_alike = |it: &RankCall| {
                     it.rank == rank
                         || call_of(it.rank)
@@ -87,7 +88,10 @@ fn consequences(situation: &Situation<'_>, draft: &Draft, mistake: &Mistake) -> 
                 let (op, peer) = (own.op, format!("{} of {}", named(theirs), Ranks(&alike)));
                 vec![
                     format!("{its} {op}{at} is paired with {peer}{there}"),
-                    format!("{its} {op} is paired with {peer}{there}"),
+                    format!(
+                        "{its} {op} is paired with {peer}{}",
+                        beside(theirs.place.as_ref(), &mistake.clause)
+                    ),
                     format!("{its} {op} is paired with {peer}"),
                 ]
             }

@@ -1,8 +1,10 @@
 //! The words, texts and brackets of Python source, for the node, which reads files, and for the engine, which
 //! evaluates tests.
 
-const SIGNS: [&str; 18] =
-    ["==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-"];
+const SIGNS: [&str; 19] = [
+    "==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-",
+    "*",
+];
 
 /// The words, numbers, texts with their quotes, and signs of an expression; `None`: it has others.
 #[must_use]

@@ -263,6 +263,12 @@ pub fn name(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
+/// Path of the program that a process executes, without links.
+#[must_use]
+pub fn program(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
 /// Environment of a process at its start; empty if it cannot be read.
 #[must_use]
 pub fn environment(pid: u32) -> Vec<String> {

@@ -30,7 +30,12 @@ const MAX_TEST_CHARS: usize = 120;
 const MAX_GUARDS: usize = 32;
 
 /// Starts of statements that end the process.
-const EXITS: [&str; 4] = ["sys.exit(", "os._exit(", "exit(", "quit("];
+const EXITS: [&str; 5] = ["sys.exit(", "os._exit(", "exit(", "quit(", "os.abort("];
+
+/// Whether a statement ends the process.
+fn ends_process(text: &str) -> bool {
+    EXITS.iter().any(|it| text.starts_with(it))
+}
 
 /// A test that decides whether the program reaches a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,11 +107,11 @@ impl Source {
         let Some(at) = after.checked_sub(1).filter(|&at| self.lines[at].last >= line) else {
             return Vec::new();
         };
-        let of_rank = [self.size_of_rank(at), self.root_of_rank(at)];
-        let mut found: Vec<Guard> = of_rank.into_iter().flatten().collect();
+        let mut found = Vec::from_iter(self.size_of_rank(at));
         if self.head(at) == Head::Other {
             self.assignments(value_of(&self.lines[at].text), at, &mut found);
         }
+        found.extend(self.root_of_rank(at));
         found.extend(self.within(at));
         found.extend(self.held(at));
         let mut inner = at;
@@ -394,11 +399,7 @@ impl Source {
 
     /// Whether a handler raises or ends the program.
     fn leaves(&self, handler: usize) -> bool {
-        let leaves = |text: &str| {
-            ["raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort"]
-                .iter()
-                .any(|word| text.starts_with(word))
-        };
+        let leaves = |text: &str| text.starts_with("raise") || ends_process(text);
         let one_line = self.lines[handler].text.split_once(':');
         // A handler that raises under a condition, as after the last of several attempts, goes on otherwise.
         let suite = &self.lines[handler + 1..self.suite_end(handler)];
@@ -428,7 +429,7 @@ impl Source {
             Some("break") => Some(Exit::Break),
             Some("return") => Some(Exit::Return),
             // The end of the process ends the loop as well.
-            _ if EXITS.iter().any(|it| last.starts_with(it)) => Some(Exit::Break),
+            _ if ends_process(last) => Some(Exit::Break),
             _ => None,
         }
     }

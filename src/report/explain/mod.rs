@@ -128,7 +128,7 @@ pub fn advice_table() -> String {
             Detail::Handler => "a call in an exception handler",
             Detail::Return => "a function that returns before the call",
             Detail::Membership => "a group that does not include the rank",
-            Detail::Exit => "a line by which one rank leaves",
+            Detail::Exit => "a line that ends the process of one rank",
             Detail::Completion => "results in the order in which they are ready",
             Detail::Exchange => "all send first, or all receive first",
         };

@@ -11,7 +11,6 @@
 # [scenario.stuck.healthy]
 # [scenario.ended.faulty]
 # code = "DD102"
-# headline = "rank 1 left at"
 # verdict = "hang"
 # root_confidence = "proved"
 # ranks = { root = [1], victims = [0] }

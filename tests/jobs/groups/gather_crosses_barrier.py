@@ -6,7 +6,6 @@
 # code = "DD111"
 # verdict = "hang"
 # hang = true
-# headline = "before barrier, rank 2 calls barrier"
 # ranks = { root = [1, 2], victims = [0] }
 # lines = { 1 = ["dist.gather(tensor, dst=0)"], 2 = ["dist.barrier(group=group)"] }
 # ///

@@ -9,7 +9,6 @@
 # hang = true
 # ranks = { root = [0, 1, 2], victims = [] }
 # [faulty.nccl]
-# why = "once, with another group"
 # root_confidence = "supported"
 # [healthy]
 # ///

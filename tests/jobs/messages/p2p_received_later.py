@@ -6,7 +6,6 @@
 # code = "DD112"
 # verdict = "hang"
 # hang = true
-# headline = "before barrier, rank 1 calls barrier"
 # ranks = { root = [0, 1], victims = [] }
 # lines = { 0 = ["work = dist.isend(tensor, 1)"], 1 = ["dist.barrier()"] }
 # ///

@@ -79,10 +79,6 @@ pub(crate) fn draft(
     } else {
         let at = left.max(stall.since);
         let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
-        let is_unknown = reading.cause.kind == CauseKind::Unknown;
-        let of_exit =
-            || cause::of_exit_on_rank(situation, call.place.as_ref()?, &stall.waiting, gone);
-        let reading = is_unknown.then(of_exit).flatten().unwrap_or(reading);
         if advice::against(draft.code, &reading).is_none() {
             draft.advise(format!(
                 "Find out why {} made fewer calls: check the loops, conditions and exceptions around {} last call.",
@@ -210,7 +206,7 @@ fn equal_numbers(lone: &UnmatchedMessage, stall: &Stall, gone: &[u32]) -> String
         Side::Send => ("receives", "sends to it"),
     };
     format!(
-        "Make the same number of {own} on {} as of {theirs} on {}, or send the number first; wait for the \
+        "Make the same number of {own} on {} as of {theirs} on {}, or tell the receiver the number first; wait for the \
          Work that isend returns before the rank ends.",
         Ranks(gone),
         Ranks(&stall.waiting),

@@ -6,7 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, CauseKind, Confidence, Where};
 
 use crate::findings::draft::Draft;
-use crate::findings::stalls::{cycle, order};
+use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
 use crate::input::align::by_key;
 use crate::model::history::Meeting;
@@ -48,13 +48,15 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     });
     draft.per_rank = rows.collect();
     let (ranks, calls) = (Ranks(&draft.root), cycle::calls(situation, waits));
-    if cycle::not_made(situation, waits).is_some() {
+    // If a call was skipped, or a message may be one too many or too few, the order may be right.
+    let is_skipped = cycle::not_made(situation, waits).is_some()
+        || situation.omissions.iter().any(|it| it.cycle.is_none());
+    if is_skipped || waits.iter().any(is_later) {
         draft.summary = format!("The devices of {ranks} wait for each other{calls}");
         if draft.next.is_empty() {
             draft.advise(advice_on_order(waits));
         }
     } else {
-        // Every rank has made these calls: nothing else than their order is wrong.
         let is_of_messages = waits.iter().all(|wait| wait.call.op.is_point_to_point());
         let (does, detail) = if is_of_messages {
             ("receive before they send", Detail::Exchange)
@@ -145,15 +147,14 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         );
         return Some(draft);
     }
-    let of_order = || {
+    let of_exchange = || {
         let is_of_order = !are_crossed && met.is_none();
-        let of_exchange = || order::of_exchange(situation, waits);
-        is_of_order.then(|| of_exchange().or_else(|| order::of_branches(situation, waits)))?
+        is_of_order.then(|| first_exchange(situation, waits))?
     };
     let reading = fewer
         .or_else(|| left_loop(situation, waits))
         .or_else(|| lengths(situation, waits))
-        .or_else(of_order);
+        .or_else(of_exchange);
     if misdirected.is_none()
         && let Some(reading) = reading
     {
@@ -181,8 +182,8 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         None if met.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
              both sides."
             .into(),
-        None if have_sent_differently => "Send as many messages from every rank as the receiver expects, or send it the \
-             number first: these ranks have sent different numbers of messages."
+        None if have_sent_differently => "Send as many messages from every rank as the receiver expects, or tell the \
+             receiver the number first: these ranks have sent different numbers of messages."
             .into(),
         None => advice_on_order(waits).into(),
     });
@@ -327,6 +328,47 @@ fn lengths(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypothes
         let has_left = guards::is_outside_of_loop((process, &place), (other, &there));
         has_left.then(|| cause::of_length(situation, process, &place, &[wait.rank, peer]))?
     })
+}
+
+/// All ranks of the cycle are at one line of an exchange, each in its first message at all, and all send there or all
+/// receive.
+fn first_exchange(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseHypothesis> {
+    let line = cycle::common_line(waits).filter(|it| it.via.is_empty())?;
+    let side = waits.first()?.message.as_ref()?.side;
+    let is_first = |wait: &Blocked| {
+        let message = wait.message.as_ref().filter(|it| it.side == side && it.peer.is_some());
+        message.is_some() && messages_of(situation, wait.rank) == 1
+    };
+    let standing = waits
+        .iter()
+        .map(|wait| {
+            let process = situation.model.member(wait.group, wait.rank)?;
+            Some((process, wait.call.place.as_ref()?))
+        })
+        .collect::<Option<Vec<_>>>()?;
+    let is_certain = cycle::are_in_their_calls(waits) && waits.iter().all(is_first);
+    if !is_certain || !guards::have_one_way(&standing) {
+        return None;
+    }
+    let mut ranks: Vec<u32> = waits.iter().map(|wait| wait.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let (does, not) = match side {
+        Side::Send => ("send before they receive", "posted a receive"),
+        Side::Receive => ("receive before they send", "sent a message"),
+    };
+    let every = if ranks.len() == 2 { "both" } else { "all" };
+    let because = format!(
+        "All of these ranks wait at the same line, in the first message of each: none has {not} yet."
+    );
+    let clause = format!("{} {every} {does}{}", Ranks(&ranks), words::at(Some(line)));
+    let reading = cause::supported(CauseKind::SwappedCalls, Some(because));
+    Some(reading.with_mistake(Mistake::new(&[], clause)).with_detail(Detail::Exchange))
+}
+
+/// Number of messages that a rank has sent and received in all groups.
+fn messages_of(situation: &Situation<'_>, rank: u32) -> u64 {
+    situation.model.groups().map(|group| group.traffic.calls_of(rank)).sum()
 }
 
 /// The test on the rank around a line because of which some ranks have sent fewer messages to a rank that takes them from

@@ -3,12 +3,10 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue::{self, Code};
-use ddp_doctor_proto::report::{
-    CauseKind, Certificate, CertificateKind, Confidence, Fact, Timestamp, Where,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp, Where};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::stalls::{message, order};
+use crate::findings::stalls::message;
 use crate::findings::view::{at_line, blocked_call, called_at, line_since};
 use crate::input::provenance::Dumps;
 use crate::model::{GroupId, Side};
@@ -101,15 +99,9 @@ pub(crate) fn draft(
             message::cause(situation, ranks, victims, closed)
         }
         [one, other] if meet_in_both_groups(situation, cycle) => {
-            let reading = of_two(situation, one, other, closed);
-            let is_unknown = reading.cause.kind == CauseKind::Unknown;
-            let of_order = || {
-                order::of_branches(situation, cycle).or_else(|| order::of_groups(situation, cycle))
-            };
-            is_unknown.then(of_order).flatten().unwrap_or(reading)
+            of_two(situation, one, other, closed)
         }
         _ => in_one_loop(situation, &cycle.iter().collect::<Vec<_>>())
-            .or_else(|| order::of_groups(situation, cycle))
             .unwrap_or_else(|| cause::read(situation, None, ranks, victims, closed)),
     });
     let mut draft = draft.proved_by(proof(situation, cycle));

@@ -6,7 +6,6 @@ pub(crate) mod dumped;
 pub(crate) mod idle;
 pub(crate) mod lower_layer;
 pub(crate) mod message;
-pub(crate) mod order;
 pub(crate) mod termination;
 pub(crate) mod timeout;
 pub(crate) mod unexplained;

@@ -236,6 +236,11 @@ impl Traffic {
         lanes.map(|lane| lane.made[Side::Send as usize]).sum()
     }
 
+    /// Number of messages that a rank has sent and received, those without a record included.
+    pub fn calls_of(&self, rank: u32) -> u64 {
+        self.counts.get(&rank).map_or(0, |count| count.seen.max(count.reported))
+    }
+
     /// The tag of a call, if tags distinguish messages.
     pub fn lane(&self, call: &Call) -> Option<i32> {
         call.tag.filter(|_| self.backend.matching == Matching::ByTag)

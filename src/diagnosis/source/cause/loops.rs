@@ -459,9 +459,9 @@ fn loop_left<'a>(
     let around: Vec<(Arc<Where>, &Guard)> = guards::all_around(short, after).collect();
     let mut found: Vec<(Arc<Where>, &'a Guard)> = Vec::new();
     for it in guards::all_around(long, within) {
-        use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats};
+        use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats, Roots};
         match it.1.form {
-            Chooses | Bounds | Computes | Completes | Keeps => {}
+            Chooses | Bounds | Computes | Completes | Keeps | Roots => {}
             _ if around.iter().any(|other| is_same(other, &it)) => {}
             Repeats => found.push(it),
             // A test in the loop.

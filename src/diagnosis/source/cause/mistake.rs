@@ -143,13 +143,6 @@ impl Mistake {
         }
     }
 
-    /// A test has led only these ranks out of a loop or a function before a line.
-    pub(super) fn left(ranks: &[u32], line: &Where, guard: &Guard) -> Self {
-        let test = cut(&guard.test, MAX_TEST_CHARS);
-        let clause = format!("{} left at {} (`if {test}`)", Ranks(ranks), file(line, guard));
-        Self::new(ranks, clause)
-    }
-
     /// A test leads only these ranks to the line that ends their processes.
     pub(super) fn exited(ranks: &[u32], how: &str, line: &Where, guard: &Guard) -> Self {
         let ends = if let [rank] = ranks {
@@ -205,9 +198,9 @@ impl Mistake {
         rank_guard: &RankGuard,
     ) -> Self {
         let join = situation.join(group, rank_guard.seq);
-        let rank = rank_guard.inside.first().copied().unwrap_or_default();
-        let process = situation.model.member(group, rank);
-        let joined = join.and_then(|join| Some(&*join.calls.get(&rank)?.call));
+        let rank = rank_guard.inside.first();
+        let process = rank.and_then(|&rank| situation.model.member(group, rank));
+        let joined = join.and_then(|join| Some(&*join.calls.get(rank?)?.call));
         let latest = || process.and_then(|it| it.last_call.as_deref());
         let is_there = |it: &&Call| it.place.as_deref() == Some(&*rank_guard.place);
         let call = joined.or_else(latest).filter(is_there);

@@ -28,7 +28,7 @@ mod values;
 
 pub(crate) use loops::{of_loop_left, order_of_loop};
 pub use mistake::{Mistake, Suspect};
-pub(crate) use passed_over::{of_exit_on_rank, of_test_on_rank};
+pub(crate) use passed_over::of_test_on_rank;
 pub use values::of_values;
 use values::{choice, decided_by};
 pub(crate) use values::{of_length, of_size};
@@ -70,7 +70,7 @@ pub enum Detail {
     Cache,
     /// A rank used a group that does not include it.
     Membership,
-    /// A rank ends its process at a line that the others do not reach, or leaves a loop by a test that they stay in.
+    /// A rank ends its process at a line that the others do not reach.
     Exit,
     /// The other ranks wait in a collective for the rank that decides.
     Awaited,
@@ -484,12 +484,14 @@ impl<'a> Sides<'a> {
 /// The kind of cause that a condition indicates which only one side passed.
 pub(crate) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardForm::{Bounds, Caches, Catches, Chooses, Completes, Computes, Iterates, Repeats};
-    use GuardForm::{Ends, Fails, Handles, Holds, Keeps, Leaves, Returns, Skips, Unspecified};
+    use GuardForm::{
+        Ends, Fails, Handles, Holds, Keeps, Leaves, Returns, Roots, Skips, Unspecified,
+    };
     use GuardSubject::{Clock, Data, Finite, Input, Rank, State};
     Some(match (guard.form, guard.subject) {
         (Handles, _) => CauseKind::SwallowedException,
         (Catches | Chooses | Bounds | Iterates | Repeats, _) => return None,
-        (Completes | Computes | Keeps | Unspecified, _) => return None,
+        (Completes | Computes | Keeps | Roots | Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
         (Caches, _) => CauseKind::LocalDecision,
         (Ends | Leaves | Returns, Input) => CauseKind::UnevenInputs,

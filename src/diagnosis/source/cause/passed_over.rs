@@ -178,39 +178,15 @@ pub(crate) fn of_test_on_rank(
     inside: &[u32],
     past: &[u32],
 ) -> Option<CauseHypothesis> {
-    let (line, guard) = test_on_rank(situation, place, inside, past)?;
+    let process = situation.model.process_of(*inside.first()?)?;
+    let (line, guard) = guards::fitting(situation.model, process, place, inside, past)?;
+    let mut others = past.iter().filter_map(|&rank| situation.model.process_of(rank));
+    if !others.all(|it| guards::has_passed(it, &line)) {
+        return None;
+    }
     let because = line_is_guarded(&(Arc::clone(&line), guard));
     let mistake = Mistake::passed_over([past, inside], &line, guard, true);
     Some(supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake))
-}
-
-/// The same of a test that leads `past`, which have ended, out of a loop or a function: behind another one they would have
-/// gone on.
-pub(crate) fn of_exit_on_rank(
-    situation: &Situation<'_>,
-    place: &Arc<Where>,
-    inside: &[u32],
-    past: &[u32],
-) -> Option<CauseHypothesis> {
-    let leaves = |it: &Guard| matches!(it.form, GuardForm::Leaves | GuardForm::Returns);
-    let found = test_on_rank(situation, place, inside, past);
-    let (line, guard) = found.filter(|(_, guard)| leaves(guard))?;
-    let because = line_is_guarded(&(Arc::clone(&line), guard));
-    let mistake = Mistake::left(past, &line, guard);
-    let reading = supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake);
-    Some(reading.with_detail(Detail::Exit))
-}
-
-fn test_on_rank<'a>(
-    situation: &'a Situation<'_>,
-    place: &Arc<Where>,
-    inside: &[u32],
-    past: &[u32],
-) -> Option<(Arc<Where>, &'a Guard)> {
-    let process = situation.model.process_of(*inside.first()?)?;
-    let found = guards::fitting(situation.model, process, place, inside, past)?;
-    let mut others = past.iter().filter_map(|&rank| situation.model.process_of(rank));
-    others.all(|it| guards::has_passed(it, &found.0)).then_some(found)
 }
 
 /// How often both sides made the call at a line.

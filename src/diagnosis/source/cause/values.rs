@@ -5,19 +5,19 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{CauseKind, RankCall, Where};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
-use crate::input::align::Mismatch;
+use crate::input::align::{Mismatch, by_key};
 use crate::input::event::Guard;
 use crate::model::{Join, Process};
 use crate::situation::Situation;
 use crate::source::guards;
 use crate::stacks::is_users;
-use crate::words;
+use crate::words::{self, Ranks};
 
 use super::{
     CauseHypothesis, Detail, Mistake, Sides, Suspect, line_is_guarded, supported, suspected,
 };
 
-/// Maximum number of roots named in a headline.
+/// Maximum number of different roots named in a headline.
 const MAX_ROOTS: usize = 3;
 
 /// The test that decides on a value which `calls` use, all of them at one line, so that their values
@@ -151,8 +151,11 @@ impl Sides<'_> {
             it.test
         );
         let op = join.calls.values().next()?.call.op;
-        let each =
-            roots.iter().take(MAX_ROOTS).map(|(rank, root)| format!("{root} on rank {rank}"));
+        let classes = by_key(roots.iter().copied(), |root| *root);
+        let named = classes.iter().take(MAX_ROOTS);
+        let each = named.map(|(root, ranks)| format!("{root} on {}", Ranks(ranks)));
+        let more = classes.len().checked_sub(MAX_ROOTS).filter(|it| *it > 0);
+        let each = each.chain(more.map(|more| format!("{more} others")));
         let clause = format!(
             "{op} at {} takes its root from the rank (`{}`): {}",
             words::source_line(line),

@@ -144,9 +144,9 @@ pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
-    use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats};
+    use GuardForm::{Bounds, Chooses, Completes, Computes, Keeps, Repeats, Roots};
     let decides = |guard: &Guard| {
-        !matches!(guard.form, Chooses | Bounds | Repeats | Computes | Completes | Keeps)
+        !matches!(guard.form, Chooses | Bounds | Repeats | Computes | Completes | Keeps | Roots)
     };
     all_around(process, place).filter(move |(_, guard)| decides(guard))
 }
@@ -169,9 +169,8 @@ pub(super) fn computed<'a>(
     line: &Where,
 ) -> impl Iterator<Item = &'a Guard> + use<'a> {
     let guards = said_of(process, line);
-    // Those of the loops around it follow after the loops. Sizes and roots that follow from the rank have causes of their own.
-    let computes = guards.take_while(|guard| guard.form == GuardForm::Computes);
-    computes.filter(|guard| guard.subject != GuardSubject::Rank)
+    // Those of the loops around it follow after the loops.
+    guards.take_while(|guard| guard.form == GuardForm::Computes)
 }
 
 /// The statement that computes from the rank the size of a tensor which a line uses, or a caller of it; with that line.
@@ -179,8 +178,8 @@ pub(super) fn size_of_rank<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> Option<(Arc<Where>, &'a Guard)> {
-    let mut said = computed_of_rank(process, place);
-    said.find(|(_, it)| test::number(&it.test, 0, None).is_none())
+    let mut said = all_around(process, place);
+    said.find(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
 }
 
 /// The expression with the rank that has the value on each of these ranks that it used as a root at a line, or at a caller
@@ -192,17 +191,10 @@ pub(super) fn root_of_rank<'a>(
     roots: &[(u32, u32)],
 ) -> Option<(Arc<Where>, &'a Guard)> {
     let value = |it: &Guard, rank| test::number(&it.test, rank, model.world_size());
-    let mut said = computed_of_rank(process, place);
-    said.find(|(_, it)| roots.iter().all(|&(rank, root)| value(it, rank) == Some(root.into())))
-}
-
-/// What the source computes from the rank around a line and its callers: sizes as statements, roots as expressions.
-fn computed_of_rank<'a>(
-    process: &'a Process,
-    place: &Arc<Where>,
-) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
-    all_around(process, place)
-        .filter(|(_, it)| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank)
+    let is_value =
+        |it: &Guard| roots.iter().all(|&(rank, root)| value(it, rank) == Some(root.into()));
+    let mut said = all_around(process, place);
+    said.find(|(_, it)| it.form == GuardForm::Roots && is_value(it))
 }
 
 /// The innermost loop over a collection around a line, or around a caller of it.
@@ -211,7 +203,7 @@ pub fn loop_around<'a>(process: &'a Process, place: &Arc<Where>) -> Option<&'a G
     said.find(|it| matches!(it.form, GuardForm::Repeats | GuardForm::Iterates))
 }
 
-/// Whether the innermost loop around the line of one process is not around that of another one.
+/// Whether the innermost loop around the line of one process is not around that of another one, whose source has been read.
 pub(crate) fn is_outside_of_loop(
     (inside, place): (&Process, &Arc<Where>),
     (other, there): (&Process, &Arc<Where>),
@@ -221,9 +213,13 @@ pub(crate) fn is_outside_of_loop(
         let all = all_around(process, place);
         all.filter(|(_, it)| matches!(it.form, Iterates | Repeats) || it.is_while)
     };
-    loops(inside, place).next().is_some_and(|(at, over)| {
-        loops(other, there).all(|(line, it)| (&line.file, it.line) != (&at.file, over.line))
-    })
+    let is_read = way_to(other, there)
+        .filter(|it| is_users(&it.file))
+        .all(|it| other.sites.get(&it).is_some_and(|site| site.guards.is_some()));
+    is_read
+        && loops(inside, place).next().is_some_and(|(at, over)| {
+            loops(other, there).all(|(line, it)| (&line.file, it.line) != (&at.file, over.line))
+        })
 }
 
 /// What the user's source says around a line alone, without its callers.
@@ -479,27 +475,20 @@ pub fn held_twice(process: &Process) -> Option<HeldTwice<'_>> {
 /// Whether a process takes the other branch of a test, with calls of its own: it has made one there, or
 /// is running it, or the branch calls the same function. Or it has made a counterpart of the call.
 fn has_own_role(process: &Process, line: &Where, guard: &Guard, here: &[u32]) -> bool {
-    let is_there = |it: &Where| is_beside(it, line, guard);
+    let is_there = |it: &Where| {
+        let other = guard.other.filter(|_| it.file == line.file);
+        other.is_some_and(|other| (other.first..=other.last).contains(&it.line))
+    };
     let runs_there = || {
         let threads = process.stacks.last().into_iter().flat_map(|it| &it.threads);
         threads.flat_map(|it| &it.python).any(is_there)
     };
+    let calls_there =
+        || process.places.iter().any(|it| way_to(process, it).any(|it| is_there(&it)));
     guard.other.is_some_and(|other| other.makes_call)
         || runs_there()
-        || has_been_beside(process, line, guard)
+        || calls_there()
         || has_counterpart(process, line, here)
-}
-
-/// Whether a process has made a call in the other branch of a test around a line, or by way of it.
-pub(crate) fn has_been_beside(process: &Process, line: &Where, guard: &Guard) -> bool {
-    let mut lines = process.places.iter().flat_map(|it| way_to(process, it));
-    lines.any(|it| is_beside(&it, line, guard))
-}
-
-/// Whether a line is in the other branch of a test around another line.
-fn is_beside(it: &Where, line: &Where, guard: &Guard) -> bool {
-    let other = guard.other.filter(|_| it.file == line.file);
-    other.is_some_and(|other| (other.first..=other.last).contains(&it.line))
 }
 
 /// Whether a process has made a call in the same function under a test on the rank that `here` do not
@@ -556,6 +545,7 @@ pub fn sentence(guard: &Guard) -> String {
         }
         GuardForm::Repeats => format!("is in a loop over `{test}` (line {line})"),
         GuardForm::Computes => format!("uses a value computed in `{test}` (line {line})"),
+        GuardForm::Roots => format!("uses `{test}` (line {line}) as its root"),
         GuardForm::Keeps => format!("holds `{test}` (line {line})"),
         GuardForm::Completes => {
             format!(

@@ -187,15 +187,31 @@ impl<'a> Parser<'a> {
     }
 
     fn sum(&mut self) -> Option<Value> {
-        let mut value = self.atom()?;
+        self.computed(&["+", "-"], Self::product)
+    }
+
+    fn product(&mut self) -> Option<Value> {
+        self.computed(&["*", "//", "%"], Self::atom)
+    }
+
+    /// Operands with any of these signs of one precedence between them, from left to right.
+    fn computed(
+        &mut self,
+        signs: &[&str],
+        operand: fn(&mut Self) -> Option<Value>,
+    ) -> Option<Value> {
+        let mut value = operand(self)?;
         loop {
-            let sign = ["+", "-", "%", "//"].into_iter().find(|s| self.takes(s));
-            let Some(sign) = sign else { return Some(value) };
-            let other = self.atom()?;
-            let numbers = value.number().zip(other.number());
-            let result = numbers.and_then(|(a, b)| match sign {
+            let Some(sign) = signs.iter().find(|sign| self.takes(sign)) else {
+                return Some(value);
+            };
+            let numbers = value.number().zip(operand(self)?.number());
+            let result = numbers.and_then(|(a, b)| match *sign {
                 "+" => a.checked_add(b),
                 "-" => a.checked_sub(b),
+                "*" => a.checked_mul(b),
+                // With a negative divisor, Python rounds to the other side.
+                _ if b <= 0 => None,
                 "%" => a.checked_rem_euclid(b),
                 _ => a.checked_div_euclid(b),
             });
@@ -325,6 +341,14 @@ mod tests {
         for (text, zero, one) in [
             ("1 - rank", Some(1), Some(0)),
             ("(dist.get_rank() + 1) % world_size", Some(1), Some(0)),
+            ("1 + rank % 2", Some(1), Some(2)),
+            ("3 - rank * 2", Some(3), Some(1)),
+            ("10 - 4 - rank", Some(6), Some(5)),
+            ("rank // 2 * 2 + 1", Some(1), Some(1)),
+            ("(0 - 1 - rank) // 2", Some(-1), Some(-1)),
+            ("(0 - 1 - rank) % 3", Some(2), Some(1)),
+            ("rank % -2", None, None),
+            ("rank // (rank - 1)", None, None),
             ("rank == 0", None, None),
             ("x = torch.ones(4 - rank)", None, None),
             ("dist.all_reduce(torch.ones(4 - rank))", None, None),

@@ -1,6 +1,6 @@
 //! Roots of collectives that follow from the rank: `broadcast(x, src=1 - rank)`.
 
-use ddp_doctor_diagnosis::source::python::end_of_argument;
+use ddp_doctor_diagnosis::source::python::{end_of_argument, is_of_word};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 use super::expression::value_of;
@@ -39,7 +39,7 @@ impl Source {
                 .or_else(|| assigned().filter(|it| of_rank(it.1)))
         });
         let (line, root) = roots.next()?;
-        let guard = self.guard(self.lines[line].first, root, GuardForm::Computes);
+        let guard = self.guard(self.lines[line].first, root, GuardForm::Roots);
         Some(Guard { subject: GuardSubject::Rank, ..guard })
     }
 }
@@ -53,8 +53,10 @@ fn root(mut rest: &str, index: usize) -> Option<&str> {
         if text.is_empty() {
             return None;
         }
-        match text.split_once('=').filter(|(_, value)| !value.starts_with('=')) {
-            Some((name, value)) if NAMES.contains(&name.trim()) => return Some(value.trim()),
+        let named = text.split_once('=').map(|(name, value)| (name.trim(), value));
+        match named.filter(|(name, value)| name.chars().all(is_of_word) && !value.starts_with('='))
+        {
+            Some((name, value)) if NAMES.contains(&name) => return Some(value.trim()),
             None if at == index => return Some(text),
             _ => {}
         }
@@ -65,18 +67,9 @@ fn root(mut rest: &str, index: usize) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::{GuardForm, GuardSubject};
+    use ddp_doctor_proto::GuardForm;
 
-    use super::super::Source;
-
-    /// What is said of the line marked `# here` about the rank and its root.
-    fn origin(text: &str) -> Option<(u32, String)> {
-        let line = text.lines().position(|line| line.contains("# here")).unwrap() as u32 + 1;
-        let guards = Source::parse(text).guards(line);
-        let of_rank =
-            |it: &&super::Guard| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank;
-        guards.iter().find(of_rank).map(|it| (it.line, it.test.clone()))
-    }
+    use super::super::sizes::tests::origin;
 
     #[test]
     fn root_follows_from_the_rank() {
@@ -89,8 +82,9 @@ mod tests {
                 1,
                 "(rank + 1) % world",
             ),
+            ("dist.broadcast(x, 1 if rank == 0 else 0)  # here\n", 1, "1 if rank == 0 else 0"),
         ] {
-            assert_eq!(origin(text), Some((line, said.to_owned())), "{text}");
+            assert_eq!(origin(text, GuardForm::Roots), Some((line, said.to_owned())), "{text}");
         }
     }
 
@@ -102,7 +96,7 @@ mod tests {
             "owner = 0\ndist.reduce(x, dst=owner, group=groups[rank])  # here\n",
             "dist.send(x, dst=rank + 1)  # here\n",
         ] {
-            assert_eq!(origin(text), None, "{text}");
+            assert_eq!(origin(text, GuardForm::Roots), None, "{text}");
         }
     }
 }

@@ -127,17 +127,16 @@ fn positional(mut rest: &str) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use ddp_doctor_proto::{GuardForm, GuardSubject};
 
     use super::super::Source;
 
-    /// What is said of the line marked `# here` about the rank and its sizes.
-    fn origin(text: &str) -> Option<(u32, String)> {
+    /// What is said in this form of the line marked `# here` about the rank.
+    pub(in super::super) fn origin(text: &str, form: GuardForm) -> Option<(u32, String)> {
         let line = text.lines().position(|line| line.contains("# here")).unwrap() as u32 + 1;
         let guards = Source::parse(text).guards(line);
-        let of_rank =
-            |it: &&super::Guard| it.form == GuardForm::Computes && it.subject == GuardSubject::Rank;
+        let of_rank = |it: &&super::Guard| it.form == form && it.subject == GuardSubject::Rank;
         guards.iter().find(of_rank).map(|it| (it.line, it.test.clone()))
     }
 
@@ -171,7 +170,7 @@ mod tests {
                 "k = min(len(x), rank + 2)",
             ),
         ] {
-            assert_eq!(origin(text), Some((line, said.to_owned())), "{text}");
+            assert_eq!(origin(text, GuardForm::Computes), Some((line, said.to_owned())), "{text}");
         }
     }
 
@@ -186,7 +185,7 @@ mod tests {
             "x = torch.arange(9 - rank)\ny = torch.bincount(x)\nall_reduce(y)  # here\n",
             "model = DDP(net, device_ids=[rank])\nmodel(x)  # here\n",
         ] {
-            assert_eq!(origin(text), None, "{text}");
+            assert_eq!(origin(text, GuardForm::Computes), None, "{text}");
         }
     }
 }
