@@ -299,3 +299,32 @@ fn planted(entry: &libc::stat) -> io::Error {
     );
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_may_use_the_path_that_was_typed() {
+        let base = std::env::temp_dir().join(format!("ddp-doctor-reach-{}", std::process::id()));
+        let (real, typed) = (base.join("real"), base.join("scratch"));
+        fs::create_dir_all(real.join("logs")).unwrap();
+        fs::write(real.join("logs/0.log"), "inside").unwrap();
+        fs::write(base.join("outside"), "outside").unwrap();
+        symlink(&real, &typed).unwrap();
+        symlink(typed.join("logs/0.log"), real.join("by_typed_path")).unwrap();
+        symlink(real.join("logs/0.log"), real.join("by_real_path")).unwrap();
+        symlink(base.join("outside"), real.join("out")).unwrap();
+        symlink(typed.join("../outside"), real.join("up")).unwrap();
+
+        let reached = |name: &str| reach_below(&typed, Path::new(name));
+        let results = ["by_typed_path", "by_real_path", "out", "up"].map(|it| reached(it).is_ok());
+        let refused = reached("out").unwrap_err().to_string();
+        fs::remove_dir_all(&base).unwrap();
+        assert_eq!(results, [true, true, false, false]);
+        assert!(refused.contains("leads out of"), "{refused}");
+    }
+}
