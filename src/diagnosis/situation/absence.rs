@@ -240,7 +240,8 @@ impl OpenCalls<'_> {
         let awaited = group.join(at).and_then(|join| join.calls.get(&rank)).unwrap_or(joined);
         let certain = group.holds_threads(awaited.call.op)
             && !joined.call.hidden
-            && waits::needs_unmatched(join, rank, joined);
+            && (waits::needs_unmatched(join, rank, joined)
+                || behind && waits::needs_one_behind_unmatched(join, rank, awaited));
         let alone = || self.stands_still(process, |other| other == joined.call.thread);
         (certain || self.is_idle(thread))
             && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())

@@ -337,6 +337,14 @@ pub(super) fn needs_unmatched(join: &Join, rank: u32, joined: &JoinedCall) -> bo
         && join.signatures().any(|other| own.never_matches(other))
 }
 
+/// Whether a later call on the same stream needs a member that is in a call here which it can never leave.
+pub(super) fn needs_one_behind_unmatched(join: &Join, rank: u32, later: &JoinedCall) -> bool {
+    let mut others = join.calls.iter().filter(|(other, _)| **other != rank);
+    others.any(|(&other, joined)| {
+        !later.needs(rank, &[other]).is_empty() && needs_unmatched(join, other, joined)
+    })
+}
+
 /// Members that have not made their call, by group and sequence number.
 type Missing = BTreeMap<(GroupId, u64), Arc<[u32]>>;
 
