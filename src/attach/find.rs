@@ -162,7 +162,7 @@ pub fn jobs_of(user: u32) -> Vec<RankedJob> {
 
 /// The state of all processes.
 fn stats() -> HashMap<u32, Stat> {
-    let all = proc::all().unwrap_or_default();
+    let all = proc::pids().unwrap_or_default();
     all.into_iter().filter_map(|pid| Some((pid, Stat::read(pid).ok()?))).collect()
 }
 

@@ -289,8 +289,8 @@ fn peers(nodes: &[Node], guests: &[Guest], places: &[usize]) -> Vec<Peer> {
     let peers = nodes.iter().enumerate().map(|(node, it)| {
         let mut addresses = network::addresses(&it.facts);
         if addresses.is_empty() {
-            let came = places.iter().zip(guests).find(|(place, _)| **place == node);
-            addresses.extend(came.map(|(_, guest)| guest.address));
+            let matching = places.iter().zip(guests).find(|(place, _)| **place == node);
+            addresses.extend(matching.map(|(_, guest)| guest.address));
         }
         Peer {
             node,

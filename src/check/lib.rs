@@ -90,10 +90,10 @@ pub fn check(options: &Options) -> anyhow::Result<Checked> {
         .build()
         .context("cannot start the runtime")?;
     let is_here = rendezvous.is_here();
-    let met = runtime.block_on(meet(facts, launch, &keys, is_here, options.wait));
+    let results = runtime.block_on(meet(facts, launch, &keys, is_here, options.wait));
     // A name server that does not answer must not delay the exit.
     runtime.shutdown_background();
-    met
+    results
 }
 
 /// Checks all nodes together.

@@ -53,7 +53,7 @@ pub(super) struct Collected {
     /// Device and inode of files already taken: each is taken once.
     taken: HashSet<(u64, u64)>,
     /// Number of pieces of evidence found, including repeated ones.
-    met: usize,
+    pieces: usize,
     progress: Progress,
 }
 
@@ -170,7 +170,7 @@ impl Collected {
     /// Adds a log. Returns whether it states anything about a job.
     fn log(&mut self, path: &Path, read: fn(&Path, u64) -> io::Result<Log>) -> bool {
         if let Some(states) = self.read_logs.known(path) {
-            self.met += usize::from(states);
+            self.pieces += usize::from(states);
             return states;
         }
         let Some(limit) = self.read_logs.room() else {
@@ -215,7 +215,7 @@ impl Collected {
                 None
             }
         };
-        let before = (self.met, self.remarks.len(), self.closed.len());
+        let before = (self.pieces, self.remarks.len(), self.closed.len());
         let dumps = self.dumps.len();
         // Boxes of an active run, or of one that was killed, are still in shared memory. These are first,
         // because another process may move them to the run directory meanwhile.
@@ -232,7 +232,7 @@ impl Collected {
         }
         // Beside recordings, the output of a job says nothing more.
         let mut runs = Vec::new();
-        if self.met - before.0 == self.dumps.len() - dumps {
+        if self.pieces - before.0 == self.dumps.len() - dumps {
             let below = Below::list(dir);
             self.dumps_below(dir, &below);
             let files = self.logs(dir, |_| true);
@@ -241,7 +241,7 @@ impl Collected {
             }
             runs = below.runs;
         }
-        if (self.met, self.remarks.len(), self.closed.len()) == before {
+        if (self.pieces, self.remarks.len(), self.closed.len()) == before {
             self.remark(dir, nothing_in(dir, runs));
         } else if let Some(first) = runs.first() {
             let (what, are) = match runs.len() {
@@ -437,7 +437,7 @@ impl Collected {
         let Some(marker) = marker else {
             return false;
         };
-        self.met += 1;
+        self.pieces += 1;
         self.no_boxes.push(NoBoxFile { place, marker });
         true
     }
@@ -451,7 +451,7 @@ impl Collected {
 
     /// Whether the file was not taken before, under any name.
     fn takes(&mut self, path: &Path) -> bool {
-        self.met += 1;
+        self.pieces += 1;
         match input_files::metadata(path) {
             Ok(metadata) => self.taken.insert((metadata.dev(), metadata.ino())),
             // Opening the file reports the error.

@@ -285,8 +285,8 @@ fn waits_for(
                 ranks.extend(joined.map(|it| it.needs(rank, sorted)).unwrap_or_default());
             }
             Some(Target::Message(id, post)) => {
-                let lone = model.group(id).traffic.unmatched(&post);
-                ranks.extend(lone.and_then(|lone| lone.peer));
+                let unmatched = model.group(id).traffic.unmatched(&post);
+                ranks.extend(unmatched.and_then(|unmatched| unmatched.peer));
             }
             None => {}
         }
@@ -335,7 +335,7 @@ fn calls(group: &Group, room: &mut usize) -> Vec<CallsAt> {
             continue;
         };
         let calls: Vec<RankCall> =
-            join.all().take(left).map(|(rank, joined)| call(rank, joined)).collect();
+            join.by_rank().take(left).map(|(rank, joined)| call(rank, joined)).collect();
         left -= calls.len();
         *room -= calls.len();
         sent.insert(

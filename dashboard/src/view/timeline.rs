@@ -57,9 +57,9 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
         // Lateness too small for a lane is shown in its own column.
         let lateness = view.detail.late_us.map_or_else(String::new, late);
-        let came =
+        let arrivals =
             format!("{lateness:>LATENESS_WIDTH$}", LATENESS_WIDTH = usize::from(LATENESS_WIDTH));
-        buffer.put(late_at, y, LATENESS_WIDTH, Line::from(came));
+        buffer.put(late_at, y, LATENESS_WIDTH, Line::from(arrivals));
         if index == app.ranks.position {
             buffer.select(area.x, y, label, theme);
         }

@@ -116,7 +116,7 @@ fn unmet(ports: &[(u16, Outcome)], survey: &Survey) -> Line {
 /// The nodes that arrived.
 fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
     let (least, most) = launch.shape.commands;
-    let came: u32 = survey.nodes.iter().map(|it| it.commands).sum();
+    let arrived: u32 = survey.nodes.iter().map(|it| it.commands).sum();
     let names: Vec<String> = (0..survey.nodes.len()).map(|it| survey.name(it)).collect();
     let mut lines = Vec::new();
     let mut owners: BTreeMap<u32, Vec<String>> = BTreeMap::new();
@@ -134,9 +134,9 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
             .fix("Give every node its own --node-rank (in a batch script, expand it on the node)."),
         );
     }
-    let unit = if came as usize == names.len() { "nodes" } else { "commands" };
-    if came < least {
-        let missing = if owners.len() == came as usize {
+    let unit = if arrived as usize == names.len() { "nodes" } else { "commands" };
+    if arrived < least {
+        let missing = if owners.len() == arrived as usize {
             let all = 0..least.min(MAX_RANKS);
             let missing: Vec<String> =
                 all.filter(|it| !owners.contains_key(it)).map(|it| it.to_string()).collect();
@@ -145,7 +145,7 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
             format!("those of {} arrived", list(&names))
         };
         let waited = launch.waited_s;
-        let reason = format!("{came} of {least} {unit} arrived within {waited} s; {missing}.");
+        let reason = format!("{arrived} of {least} {unit} arrived within {waited} s; {missing}.");
         lines.push(
             Line::unknown(NODES, reason).fix(
                 "Start ddp-doctor check on every node at about the same time, or raise --wait.",
@@ -153,7 +153,7 @@ fn nodes(survey: &Survey, launch: &Launch) -> Vec<Line> {
         );
     } else {
         let of = if least == most { String::new() } else { format!(" of {least} to {most}") };
-        let reason = format!("{came}{of} {unit} arrived: {}.", list(&names));
+        let reason = format!("{arrived}{of} {unit} arrived: {}.", list(&names));
         lines.push(Line::pass(NODES, reason));
     }
     if !survey.other_tokens.is_empty() {

@@ -185,14 +185,14 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// Advice of a finding with this code against the cause; `None`: the cause is unknown, or has none that applies.
-pub(crate) fn against(code: &Code, reading: &CauseHypothesis) -> Option<&'static str> {
-    let kind = reading.cause.kind;
+pub(crate) fn against(code: &Code, hypothesis: &CauseHypothesis) -> Option<&'static str> {
+    let kind = hypothesis.cause.kind;
     let mut rows: Vec<&Row> = ROWS.iter().filter(|it| it.kind == kind).collect();
     rows.retain(|it| it.codes.is_empty() || it.codes.contains(&code.code));
     // All ranks take the same path: what applies to one path against another does not apply.
-    rows.retain(|it| !it.codes.is_empty() || !reading.same_path);
+    rows.retain(|it| !it.codes.is_empty() || !hypothesis.same_path);
     // The most particular row.
-    rows.sort_by_key(|it| (it.codes.is_empty(), it.detail != reading.detail));
-    let applies = |it: &&Row| it.detail == Detail::Any || it.detail == reading.detail;
+    rows.sort_by_key(|it| (it.codes.is_empty(), it.detail != hypothesis.detail));
+    let applies = |it: &&Row| it.detail == Detail::Any || it.detail == hypothesis.detail;
     rows.into_iter().find(applies).map(|it| it.text)
 }

@@ -305,17 +305,17 @@ impl Draft {
     }
 
     /// Sets the cause, puts its reason first in `why`, and its advice first in `next`.
-    pub fn explain(&mut self, reading: CauseHypothesis) {
-        let advice = advice::against(self.code, &reading).map(str::to_owned);
+    pub fn explain(&mut self, hypothesis: CauseHypothesis) {
+        let advice = advice::against(self.code, &hypothesis).map(str::to_owned);
         self.next.splice(0..0, advice);
-        self.attribute(reading);
+        self.attribute(hypothesis);
     }
 
     /// Sets the cause, and puts its reason first in `why`: a terminal shows the first reasons.
-    pub fn attribute(&mut self, reading: CauseHypothesis) {
-        self.why.splice(0..0, reading.because);
-        self.suspect = reading.suspect.filter(|_| reading.mistake.is_none());
-        self.mistake = reading.mistake.or(self.mistake.take());
-        self.cause = Some(reading.cause);
+    pub fn attribute(&mut self, hypothesis: CauseHypothesis) {
+        self.why.splice(0..0, hypothesis.because);
+        self.suspect = hypothesis.suspect.filter(|_| hypothesis.mistake.is_none());
+        self.mistake = hypothesis.mistake.or(self.mistake.take());
+        self.cause = Some(hypothesis.cause);
     }
 }

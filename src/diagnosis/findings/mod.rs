@@ -85,10 +85,10 @@ impl Rule {
         let mut drafts: Vec<Draft> = match self.input {
             Stalls(draft) => situation.by_origin(|origin, stalls| draft(situation, origin, stalls)),
             Calls(first, draft) => mismatch::divergence::first_differ(situation, first)
-                .filter_map(|met| draft(situation, self.code, met))
+                .filter_map(|diverged| draft(situation, self.code, diverged))
                 .collect(),
             Differ(first, about) => mismatch::divergence::first_differ(situation, first)
-                .map(|met| signature::draft(situation, self.code, met, about))
+                .map(|diverged| signature::draft(situation, self.code, diverged, about))
                 .collect(),
             Worlds(draft) => {
                 by_place(model).iter().filter_map(|world| draft(situation, world)).collect()

@@ -161,7 +161,7 @@ pub(crate) fn made_call(
 pub(crate) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
     let process = situation.model.member(wait.group, wait.rank)?;
     let joined = match &wait.message {
-        Some(lone) => &lone.joined,
+        Some(unmatched) => &unmatched.joined,
         // All members may have entered it without completion on any device.
         None => {
             let join = situation.model.group(wait.group).open_or_entered(wait.seq)?;

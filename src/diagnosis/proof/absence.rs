@@ -113,8 +113,8 @@ mod tests {
         let ended = Fact::Ended { rank: 1, pid: 7, code: Some(0), signal: None };
         let call = || issued(0, 5, signature("all_reduce"));
         assert_eq!(checked(kind, vec![call(), never(1, 4), ended.clone()]), Ok(()));
-        let came = vec![call(), never(1, 5), ended.clone()];
-        assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
+        let arrived = vec![call(), never(1, 5), ended.clone()];
+        assert_eq!(checked(kind, arrived), Err(Rejection::DidCome(1)));
         let alive = vec![call(), never(1, 4), Fact::Stopped { rank: 1, pid: 7 }];
         assert_eq!(checked(kind, alive), Err(Rejection::MayStillCome(1)));
         let leaf = CallSignature { root: Some(1), ..signature("gather") };

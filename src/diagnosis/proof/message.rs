@@ -122,12 +122,12 @@ mod tests {
         };
         assert_eq!(checked(kind, facts(1, 2)), Ok(()));
         assert_eq!(checked(kind, facts(2, 2)), Err(Rejection::CallsMatch));
-        let mut came = facts(1, 2);
-        came[3] = never_posted(1, "recv", 1, 1);
-        assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
-        let mut came = facts(1, 2);
-        came[2] = never_posted(0, "send", 2, 1);
-        assert_eq!(checked(kind, came), Err(Rejection::DidCome(0)));
+        let mut arrived = facts(1, 2);
+        arrived[3] = never_posted(1, "recv", 1, 1);
+        assert_eq!(checked(kind, arrived), Err(Rejection::DidCome(1)));
+        let mut arrived = facts(1, 2);
+        arrived[2] = never_posted(0, "send", 2, 1);
+        assert_eq!(checked(kind, arrived), Err(Rejection::DidCome(0)));
         let mut goes_on = facts(1, 2);
         goes_on[1] = waits(0, 1, message("send", 0, 1, 4), false);
         assert_eq!(checked(kind, goes_on), Err(Rejection::MayStillCome(0)));

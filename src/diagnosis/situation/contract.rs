@@ -414,9 +414,9 @@ fn waits_for(stalls: &Stalls<'_>, group: &Group, lack: &[u32], others: &[u32]) -
 /// Ranks that made a forward which synchronizes gradients on some ranks only: the forward whose
 /// backward issued the call that waits. On NCCL, a rank goes on to later forwards meanwhile.
 fn boundaries(stalls: &Stalls<'_>, group: &Group) -> Option<Breach> {
-    let met = group.diverged.and_then(|seq| {
+    let diverged = group.diverged.and_then(|seq| {
         let join = group.join(seq)?;
-        let hidden = join.all().filter(|(_, joined)| joined.call.hidden);
+        let hidden = join.by_rank().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(rank, _)| rank).collect();
         Some((waiting, seq, join.mismatch?.1))
     });
@@ -424,7 +424,7 @@ fn boundaries(stalls: &Stalls<'_>, group: &Group) -> Option<Breach> {
         it.group == group.id && matches!(it.origin.why, OriginKind::Left | OriginKind::Leaving)
     });
     let (waiting, seq, since) =
-        met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
+        diverged.or_else(|| stalled.map(|it| (it.waiting.clone(), it.seq, it.since)))?;
     let of = |rank: u32| Some(&stalls.model.member(group.id, rank)?.accumulation);
     let first = waiting.first()?;
     let call = &stalls.join(group.id, seq)?.calls.get(first)?.call;

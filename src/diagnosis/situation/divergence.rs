@@ -27,7 +27,7 @@ pub struct Divergence {
     /// The first disagreement of the calls.
     pub mismatch: Mismatch,
     /// Earliest time at which calls that disagree had met.
-    pub met: Timestamp,
+    pub at: Timestamp,
     /// Origin: the mismatch itself, an exception that diverted a rank, or a call that ranks make
     /// while exiting.
     pub origin: StallOrigin,
@@ -50,8 +50,8 @@ impl<'a> Moment<'a> {
     pub(super) fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
-        let (mismatch, met) = join.mismatch?;
-        let (raised, leaving) = self.on_their_way_out(group.id, join.all());
+        let (mismatch, at) = join.mismatch?;
+        let (raised, leaving) = self.on_their_way_out(group.id, join.by_rank());
         let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
         // If most ranks make their call in a handler after which they go on, the others have left out something.
         let common = raised.len() * 2 > join.calls.len()
@@ -73,7 +73,7 @@ impl<'a> Moment<'a> {
             None if mismatch != Mismatch::Op => Nature::Mismatch,
             None => self.rank_guard(group, seq, join).map_or(Nature::Mismatch, Nature::Parted),
         };
-        Some(Divergence { group: group.id, seq, mismatch, met, origin, nature })
+        Some(Divergence { group: group.id, seq, mismatch, at, origin, nature })
     }
 
     /// Whether these ranks have ended in order although their calls did not match: NCCL does not check sizes, and if the

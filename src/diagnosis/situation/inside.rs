@@ -59,7 +59,7 @@ impl DumpedProgress {
 }
 
 /// The first collective of each group that a rank waits for.
-pub(super) fn all(moment: &Moment<'_>) -> Vec<Inside> {
+pub(super) fn find(moment: &Moment<'_>) -> Vec<Inside> {
     let groups = moment.model.groups();
     groups
         .filter_map(|group| {
@@ -106,7 +106,7 @@ fn destroyed_at(moment: &Moment<'_>, group: &Group, join: &Join) -> Option<Times
     if !needs_all || !group.backend.is_on_stream || join.calls.len() < group.members.len() {
         return None;
     }
-    let destroyed = join.all().map(|(rank, joined)| {
+    let destroyed = join.by_rank().map(|(rank, joined)| {
         let process = moment.model.member(group.id, rank)?;
         let destroys = process.entered().find(|it| it.op == Op::DestroyProcessGroup)?;
         let is_next = destroys.id.0 == joined.call.id.0 + 1;

@@ -165,10 +165,10 @@ impl<'a> Moment<'a> {
         'a: 's,
     {
         match &stall.message {
-            Some(lone) => vec![(lone.rank, &lone.joined)],
+            Some(unmatched) => vec![(unmatched.rank, &unmatched.joined)],
             None => {
                 let join = self.model.group(stall.group).open_or_entered(stall.seq);
-                join.into_iter().flat_map(Join::all).collect()
+                join.into_iter().flat_map(Join::by_rank).collect()
             }
         }
     }
@@ -178,7 +178,7 @@ impl<'a> OpenCalls<'a> {
     fn new(moment: Moment<'a>) -> Self {
         let groups = moment.model.groups();
         Self {
-            inside: inside::all(&moment),
+            inside: inside::find(&moment),
             device_cycle: devices::cycle(&moment),
             divergences: groups.filter_map(|group| moment.divergence(group)).collect(),
             earlier: moment,

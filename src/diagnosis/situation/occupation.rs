@@ -74,8 +74,8 @@ impl Moment<'_> {
 
     /// Whether the waiting ranks receive what this rank sends them: it decides when they go on.
     pub(super) fn begins(&self, stall: &Stall, rank: u32) -> bool {
-        if let Some(lone) = &stall.message {
-            return lone.side == Side::Receive;
+        if let Some(unmatched) = &stall.message {
+            return unmatched.side == Side::Receive;
         }
         let join = self.join(stall.group, stall.seq);
         let call = join.and_then(|join| Some(&join.calls.values().next()?.call));

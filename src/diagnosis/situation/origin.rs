@@ -67,7 +67,7 @@ impl Stalls<'_> {
             }
         }
         for divergence in &mut self.earlier.divergences {
-            if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.met) {
+            if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.at) {
                 divergence.origin = breach;
             }
         }
@@ -250,7 +250,7 @@ impl OpenCalls<'_> {
         }
         let group = self.model.group(stall.group);
         let waiting: Vec<(u32, &JoinedCall)> =
-            join.all().filter(|(rank, it)| self.is_awaited(group, *rank, it)).collect();
+            join.by_rank().filter(|(rank, it)| self.is_awaited(group, *rank, it)).collect();
         // If most ranks wait while exiting, the others have left out something.
         if waiting.len() > stall.missing.len() {
             return None;
@@ -268,22 +268,22 @@ impl OpenCalls<'_> {
     /// Whether the missing partner has an open call to this rank with another tag and cannot
     /// continue: it left, waits in that very call, or is in a cycle with this rank.
     fn other_tag(&self, stall: &Stall) -> Option<StallOrigin> {
-        let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
-        let other = self.model.group(stall.group).traffic.other_tag(lone)?;
+        let unmatched = stall.message.as_ref().filter(|unmatched| unmatched.sure)?;
+        let other = self.model.group(stall.group).traffic.other_tag(unmatched)?;
         let left = stall.missing.iter().any(|absent| absent.why == OriginKind::Left);
         let waits_for_this = || {
             let mut cycles = self.waits.cycles.iter();
             cycles.any(|cycle| {
                 let has = |rank| cycle.iter().any(|wait| wait.rank == rank);
-                has(lone.rank) && has(other.rank) && !cycle.iter().any(Blocked::may_end)
+                has(unmatched.rank) && has(other.rank) && !cycle.iter().any(Blocked::may_end)
             })
         };
         if !(left || self.waits.has(&other) || waits_for_this()) {
             return None;
         }
-        let (sender, receiver) = match lone.side {
-            Side::Send => (lone.rank, other.rank),
-            Side::Receive => (other.rank, lone.rank),
+        let (sender, receiver) = match unmatched.side {
+            Side::Send => (unmatched.rank, other.rank),
+            Side::Receive => (other.rank, unmatched.rank),
         };
         Some(StallOrigin::without_ranks(OriginKind::OtherTag(stall.group, sender, receiver)))
     }
@@ -300,10 +300,10 @@ impl OpenCalls<'_> {
             Wait::Over(at) => Some(at),
             _ => Some(self.model.member(group.id, rank)?.end?.at),
         };
-        let failed = join.all().filter_map(failed_at).min()?;
+        let failed = join.by_rank().filter_map(failed_at).min()?;
         let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
-        let came = group.members.keys().copied();
-        for rank in came.filter(|rank| !missing.contains(rank)) {
+        let arrived = group.members.keys().copied();
+        for rank in arrived.filter(|rank| !missing.contains(rank)) {
             let Some(process) = self.model.member(group.id, rank) else { continue };
             let seen = process.end.is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
             match self.model.ending_of(process) {
@@ -351,13 +351,13 @@ impl Leads {
     fn new(stalls: &[Stall]) -> Self {
         let mut leads = Self::default();
         for (at, stall) in stalls.iter().enumerate() {
-            let Some(lone) = &stall.message else {
+            let Some(unmatched) = &stall.message else {
                 for &rank in &stall.waiting {
                     leads.waiting.entry((stall.group, rank)).or_insert(at);
                 }
                 continue;
             };
-            leads.of_messages.entry((stall.group, lone.rank)).or_insert(at);
+            leads.of_messages.entry((stall.group, unmatched.rank)).or_insert(at);
             let elsewhere = stall.missing.iter().filter(|it| it.why == OriginKind::Elsewhere);
             leads.leave_messages.extend(elsewhere.map(|it| it.rank));
         }
@@ -408,9 +408,9 @@ impl Leads {
 
 /// The rank that waits for a message used numbers within a group as ranks.
 fn of_numbers(stall: &Stall, numbers: &[LocalNumbers]) -> Option<StallOrigin> {
-    let lone = stall.message.as_ref()?;
+    let unmatched = stall.message.as_ref()?;
     let mut numbers = numbers.iter().filter(|it| it.messages == stall.group);
-    let found = numbers.find(|it| it.ranks.contains(&lone.rank))?;
+    let found = numbers.find(|it| it.ranks.contains(&unmatched.rank))?;
     let why = OriginKind::LocalNumbers(found.messages, found.numbers);
     Some(StallOrigin { why, ranks: found.ranks.clone() })
 }

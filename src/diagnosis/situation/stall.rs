@@ -57,7 +57,7 @@ impl Stall {
 
     /// Whether any one of the missing ranks can release the wait.
     pub fn takes_any(&self) -> bool {
-        self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
+        self.message.as_ref().is_some_and(|unmatched| unmatched.peer.is_none())
     }
 
     /// Whether the ranks of the origin are missing here, not behind other waits.
@@ -73,15 +73,16 @@ impl Stall {
             }
             OriginKind::OtherTag(group, sender, receiver) => {
                 let message = self.message.as_ref();
-                let between = |lone: &UnmatchedMessage| {
-                    [*sender, *receiver].contains(&lone.rank)
-                        && lone.peer.is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                let between = |unmatched: &UnmatchedMessage| {
+                    [*sender, *receiver].contains(&unmatched.rank)
+                        && unmatched.peer.is_some_and(|peer| [*sender, *receiver].contains(&peer))
                 };
                 *group == self.group && message.is_some_and(between)
             }
             OriginKind::LocalNumbers(group, _) => {
                 let message = self.message.as_ref();
-                *group == self.group && message.is_some_and(|lone| ranks.contains(&lone.rank))
+                *group == self.group
+                    && message.is_some_and(|unmatched| ranks.contains(&unmatched.rank))
             }
             // Missing here for that reason: a rank that left another group may still arrive here.
             _ => {
@@ -313,7 +314,7 @@ impl OpenCalls<'_> {
     /// Whether a rank that had made its call exited in order without waiting for it. The transport
     /// then fails for the other ranks, which says nothing about missing ones.
     fn was_left(&self, group: &Group, join: &Join) -> bool {
-        join.all().any(|(rank, joined)| {
+        join.by_rank().any(|(rank, joined)| {
             self.ending(group.id, rank) == Some(Ending::InOrder)
                 && !matches!(joined.wait, Wait::Over(_))
         })
@@ -401,15 +402,17 @@ impl OpenCalls<'_> {
     pub(super) fn unpartnered(&self, group: &Group) -> Vec<Stall> {
         let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
         let open = group.traffic.open();
-        let is_open = |lone: &UnmatchedMessage| {
-            lone.is_awaited() || self.waits.has(lone) || self.was_refused(group, lone)
+        let is_open = |unmatched: &UnmatchedMessage| {
+            unmatched.is_awaited()
+                || self.waits.has(unmatched)
+                || self.was_refused(group, unmatched)
         };
-        for lone in open.filter(is_open) {
-            let key = (lone.rank, lone.side);
-            if self.has_ended_beside(group, lone.rank, &lone.joined) {
+        for unmatched in open.filter(is_open) {
+            let key = (unmatched.rank, unmatched.side);
+            if self.has_ended_beside(group, unmatched.rank, &unmatched.joined) {
                 continue;
             }
-            let Some(stall) = self.without_partner(group, lone) else { continue };
+            let Some(stall) = self.without_partner(group, unmatched) else { continue };
             if found.get(&key).is_none_or(|known| stall.since < known.since) {
                 found.insert(key, stall);
             }
@@ -418,37 +421,38 @@ impl OpenCalls<'_> {
     }
 
     /// Whether an asynchronous call of a message raised an exception, and ended its rank, because its partner had left.
-    fn was_refused(&self, group: &Group, lone: &UnmatchedMessage) -> bool {
+    fn was_refused(&self, group: &Group, unmatched: &UnmatchedMessage) -> bool {
         let process = self
             .model
-            .member(group.id, lone.rank)
-            .filter(|it| it.has_last_issued(&lone.joined.call));
+            .member(group.id, unmatched.rank)
+            .filter(|it| it.has_last_issued(&unmatched.joined.call));
         let error = process.and_then(Process::transport_error);
         let has_left = |rank: u32| error.is_some_and(|it| self.has_left_before(group, rank, it.at));
-        lone.joined.returned.is_none()
-            && partners(self.model, group.id, lone)
+        unmatched.joined.returned.is_none()
+            && partners(self.model, group.id, unmatched)
                 .is_some_and(|them| them.into_iter().any(has_left))
     }
 
-    fn without_partner(&self, group: &Group, lone: UnmatchedMessage) -> Option<Stall> {
-        let process = self.model.member(group.id, lone.rank)?;
-        let missing = partners(self.model, group.id, &lone)?;
-        let since = lone.since();
+    fn without_partner(&self, group: &Group, unmatched: UnmatchedMessage) -> Option<Stall> {
+        let process = self.model.member(group.id, unmatched.rank)?;
+        let missing = partners(self.model, group.id, &unmatched)?;
+        let since = unmatched.since();
         // A send may complete early, and a message that was not recorded may have arrived.
-        let must_wait = lone.sure && (lone.side == Side::Receive || group.backend.sends_wait);
-        let mut failed = match lone.joined.wait {
+        let must_wait =
+            unmatched.sure && (unmatched.side == Side::Receive || group.backend.sends_wait);
+        let mut failed = match unmatched.joined.wait {
             // The device has completed it.
-            Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
+            Wait::Over(_) if unmatched.joined.call.on_stream.is_some() => return None,
             Wait::Over(at) if must_wait => {
                 group.backend.completion == Completion::AtWait && self.model.is_before_shutdown(at)
             }
             Wait::Over(_) => return None,
-            _ if must_wait || lasts(self.model, &lone, since, self.now) => false,
+            _ if must_wait || lasts(self.model, &unmatched, since, self.now) => false,
             _ => return None,
         };
         if let Some(end) = process.end {
-            let in_cycle = self.waits.in_cycle(lone.rank);
-            failed |= self.has_failed(group, lone.rank, &lone.joined);
+            let in_cycle = self.waits.in_cycle(unmatched.rank);
+            failed |= self.has_failed(group, unmatched.rank, &unmatched.joined);
             let explained = match self.model.ending_of(process) {
                 // It died before it had waited for long.
                 Ending::Died(_) => end.at.since(since) < self.config.stall_after,
@@ -460,7 +464,7 @@ impl OpenCalls<'_> {
                 return None;
             }
         }
-        let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
+        let timed_out = self.timed_out_at(group, unmatched.rank, &unmatched.joined);
         // A rank that had waited for the whole stall limit had given up by its end: what happened
         // to its partner later does not explain the wait.
         let gave_up = process.end.map(|end| end.at).filter(|&at| {
@@ -469,13 +473,13 @@ impl OpenCalls<'_> {
         let given_up = timed_out.or(gave_up);
         let mut stall = Stall {
             group: group.id,
-            seq: lone.joined.call.seq,
-            waiting: vec![lone.rank],
+            seq: unmatched.joined.call.seq,
+            waiting: vec![unmatched.rank],
             missing: missing
                 .into_iter()
                 .map(|rank| Absent { rank, why: self.absence(group, rank, true, given_up) })
                 .collect(),
-            message: Some(lone),
+            message: Some(unmatched),
             must_wait: true,
             since,
             failed,

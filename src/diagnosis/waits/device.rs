@@ -72,12 +72,13 @@ pub fn is_behind_open_call(model: &Model, process: &Process, rank: u32, call: &C
                 && op.direction() == Direction::Symmetric
                 && !group.holds_threads(op)
         };
-        let mut lones = group.traffic.open().filter(|lone| lone.rank == rank);
+        let mut lones = group.traffic.open().filter(|unmatched| unmatched.rank == rank);
         joins.any(|(&seq, join)| {
             join.calls.get(&rank).is_some_and(is_earlier) && !model.missing(group, seq).is_empty()
-        }) || lones.any(|lone| {
-            let is_awaited = lone.sure && lone.side == Side::Receive && lone.is_awaited();
-            is_awaited && lone.joined.call.id < call.id
+        }) || lones.any(|unmatched| {
+            let is_awaited =
+                unmatched.sure && unmatched.side == Side::Receive && unmatched.is_awaited();
+            is_awaited && unmatched.joined.call.id < call.id
         })
     })
 }
@@ -137,7 +138,7 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<Timestamp> {
             && joined.call.lower_call.is_none()
             && process.is_some_and(|it| it.has_last_issued(&joined.call))
     };
-    let is_settled = join.all().all(is_last) && !join.all().all(is_followed);
+    let is_settled = join.by_rank().all(is_last) && !join.by_rank().all(is_followed);
     is_settled.then(|| join.last_at())
 }
 

@@ -57,21 +57,26 @@ impl ProcessAt<'_> {
                     .then(|| for_others(model, group.id, seq, rank, now, &mut Missing::new()))?
             });
             found.extend(collective.map(|it| (it.call.id, it)));
-            let lones = group.traffic.open().filter(|lone| lone.rank == rank).filter(|lone| {
-                let call = &lone.joined.call;
-                let is_complete = call.on_stream.is_some() && lone.joined.is_done();
-                !group.holds_threads(call.op)
-                    && !is_complete
-                    && (lone.is_awaited() || inside.is_some_and(|inside| call.at <= inside))
-            });
-            let messages = lones.filter_map(|lone| {
-                let at = lone.joined.call.at;
-                for_message(model, group.id, lone, at, now)
+            let lones = group.traffic.open().filter(|unmatched| unmatched.rank == rank).filter(
+                |unmatched| {
+                    let call = &unmatched.joined.call;
+                    let is_complete = call.on_stream.is_some() && unmatched.joined.is_done();
+                    !group.holds_threads(call.op)
+                        && !is_complete
+                        && (unmatched.is_awaited()
+                            || inside.is_some_and(|inside| call.at <= inside))
+                },
+            );
+            let messages = lones.filter_map(|unmatched| {
+                let at = unmatched.joined.call.at;
+                for_message(model, group.id, unmatched, at, now)
             });
             found.extend(messages.map(|it| (it.call.id, it)));
         }
         // A small send may be complete: calls that surely block the device come first.
-        let sends = |it: &Blocked| it.message.as_ref().is_some_and(|lone| lone.side == Side::Send);
+        let sends = |it: &Blocked| {
+            it.message.as_ref().is_some_and(|unmatched| unmatched.side == Side::Send)
+        };
         let first = found.into_iter().min_by_key(|(id, it)| (sends(it), *id));
         first.map(|(_, blocked)| blocked)
     }

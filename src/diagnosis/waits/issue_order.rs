@@ -53,18 +53,18 @@ struct Place {
     call: Arc<Call>,
     /// Sequence number; 0: a message.
     seq: u64,
-    came: Vec<Arrival>,
+    arrivals: Vec<Arrival>,
 }
 
 impl Place {
     /// When the last of its calls was made.
     fn made_at(&self) -> Option<Timestamp> {
-        self.came.iter().map(|it| it.at).filter(|&at| at != NEVER).max()
+        self.arrivals.iter().map(|it| it.at).filter(|&at| at != NEVER).max()
     }
 
     /// The rank that comes first: of a message, its sender.
     fn sender(&self) -> Option<u32> {
-        self.came.first().map(|it| it.rank)
+        self.arrivals.first().map(|it| it.rank)
     }
 
     /// Whether the call of a rank keeps its later calls waiting.
@@ -79,18 +79,18 @@ pub fn cycle(model: &Model, standing: &BTreeMap<u32, BTreeSet<GroupId>>) -> Opti
     if standing.len() < 2 {
         return None;
     }
-    let mut all = met(model);
+    let mut all = completed(model);
     all.extend(model.groups().filter_map(|group| open(model, group, standing)));
     // Whatever the order in which evidence arrives.
     all.sort_by_key(|place| Reverse((place.made_at(), place.group, place.seq, place.sender())));
     let mut by_rank: BTreeMap<u32, Vec<(usize, Arrival)>> = BTreeMap::new();
     for (at, place) in all.iter().enumerate() {
-        let is_of_now = |came: &&Arrival| {
-            let groups = standing.get(&came.rank);
+        let is_of_now = |arrival: &&Arrival| {
+            let groups = standing.get(&arrival.rank);
             groups.is_some_and(|groups| groups.contains(&place.group))
         };
-        for came in place.came.iter().filter(is_of_now) {
-            by_rank.entry(came.rank).or_default().push((at, *came));
+        for arrival in place.arrivals.iter().filter(is_of_now) {
+            by_rank.entry(arrival.rank).or_default().push((at, *arrival));
         }
     }
     let mut before: Vec<Vec<Before>> = vec![Vec::new(); all.len()];
@@ -114,7 +114,7 @@ fn is_on_unknown_stream(group: &Group, call: &Call) -> bool {
 }
 
 /// The latest collectives and messages that all of their ranks have made.
-fn met(model: &Model) -> Vec<Place> {
+fn completed(model: &Model) -> Vec<Place> {
     let is_relevant = |it: &Cow<'_, CompletedCall>| {
         is_on_unknown_stream(model.group(it.group), &it.call)
             && (it.seq == 0 || it.direction() == Direction::Symmetric)
@@ -124,7 +124,7 @@ fn met(model: &Model) -> Vec<Place> {
         group: it.group,
         call: Arc::clone(&it.call),
         seq: it.seq,
-        came: it.came.iter().collect(),
+        arrivals: it.arrivals.iter().collect(),
     });
     places.collect()
 }
@@ -138,19 +138,19 @@ fn open(
 ) -> Option<Place> {
     let seq = group.first_open().filter(|_| group.diverged.is_none() && group.is_fully_seen())?;
     let join = group.join(seq)?;
-    let (_, first) = join.all().next()?;
+    let (_, first) = join.by_rank().next()?;
     let is_waited_for = |(_, it): (u32, &JoinedCall)| {
         it.is_awaited() && !group.holds_threads(it.call.op) && it.returned.is_some()
     };
     let is_relevant = is_on_unknown_stream(group, &first.call)
         && first.call.op.direction() == Direction::Symmetric
-        && join.all().all(is_waited_for);
+        && join.by_rank().all(is_waited_for);
     let missing = model.missing(group, seq);
     let stands = |rank: &u32| standing.get(rank).is_some_and(|it| it.contains(&group.id));
     if !is_relevant || !missing.iter().all(stands) {
         return None;
     }
-    let made = join.all().map(|(rank, joined)| Arrival {
+    let made = join.by_rank().map(|(rank, joined)| Arrival {
         waits: match joined.wait {
             Wait::Since(at) | Wait::Over(at) => Some(at),
             Wait::NotSeen => None,
@@ -166,7 +166,7 @@ fn open(
         group: group.id,
         call: Arc::clone(&first.call),
         seq,
-        came: made.chain(not_made).collect(),
+        arrivals: made.chain(not_made).collect(),
     })
 }
 
@@ -178,15 +178,15 @@ fn order(
     calls: &mut [(usize, Arrival)],
     before: &mut [Vec<Before>],
 ) {
-    calls.sort_by_key(|(_, came)| came.at);
+    calls.sort_by_key(|(_, arrival)| arrival.at);
     // A thread that has returned from a barrier has found all earlier calls complete.
-    let is_passed = |(at, came): &(usize, Arrival)| {
-        came.until.is_some() && model.group(all[*at].group).holds_threads(all[*at].call.op)
+    let is_passed = |(at, arrival): &(usize, Arrival)| {
+        arrival.until.is_some() && model.group(all[*at].group).holds_threads(all[*at].call.op)
     };
     let passed = calls.iter().rposition(is_passed).map_or(0, |last| last + 1);
     let mut in_front: Vec<InFront> = Vec::new();
-    for &(at, came) in &calls[passed..] {
-        let awaited = |it: &&InFront| it.waited <= came.at;
+    for &(at, arrival) in &calls[passed..] {
+        let awaited = |it: &&InFront| it.waited <= arrival.at;
         before[at].extend(in_front.iter().filter(awaited).map(|it| Before { rank, at: it.at }));
         // Calls that were awaited before the latest of these are already in front of that one.
         let latest = in_front.iter().filter(awaited).map(|it| it.issued).max();
@@ -195,12 +195,12 @@ fn order(
             continue;
         }
         // On a device, a wait is over as soon as it is enqueued.
-        let waited = came
+        let waited = arrival
             .waits
-            .or(came.until)
-            .filter(|_| came.is_async || came.hidden)
-            .or((!came.is_async && !came.hidden).then_some(came.at));
-        in_front.extend(waited.map(|waited| InFront { at, issued: came.at, waited }));
+            .or(arrival.until)
+            .filter(|_| arrival.is_async || arrival.hidden)
+            .or((!arrival.is_async && !arrival.hidden).then_some(arrival.at));
+        in_front.extend(waited.map(|waited| InFront { at, issued: arrival.at, waited }));
     }
 }
 
@@ -246,13 +246,13 @@ fn closed(before: &[Vec<Before>]) -> Option<Vec<Before>> {
 
 /// The wait of a rank in a call whose counterpart another rank has not begun.
 fn wait(model: &Model, place: &Place, rank: u32, on: u32) -> Option<Blocked> {
-    let came = place.came.iter().find(|it| it.rank == rank)?;
+    let arrival = place.arrivals.iter().find(|it| it.rank == rank)?;
     let group = model.group(place.group);
-    if let Some(receive) = group.traffic.received_at(rank, came.at).filter(|_| place.seq == 0) {
+    if let Some(receive) = group.traffic.received_at(rank, arrival.at).filter(|_| place.seq == 0) {
         return Some(Blocked::new(rank, (place.group, receive.seq), receive, [on]));
     }
     let mut call = Call::clone(&place.call);
-    (call.seq, call.at) = (place.seq, came.at);
+    (call.seq, call.at) = (place.seq, arrival.at);
     call.place = match group.join(place.seq).and_then(|join| join.calls.get(&rank)) {
         Some(joined) => joined.call.place.clone(),
         None => {

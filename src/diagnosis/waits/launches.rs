@@ -20,7 +20,7 @@ impl ProcessAt<'_> {
             return None;
         }
         match alone(model, process, call) {
-            Some((group, lone)) => Blocked::for_partner(model, group, lone),
+            Some((group, unmatched)) => Blocked::for_partner(model, group, unmatched),
             None => self.behind_partner(call),
         }
     }
@@ -37,10 +37,11 @@ impl ProcessAt<'_> {
             let is_alone = |call: &Call| {
                 now.since(call.at) >= model.timing.uncertain_wait
                     && launched_with(partner, call).any(|it| it.peer == Some(rank))
-                    && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
+                    && alone(model, partner, call)
+                        .is_some_and(|(_, unmatched)| unmatched.peer == Some(rank))
             };
             let stands = partner.entered().any(|call| is_alone(call));
-            stands.then(|| Blocked::for_partner(model, group, met(call, rank, peer)))?
+            stands.then(|| Blocked::for_partner(model, group, partnered(call, rank, peer)))?
         })
     }
 }
@@ -63,7 +64,7 @@ fn alone(model: &Model, process: &Process, call: &Call) -> Option<(GroupId, Unma
 }
 
 /// A message that met its partner, in the form of [`Blocked::message`].
-fn met(call: &Arc<Call>, rank: u32, peer: u32) -> UnmatchedMessage {
+fn partnered(call: &Arc<Call>, rank: u32, peer: u32) -> UnmatchedMessage {
     UnmatchedMessage {
         side: match call.op {
             ddp_doctor_proto::Op::Send => Side::Send,

@@ -174,10 +174,10 @@ impl Waits {
     }
 
     /// Whether a thread is blocked in this point-to-point call.
-    pub(crate) fn has(&self, lone: &UnmatchedMessage) -> bool {
-        let waits = self.blocked.get(&lone.rank).into_iter().flatten();
+    pub(crate) fn has(&self, unmatched: &UnmatchedMessage) -> bool {
+        let waits = self.blocked.get(&unmatched.rank).into_iter().flatten();
         let mut messages = waits.filter_map(|wait| wait.message.as_ref());
-        messages.any(|it| it.joined.call.id == lone.joined.call.id)
+        messages.any(|it| it.joined.call.id == unmatched.joined.call.id)
     }
 
     /// The wait of a stuck rank.
@@ -212,11 +212,11 @@ impl Blocked {
     }
 
     /// A wait for the partner of a point-to-point call; `None`: there can be none.
-    fn for_partner(model: &Model, group: GroupId, lone: UnmatchedMessage) -> Option<Self> {
-        let needs = partners(model, group, &lone)?;
-        let call = Arc::clone(&lone.joined.call);
-        let blocked = Self::new(lone.rank, (group, call.seq), &call, needs);
-        Some(Self { message: Some(lone), ..blocked })
+    fn for_partner(model: &Model, group: GroupId, unmatched: UnmatchedMessage) -> Option<Self> {
+        let needs = partners(model, group, &unmatched)?;
+        let call = Arc::clone(&unmatched.joined.call);
+        let blocked = Self::new(unmatched.rank, (group, call.seq), &call, needs);
+        Some(Self { message: Some(unmatched), ..blocked })
     }
 
     /// Whether it waits in a rooted collective that need not wait, and may still end.
@@ -226,7 +226,7 @@ impl Blocked {
 
     /// Whether any one of the needed ranks suffices.
     pub fn needs_any(&self) -> bool {
-        self.message.as_ref().is_some_and(|lone| lone.peer.is_none())
+        self.message.as_ref().is_some_and(|unmatched| unmatched.peer.is_none())
     }
 }
 
@@ -245,8 +245,9 @@ impl ProcessAt<'_> {
     fn is_at_odds(&self, thread: &Thread) -> bool {
         let Some(Target::Join(group, seq)) = self.process.target_of(thread) else { return false };
         let group = self.model.group(group);
-        let met = group.join(seq).filter(|join| join.mismatch.is_some());
-        let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&self.rank)?)))
+        let mismatched = group.join(seq).filter(|join| join.mismatch.is_some());
+        let Some((join, joined)) =
+            mismatched.and_then(|join| Some((join, join.calls.get(&self.rank)?)))
         else {
             return false;
         };
@@ -295,8 +296,9 @@ impl ProcessAt<'_> {
                 Some(Target::Join(group, seq)) => for_others(model, group, seq, rank, now, missing),
                 // The first message of two ranks may create their communicator inside of the call.
                 Some(Target::Message(group, post)) if recorded || held.is_some() => {
-                    let lone = model.group(group).traffic.unmatched(&post);
-                    let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
+                    let unmatched = model.group(group).traffic.unmatched(&post);
+                    let alone = unmatched
+                        .and_then(|unmatched| for_message(model, group, unmatched, since, now));
                     alone.or_else(|| self.blocked_in_launch(&thread.doing))
                 }
                 _ => None,
@@ -405,13 +407,13 @@ pub(super) fn waits_for_any(
 fn for_message(
     model: &Model,
     group: GroupId,
-    lone: UnmatchedMessage,
+    unmatched: UnmatchedMessage,
     since: Timestamp,
     now: Timestamp,
 ) -> Option<Blocked> {
-    let (is_sure, receives) = (lone.sure, lone.side == Side::Receive);
-    let has_lasted = lasts(model, &lone, since, now);
-    let blocked = Blocked::for_partner(model, group, lone)?;
+    let (is_sure, receives) = (unmatched.sure, unmatched.side == Side::Receive);
+    let has_lasted = lasts(model, &unmatched, since, now);
+    let blocked = Blocked::for_partner(model, group, unmatched)?;
     let ranks = [blocked.rank].into_iter().chain(blocked.needs.iter().copied());
     let mut processes = ranks.filter_map(|rank| model.member(group, rank));
     let is_known = is_sure && processes.all(|process| process.lost == 0);
@@ -424,23 +426,29 @@ fn for_message(
 /// message to the rank, which may be arriving.
 pub(super) fn lasts(
     model: &Model,
-    lone: &UnmatchedMessage,
+    unmatched: &UnmatchedMessage,
     since: Timestamp,
     now: Timestamp,
 ) -> bool {
-    let since = lone.sent.map_or(since, |sent| sent.max(since));
+    let since = unmatched.sent.map_or(since, |sent| sent.max(since));
     now.since(since) >= model.timing.uncertain_wait
 }
 
 /// The ranks that may be the partner of a point-to-point call; `None` if one of them is not
 /// observed, or the partner is the rank itself.
-pub(super) fn partners(model: &Model, group: GroupId, lone: &UnmatchedMessage) -> Option<Vec<u32>> {
+pub(super) fn partners(
+    model: &Model,
+    group: GroupId,
+    unmatched: &UnmatchedMessage,
+) -> Option<Vec<u32>> {
     let group = model.group(group);
-    match lone.peer {
-        Some(peer) => (peer != lone.rank && group.members.contains_key(&peer)).then(|| vec![peer]),
+    match unmatched.peer {
+        Some(peer) => {
+            (peer != unmatched.rank && group.members.contains_key(&peer)).then(|| vec![peer])
+        }
         None => {
             let others: Vec<u32> =
-                group.members.keys().copied().filter(|&m| m != lone.rank).collect();
+                group.members.keys().copied().filter(|&m| m != unmatched.rank).collect();
             (group.is_fully_seen() && !others.is_empty()).then_some(others)
         }
     }

@@ -40,8 +40,8 @@ fn numbers_in(model: &Model, messages: &Group) -> Vec<LocalNumbers> {
         return Vec::new();
     }
     let mut open = Open::new();
-    for lone in messages.traffic.open() {
-        open.entry(lone.rank).or_default().push(lone);
+    for unmatched in messages.traffic.open() {
+        open.entry(unmatched.rank).or_default().push(unmatched);
     }
     let pairs = like.iter().flat_map(|like| groups.iter().map(move |group| (*like, *group)));
     pairs.filter_map(|(like, group)| numbers_of(model, messages, like, group, &open)).collect()
@@ -62,28 +62,28 @@ fn numbers_of(
     let traffic = &messages.traffic;
     let member = |number: u32| members.get(number as usize).copied();
     let have_met = |one, other| traffic.sent(one, other) > 0 || traffic.sent(other, one) > 0;
-    let is_local = |lone: &UnmatchedMessage| {
-        let meant = lone.peer.and_then(|peer| Some((peer, member(peer)?)));
-        let number = members.iter().position(|&rank| rank == lone.rank);
+    let is_local = |unmatched: &UnmatchedMessage| {
+        let meant = unmatched.peer.and_then(|peer| Some((peer, member(peer)?)));
+        let number = members.iter().position(|&rank| rank == unmatched.rank);
         let (Some((peer, meant)), Some(number)) = (meant, number) else { return false };
         let is_partner = |other: &UnmatchedMessage| {
-            other.side != lone.side
-                && other.peer.and_then(member) == Some(lone.rank)
-                && traffic.fits(&lone.joined.call, &other.joined.call)
+            other.side != unmatched.side
+                && other.peer.and_then(member) == Some(unmatched.rank)
+                && traffic.fits(&unmatched.joined.call, &other.joined.call)
         };
         let number = number as u32;
-        let (from, to) = match lone.side {
+        let (from, to) = match unmatched.side {
             Side::Send => (number, peer),
             Side::Receive => (peer, number),
         };
-        let place = lone.joined.call.place.as_ref();
+        let place = unmatched.joined.call.place.as_ref();
         let was_there = |rank: u32| {
             let process = model.member(messages.id, rank);
             process.zip(place).is_some_and(|(it, place)| it.places.contains(place))
         };
-        lone.nth == 1
-            && meant != lone.rank
-            && !have_met(lone.rank, meant)
+        unmatched.nth == 1
+            && meant != unmatched.rank
+            && !have_met(unmatched.rank, meant)
             && traffic.sent(from, to) > 0
             && was_there(from)
             && was_there(to)

@@ -49,13 +49,13 @@ struct Gpu<'nvml> {
 /// The state and settings of all GPUs, read with the library at this path or of this name.
 pub(super) fn read(library: &OsString) -> Vec<(v1::GpuSample, Settings)> {
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return Vec::new() };
-    Gpu::all(&nvml).iter().map(|gpu| (gpu.read(), gpu.settings())).collect()
+    Gpu::usable(&nvml).iter().map(|gpu| (gpu.read(), gpu.settings())).collect()
 }
 
 /// Observes all GPUs with the library at this path or of this name.
 pub(super) fn observe(library: &OsString, take: &mut dyn FnMut(Observation) -> bool) {
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return };
-    let mut gpus = Gpu::all(&nvml);
+    let mut gpus = Gpu::usable(&nvml);
     if gpus.is_empty() {
         return;
     }
@@ -137,7 +137,7 @@ fn fault(gpus: &[Gpu<'_>], event: &EventData<'_>) -> Option<v1::GpuFault> {
 
 impl<'nvml> Gpu<'nvml> {
     /// The GPUs that this process may use.
-    fn all(nvml: &'nvml Nvml) -> Vec<Self> {
+    fn usable(nvml: &'nvml Nvml) -> Vec<Self> {
         let count = nvml.device_count().unwrap_or(0).min(MAX_GPUS);
         let found = (0..count).filter_map(|index| {
             let device = nvml.device_by_index(index).ok()?;

@@ -223,7 +223,7 @@ pub fn shares_time(pid: u32) -> bool {
 /// # Errors
 ///
 /// If `/proc` cannot be read.
-pub fn all() -> io::Result<Vec<u32>> {
+pub fn pids() -> io::Result<Vec<u32>> {
     Ok(all_with_inodes()?.into_iter().map(|(pid, _)| pid).collect())
 }
 
@@ -245,7 +245,7 @@ pub fn all_with_inodes() -> io::Result<Vec<(u32, u64)>> {
 /// Pids of the children of a process.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
-    let mut children = all().unwrap_or_default();
+    let mut children = pids().unwrap_or_default();
     children.retain(|&it| Stat::read(it).is_ok_and(|stat| stat.parent == pid));
     children
 }
@@ -393,7 +393,7 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
 /// time. Containers can start at one tick; other users can start processes with any pid in namespaces of their own.
 fn in_namespaces_below(pid: u32, start_ticks: u64) -> io::Result<Vec<u32>> {
     let pid = pid.to_string();
-    let mut processes = if_possible(all())?.unwrap_or_default();
+    let mut processes = if_possible(pids())?.unwrap_or_default();
     processes.retain(|ours| {
         let is_it = || {
             let status = read_lossy(format!("/proc/{ours}/status")).ok()?;

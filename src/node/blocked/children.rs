@@ -69,7 +69,7 @@ fn list(pid: u32) -> Vec<u32> {
         return listed;
     }
     // Kernels without these lists.
-    let all = proc::all().unwrap_or_default();
+    let all = proc::pids().unwrap_or_default();
     all.into_iter().filter(|&it| Stat::read(it).is_ok_and(|stat| stat.parent == pid)).collect()
 }
 

@@ -140,7 +140,7 @@ fn search(
     is_end: impl Fn(u32, &[String]) -> bool,
 ) -> impl Iterator<Item = u32> {
     let user = proc::owner(pid);
-    let mut all = proc::all().unwrap_or_default();
+    let mut all = proc::pids().unwrap_or_default();
     // Once for each: a process may end meanwhile.
     all.sort_by_cached_key(|&it| proc::owner(it) != user);
     let mut unlimited = usize::MAX;

@@ -34,7 +34,7 @@ pub(super) struct Directory {
 
 impl Directory {
     /// The directories in which ranks may create boxes.
-    pub(super) fn all(boxes: &BoxDir) -> Vec<Self> {
+    pub(super) fn of_ranks(boxes: &BoxDir) -> Vec<Self> {
         let new = |path: PathBuf| {
             let opened = boxes.open(&path).ok();
             Self { path, opened, modified: None, settled: HashSet::new() }

@@ -147,7 +147,7 @@ impl Follower {
         launch: Option<Launch>,
     ) -> Self {
         let timing = Timing::default().scaled(settings::time_scale(&hello));
-        let directories = Directory::all(&boxes);
+        let directories = Directory::of_ranks(&boxes);
         Self {
             timing,
             arrivals: Arrivals::watch(&directories),

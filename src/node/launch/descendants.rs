@@ -289,7 +289,7 @@ impl Descendants {
 /// All processes that are below `root` now, with their start times.
 #[must_use]
 pub fn below(root: u32) -> Vec<(u32, u64)> {
-    let stats: BTreeMap<u32, Stat> = proc::all()
+    let stats: BTreeMap<u32, Stat> = proc::pids()
         .unwrap_or_default()
         .into_iter()
         .filter_map(|pid| Some((pid, Stat::read(pid).ok()?)))

@@ -77,18 +77,18 @@ fn holds_all(group: &Group, call: &Call) -> bool {
 
 /// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
 /// recorded.
-fn collective_time(clocks: &Clocks<'_>, encounter: &CompletedCall) -> Option<CollectiveTime> {
-    let last = encounter.last()?;
+fn collective_time(clocks: &Clocks<'_>, completed: &CompletedCall) -> Option<CollectiveTime> {
+    let last = completed.last()?;
     let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
-    for came in encounter.came.iter() {
-        let begins = match came.is_async {
-            _ if came.hidden => came.waits.filter(|_| encounter.buckets().is_some())?,
-            true => came.waits?,
-            false => came.at,
+    for arrival in completed.arrivals.iter() {
+        let begins = match arrival.is_async {
+            _ if arrival.hidden => arrival.waits.filter(|_| completed.buckets().is_some())?,
+            true => arrival.waits?,
+            false => arrival.at,
         };
-        let until = came.until?;
+        let until = arrival.until?;
         // The clock of a rank may be behind: then part of its wait would count as duration.
-        let all_had_come = last.at.plus(clocks.apart(came.rank, last.rank));
+        let all_had_come = last.at.plus(clocks.apart(arrival.rank, last.rank));
         let kept = until.since(begins.max(all_had_come));
         sum += kept;
         if kept < least {
@@ -96,10 +96,10 @@ fn collective_time(clocks: &Clocks<'_>, encounter: &CompletedCall) -> Option<Col
         }
     }
     Some(CollectiveTime {
-        first: encounter.first_at()?,
+        first: completed.first_at()?,
         last: last.at,
         end,
-        mean: sum / u32::try_from(encounter.came.len()).ok()?,
+        mean: sum / u32::try_from(completed.arrivals.len()).ok()?,
         least,
     })
 }

@@ -228,10 +228,10 @@ fn least(calls: &[&Timed], part: f64) -> Option<Duration> {
 fn between(model: &Model, ranks: &[u32], window: Window) -> Vec<f64> {
     let Window { calls, from, to } = window;
     let mut inside: Vec<Vec<(Timestamp, Timestamp)>> = vec![Vec::new(); ranks.len()];
-    let mut add = |encounter: &CompletedCall| {
-        for came in encounter.came.iter() {
-            if let Ok(place) = ranks.binary_search(&came.rank) {
-                inside[place].extend(is_inside(&came).filter(|it| it.0 < to && from < it.1));
+    let mut add = |completed: &CompletedCall| {
+        for arrival in completed.arrivals.iter() {
+            if let Ok(place) = ranks.binary_search(&arrival.rank) {
+                inside[place].extend(is_inside(&arrival).filter(|it| it.0 < to && from < it.1));
             }
         }
     };
@@ -251,10 +251,10 @@ fn between(model: &Model, ranks: &[u32], window: Window) -> Vec<f64> {
 }
 
 /// Start and end of the call of a rank, or of its wait.
-fn is_inside(came: &Arrival) -> Option<(Timestamp, Timestamp)> {
-    let is_apart = came.is_async || came.hidden;
-    let begins = if is_apart { came.waits? } else { came.at };
-    Some((begins, came.until?))
+fn is_inside(arrival: &Arrival) -> Option<(Timestamp, Timestamp)> {
+    let is_apart = arrival.is_async || arrival.hidden;
+    let begins = if is_apart { arrival.waits? } else { arrival.at };
+    Some((begins, arrival.until?))
 }
 
 /// Sum of the shares of time in which hosts kept the worst-off ranks from running; `None`: not

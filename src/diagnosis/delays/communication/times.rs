@@ -116,15 +116,15 @@ impl Evaluation<'_> {
                 && is_wanted(&Kind::from_call(group, call, buckets))
         };
         let mut collectives = Vec::new();
-        block.visit(is_wanted, |encounter| {
-            if !is_timed(encounter.group, &encounter.call) {
+        block.visit(is_wanted, |completed| {
+            if !is_timed(completed.group, &completed.call) {
                 return;
             }
-            let took = collective_time(clocks, encounter).filter(|it| it.first >= *begin);
+            let took = collective_time(clocks, completed).filter(|it| it.first >= *begin);
             collectives.extend(took.map(|took| {
-                let call = Arc::clone(&encounter.call);
-                let kind = Kind::from_call(encounter.group, &call, encounter.buckets());
-                Timed { took, call, step: encounter.step, kind }
+                let call = Arc::clone(&completed.call);
+                let kind = Kind::from_call(completed.group, &call, completed.buckets());
+                Timed { took, call, step: completed.step, kind }
             }));
         });
         collectives

@@ -42,7 +42,7 @@ struct WaitFor<'a> {
     on: u32,
     from: Timestamp,
     to: Timestamp,
-    encounter: &'a CompletedCall,
+    completed: &'a CompletedCall,
 }
 
 /// Waits of each rank, by its number: ordered by time, without overlaps.
@@ -51,11 +51,11 @@ type Waits<'a> = Vec<Vec<WaitFor<'a>>>;
 /// All waits in encounters that were complete at `since` or later, by rank and time.
 pub(super) fn blame<'a>(
     model: &Model,
-    encounters: &'a [Cow<'_, CompletedCall>],
+    completed_calls: &'a [Cow<'_, CompletedCall>],
     since: Timestamp,
 ) -> Vec<LostTime<'a>> {
     let is_later = |it: &&CompletedCall| it.last().is_some_and(|last| last.at >= since);
-    let waits = waits(model, encounters.iter().map(|it| &**it).filter(is_later).collect());
+    let waits = waits(model, completed_calls.iter().map(|it| &**it).filter(is_later).collect());
     let mut blames = Vec::new();
     for (waiting, held) in (0..).zip(&waits) {
         for held in held {
@@ -81,8 +81,8 @@ fn follow<'a>(
                 late: piece.on,
                 from,
                 to,
-                group: piece.encounter.group,
-                call: &piece.encounter.call,
+                group: piece.completed.group,
+                call: &piece.completed.call,
             });
         }
     };
@@ -108,36 +108,37 @@ fn follow<'a>(
     }
 }
 
-fn waits<'a>(model: &Model, encounters: Vec<&'a CompletedCall>) -> Waits<'a> {
-    let ranks = encounters.iter().filter_map(|it| it.came.ranks().iter().max());
+fn waits<'a>(model: &Model, completed_calls: Vec<&'a CompletedCall>) -> Waits<'a> {
+    let ranks = completed_calls.iter().filter_map(|it| it.arrivals.ranks().iter().max());
     let size = ranks.max().map_or(0, |last| *last as usize + 1);
-    let active = activity(model, &encounters, size);
-    let averaged = averaged(&encounters, size);
+    let active = activity(model, &completed_calls, size);
+    let averaged = averaged(&completed_calls, size);
     let clocks = Clocks::new(model);
-    let releases = releases(model, &encounters, &active);
+    let releases = releases(model, &completed_calls, &active);
     let mut waits: Waits<'_> = vec![Vec::new(); size];
-    for encounter in encounters {
-        let holds = model.group(encounter.group).holds_threads(encounter.call.op);
-        for came in encounter.came.iter() {
-            let Some(on) = encounter.waits_for(came.rank) else { continue };
-            let rank = came.rank as usize;
+    for completed in completed_calls {
+        let holds = model.group(completed.group).holds_threads(completed.call.op);
+        for arrival in completed.arrivals.iter() {
+            let Some(on) = completed.waits_for(arrival.rank) else { continue };
+            let rank = arrival.rank as usize;
             let active = active[rank].as_slice();
             let is_waiting = holds
-                || (releases[rank].follow_peers() && next_activity(&came, &on, active).is_some());
+                || (releases[rank].follow_peers()
+                    && next_activity(&arrival, &on, active).is_some());
             if !is_waiting {
                 continue;
             }
-            let seen = seen_begin(encounter, &came, &averaged[rank], active);
-            let Some(from) = seen.or_else(|| begin(encounter, &came, &on, holds, active)) else {
+            let seen = seen_begin(completed, &arrival, &averaged[rank], active);
+            let Some(from) = seen.or_else(|| begin(completed, &arrival, &on, holds, active)) else {
                 continue;
             };
-            let to = on.at.minus(clocks.apart(came.rank, on.rank));
+            let to = on.at.minus(clocks.apart(arrival.rank, on.rank));
             // Shares refer to the time outside of gaps.
             waits[rank].extend(model.gaps.seen(from, to).map(|(from, to)| WaitFor {
                 on: on.rank,
                 from,
                 to,
-                encounter,
+                completed,
             }));
         }
     }
@@ -185,22 +186,22 @@ impl Releases<'_> {
 /// Releases of each rank, by its number.
 fn releases<'a>(
     model: &Model,
-    encounters: &[&'a CompletedCall],
+    completed_calls: &[&'a CompletedCall],
     active: &[Vec<Active>],
 ) -> Vec<Releases<'a>> {
     let mut releases = vec![Releases::default(); active.len()];
-    for encounter in encounters {
-        let call = &encounter.call;
-        if model.group(encounter.group).holds_threads(call.op) {
+    for completed in completed_calls {
+        let call = &completed.call;
+        if model.group(completed.group).holds_threads(call.op) {
             continue;
         }
-        for came in encounter.came.iter() {
-            let Some(on) = encounter.waits_for(came.rank) else { continue };
-            let rank = came.rank as usize;
-            let Some(next) = next_activity(&came, &on, &active[rank]) else { continue };
-            let key = (encounter.group, call.op, call.place.as_deref());
+        for arrival in completed.arrivals.iter() {
+            let Some(on) = completed.waits_for(arrival.rank) else { continue };
+            let rank = arrival.rank as usize;
+            let Some(next) = next_activity(&arrival, &on, &active[rank]) else { continue };
+            let key = (completed.group, call.op, call.place.as_deref());
             let delays = releases[rank].delays.entry(key).or_default();
-            delays.own.push(next.since(came.at).as_secs_f64());
+            delays.own.push(next.since(arrival.at).as_secs_f64());
             delays.peer.push(next.since(on.at).as_secs_f64());
         }
     }
@@ -209,8 +210,8 @@ fn releases<'a>(
 
 /// The next activity of a rank after the arrival of a peer. `None`: there is none, or the rank continued before: it has not
 /// waited for this call.
-fn next_activity(came: &Arrival, on: &Arrival, active: &[Active]) -> Option<Timestamp> {
-    let index = active.partition_point(|active| active.at <= came.at);
+fn next_activity(arrival: &Arrival, on: &Arrival, active: &[Active]) -> Option<Timestamp> {
+    let index = active.partition_point(|active| active.at <= arrival.at);
     let next = active[index..].iter().find(|active| !active.is_bucket)?;
     (next.at > on.at).then_some(next.at)
 }
@@ -224,12 +225,12 @@ fn deviation(values: &[f64]) -> f64 {
 }
 
 /// When each rank began to wait for DDP's buckets, by time, if recorded.
-fn averaged(encounters: &[&CompletedCall], size: usize) -> Vec<Vec<Timestamp>> {
+fn averaged(completed_calls: &[&CompletedCall], size: usize) -> Vec<Vec<Timestamp>> {
     let mut averaged = vec![Vec::new(); size];
-    let last = encounters.iter().filter(|it| it.buckets().is_some());
-    for came in last.flat_map(|encounter| encounter.came.iter()) {
-        if let Some(from) = came.waits {
-            averaged[came.rank as usize].push(from);
+    let last = completed_calls.iter().filter(|it| it.buckets().is_some());
+    for arrival in last.flat_map(|completed| completed.arrivals.iter()) {
+        if let Some(from) = arrival.waits {
+            averaged[arrival.rank as usize].push(from);
         }
     }
     for from in &mut averaged {
@@ -242,28 +243,28 @@ fn averaged(encounters: &[&CompletedCall], size: usize) -> Vec<Vec<Timestamp>> {
 /// recorded. A backward pass may have much to do after its last bucket; ranks that are apart then
 /// do not wait.
 fn seen_begin(
-    encounter: &CompletedCall,
-    came: &Arrival,
+    completed: &CompletedCall,
+    arrival: &Arrival,
     averaged: &[Timestamp],
     active: &[Active],
 ) -> Option<Timestamp> {
-    let next = averaged.partition_point(|from| *from < came.at);
-    let from = *averaged.get(next).filter(|_| is_bucket(encounter, came))?;
+    let next = averaged.partition_point(|from| *from < arrival.at);
+    let from = *averaged.get(next).filter(|_| is_bucket(completed, arrival))?;
     // The wait belongs to another backward pass if the rank did anything else in between.
-    let next = active.partition_point(|active| active.at <= came.at);
+    let next = active.partition_point(|active| active.at <= arrival.at);
     let mut until = active[next..].iter().take_while(|it| it.at < from);
     until.all(|active| active.is_bucket).then_some(from)
 }
 
 /// When the wait for the later rank began; `None`: there was none, as far as known.
 fn begin(
-    encounter: &CompletedCall,
-    came: &Arrival,
+    completed: &CompletedCall,
+    arrival: &Arrival,
     on: &Arrival,
     holds: bool,
     active: &[Active],
 ) -> Option<Timestamp> {
-    if !holds || is_bucket(encounter, came) {
+    if !holds || is_bucket(completed, arrival) {
         // The wait is not recorded. It ends before the next activity of the rank, and begins with
         // its last activity before the peer arrived. DDP waits for its buckets once it has issued
         // all of them.
@@ -272,13 +273,13 @@ fn begin(
             return None;
         }
         let last = next.checked_sub(1).and_then(|last| active.get(last));
-        return Some(last.map_or(came.at, |last| last.at.max(came.at)));
+        return Some(last.map_or(arrival.at, |last| last.at.max(arrival.at)));
     }
-    match came.until {
-        _ if came.hidden => Some(came.at),
+    match arrival.until {
+        _ if arrival.hidden => Some(arrival.at),
         Some(until) if until < on.at => None,
-        _ if came.is_async => came.waits,
-        _ => Some(came.at),
+        _ if arrival.is_async => arrival.waits,
+        _ => Some(arrival.at),
     }
 }
 
@@ -291,12 +292,12 @@ struct Active {
 }
 
 /// Activity of each rank, by time.
-fn activity(model: &Model, encounters: &[&CompletedCall], size: usize) -> Vec<Vec<Active>> {
+fn activity(model: &Model, completed_calls: &[&CompletedCall], size: usize) -> Vec<Vec<Active>> {
     let mut active: Vec<Vec<Active>> = vec![Vec::new(); size];
-    for encounter in encounters {
-        for came in encounter.came.iter() {
-            active[came.rank as usize]
-                .push(Active { at: came.at, is_bucket: is_bucket(encounter, &came) });
+    for completed in completed_calls {
+        for arrival in completed.arrivals.iter() {
+            active[arrival.rank as usize]
+                .push(Active { at: arrival.at, is_bucket: is_bucket(completed, &arrival) });
         }
     }
     for (rank, active) in (0..).zip(&mut active) {
@@ -311,6 +312,6 @@ fn activity(model: &Model, encounters: &[&CompletedCall], size: usize) -> Vec<Ve
 }
 
 /// Whether DDP averages gradients with this call.
-fn is_bucket(encounter: &CompletedCall, came: &Arrival) -> bool {
-    came.hidden && encounter.call.op == Op::AllReduce
+fn is_bucket(completed: &CompletedCall, arrival: &Arrival) -> bool {
+    arrival.hidden && completed.call.op == Op::AllReduce
 }

@@ -55,10 +55,10 @@ pub(super) struct Losses<'a> {
 }
 
 impl<'a> Losses<'a> {
-    /// `encounters`: the latest ones, latest first; `blames`: see [`by_end`]. Both may include earlier ones.
+    /// `completed_calls`: the latest ones, latest first; `blames`: see [`by_end`]. Both may include earlier ones.
     pub(super) fn new(
         model: &'a Model,
-        encounters: &[Cow<'_, CompletedCall>],
+        completed_calls: &[Cow<'_, CompletedCall>],
         blames: &'a [LostTime<'a>],
         (from, to): (Timestamp, Timestamp),
         slice: Slice,
@@ -69,8 +69,8 @@ impl<'a> Losses<'a> {
         // Encounters of a group share the list of their ranks.
         let mut latest: &[u32] = &[];
         let mut ranks = BTreeSet::new();
-        for encounter in encounters.iter().take_while(is_later) {
-            let these = encounter.came.ranks();
+        for completed in completed_calls.iter().take_while(is_later) {
+            let these = completed.arrivals.ranks();
             if !ptr::eq(latest, these) {
                 ranks.extend(these);
                 latest = these;

@@ -122,7 +122,7 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     };
     let earliest = horizon_of(length(*lengths.end()));
     // Those of all lengths, determined once.
-    let encounters = OnceCell::new();
+    let completed_calls = OnceCell::new();
     let blames = OnceCell::new();
     let mut in_turn = None;
     for length in lengths.map(length) {
@@ -135,10 +135,11 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         if !may_have_straggler(model, horizon, end, slice) {
             continue;
         }
-        let encounters: &Vec<_> =
-            encounters.get_or_init(|| model.arrivals.back_to(earliest, timing.straggler).collect());
-        let blames = blames.get_or_init(|| by_end(model, blame(model, encounters, earliest), end));
-        let losses = Losses::new(model, encounters, blames, (horizon, end), slice);
+        let completed_calls: &Vec<_> = completed_calls
+            .get_or_init(|| model.arrivals.back_to(earliest, timing.straggler).collect());
+        let blames =
+            blames.get_or_init(|| by_end(model, blame(model, completed_calls, earliest), end));
+        let losses = Losses::new(model, completed_calls, blames, (horizon, end), slice);
         if let Some(found) = losses.straggler() {
             return Some(found);
         }

@@ -55,9 +55,9 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
     let origin = StallOrigin::without_ranks(OriginKind::Breach(index));
     let stalls = situation.stalls_from(&origin);
     let stall = stalls.iter().find(|stall| stall.group == breach.group);
-    let met =
+    let diverged =
         situation.divergences.iter().find(|it| it.origin == origin && it.group == breach.group);
-    let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
+    let seq = diverged.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
     let join = seq.and_then(|seq| situation.join(breach.group, seq));
     draft.blame_odd(OddOnes { ranks: breach.root.clone(), is_minority: breach.is_odd });
     draft.set_victims(Stall::victims(&stalls));
@@ -76,17 +76,17 @@ fn draft(situation: &Situation<'_>, code: &'static Code, index: usize, breach: &
         let exception = raised(situation.model.member(breach.group, rank)?, breach)?;
         Some(facts::raised(rank, exception))
     });
-    match (raised, met) {
+    match (raised, diverged) {
         (Some(raised), _) => draft.observed(vec![raised]),
-        (None, Some(met)) => draft.proved_by(certificate(situation, met)),
+        (None, Some(diverged)) => draft.proved_by(certificate(situation, diverged)),
         (None, None) => draft,
     }
 }
 
-fn certificate(situation: &Situation<'_>, met: &Divergence) -> Option<Certificate> {
-    let join = situation.join(met.group, met.seq)?;
+fn certificate(situation: &Situation<'_>, diverged: &Divergence) -> Option<Certificate> {
+    let join = situation.join(diverged.group, diverged.seq)?;
     let kind = CertificateKind::UnsatisfiableJoin;
-    let proof = divergence::certificate(situation, met.group, join, kind);
+    let proof = divergence::certificate(situation, diverged.group, join, kind);
     // Calls that differ in dtype alone can complete: the checker rejects such a proof.
     proof.filter(|proof| crate::proof::check(proof).is_ok())
 }

@@ -55,8 +55,8 @@ pub(crate) fn complete_draft(
     }
     draft.set_victims(group.members.keys().copied());
     draft.parameters = parameters(difference);
-    if let Some(reading) = cause::of_values(situation, &draft.per_rank) {
-        draft.explain(reading);
+    if let Some(hypothesis) = cause::of_values(situation, &draft.per_rank) {
+        draft.explain(hypothesis);
     }
     let proof = certificate(group, breach, difference);
     Some(draft.proved_by(proof))

@@ -66,7 +66,9 @@ fn from_causality(model: &Model) -> Option<Skew> {
         let complete = group.backend.completion == Completion::AtWait;
         let Some(early) = group.ended_early.as_ref().filter(|_| complete) else { continue };
         let host = |rank| model.member(group.id, rank).map(|process| &process.host);
-        let (Some(behind), Some(ahead)) = (host(early.ended), host(early.came)) else { continue };
+        let (Some(behind), Some(ahead)) = (host(early.ended), host(early.arrived)) else {
+            continue;
+        };
         let failed = model
             .member(group.id, early.ended)
             .is_some_and(|process| !process.exceptions.is_empty());

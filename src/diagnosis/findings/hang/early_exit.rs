@@ -61,32 +61,34 @@ pub(crate) fn draft(
         words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
     ));
-    draft.next.extend(stall.message.as_ref().map(|lone| equal_numbers(lone, stall, gone)));
+    draft
+        .next
+        .extend(stall.message.as_ref().map(|unmatched| equal_numbers(unmatched, stall, gone)));
     let mut more_calls = false;
     if stall.rank_guard.is_some() {
         let place = KeyPlace::Join(stall.group, stall.seq);
         let code = catalogue::DD117.code;
         draft.follows = Some(Key { code, place });
     } else if stall.message.is_some() {
-        let reading = message::cause(situation, gone, &draft.victims, left.max(stall.since));
-        let is_unknown = reading.cause.kind == CauseKind::Unknown;
+        let hypothesis = message::cause(situation, gone, &draft.victims, left.max(stall.since));
+        let is_unknown = hypothesis.cause.kind == CauseKind::Unknown;
         let of_test = || cause::of_test_on_rank(situation, call.place.as_ref()?, &[waiter], gone);
-        draft.explain(is_unknown.then(of_test).flatten().unwrap_or(reading));
+        draft.explain(is_unknown.then(of_test).flatten().unwrap_or(hypothesis));
         let is_later = |it: &UnmatchedMessage| it.peer.is_some() && it.nth > 1;
         more_calls = stall.message.as_ref().is_some_and(is_later)
             && draft.cause.is_none_or(|it| it.kind == CauseKind::Unknown)
             && have_others_left(situation, stall, gone, &draft.victims);
     } else {
         let at = left.max(stall.since);
-        let reading = cause::read(situation, draft.place, gone, &draft.victims, at);
-        if advice::against(draft.code, &reading).is_none() {
+        let hypothesis = cause::read(situation, draft.place, gone, &draft.victims, at);
+        if advice::against(draft.code, &hypothesis).is_none() {
             draft.advise(format!(
                 "Find out why {} made fewer calls: check the loops, conditions and exceptions around {} last call.",
                 Ranks(gone),
                 number(gone, "its", "their"),
             ));
         }
-        draft.explain(reading);
+        draft.explain(hypothesis);
     }
 
     // An asynchronous call that seems blocked may still return: no proof.
@@ -200,8 +202,8 @@ fn last_call(situation: &Situation<'_>, stall: &Stall, gone: &[u32], first: u32)
 }
 
 /// Advice for messages of which one side makes more.
-fn equal_numbers(lone: &UnmatchedMessage, stall: &Stall, gone: &[u32]) -> String {
-    let (own, theirs) = match lone.side {
+fn equal_numbers(unmatched: &UnmatchedMessage, stall: &Stall, gone: &[u32]) -> String {
+    let (own, theirs) = match unmatched.side {
         Side::Receive => ("sends", "receives from it"),
         Side::Send => ("receives", "sends to it"),
     };

@@ -49,8 +49,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
         .map(|(_, mut draft)| {
             // Adds why the ranks created groups differently.
             let (calls, at) = (&draft.per_rank, draft.evidence_at);
-            let reading = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
-            draft.attribute(reading);
+            let hypothesis = cause::of_requests(situation, calls, &draft.root, &draft.victims, at);
+            draft.attribute(hypothesis);
             draft
         });
     drafts.collect()

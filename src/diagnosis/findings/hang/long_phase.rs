@@ -36,14 +36,14 @@ pub(crate) fn draft(
     let wait =
         outside.as_ref().filter(|_| marked.is_none()).and_then(|it| Some((it, it.waits_until?)));
     let does = match (marked, wait) {
-        (Some(phase), _) => format!("{} in phase {:?}", absent.be(), phase.name),
+        (Some(phase), _) => format!("{} in phase {:?}", absent.copula(), phase.name),
         (None, Some((outside, end))) => format!(
             "{}{} until {}",
             idle::wait_of(outside.what, busy, absent.is_past),
             words::at(outside.line),
             words::clock(end)
         ),
-        (None, None) => format!("{} in {}", absent.be(), outside.as_ref()?.what.long_work()?),
+        (None, None) => format!("{} in {}", absent.copula(), outside.as_ref()?.what.long_work()?),
     };
     let longest = marked.and_then(|phase| process.phase_lengths.get(&phase.name));
     let group = situation.model.group(stall.group);

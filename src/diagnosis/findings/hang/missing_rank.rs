@@ -90,12 +90,12 @@ pub(crate) fn draft(
         draft.next = advice;
     }
     // A rank that computes has not decided anything yet: no test around its lines explains its absence.
-    let reading = if is_computing {
+    let hypothesis = if is_computing {
         CauseHypothesis::unknown()
     } else {
         cause::read(situation, draft.place, ranks, &draft.victims, situation.now)
     };
-    draft.explain(reading);
+    draft.explain(hypothesis);
     if let Some(dumps) = situation.config.provenance.dumps() {
         draft = dumped::created_differently(situation, draft, dumps);
         if draft.code.code == catalogue::DD101.code {
@@ -175,7 +175,7 @@ fn why(situation: &Situation<'_>, absent: &Absent<'_>, unseen: bool) -> Vec<Stri
         needs_all
     } else if is_untold {
         let missing = Ranks(&absent.ranks);
-        format!("{needs_all} The log does not state where {missing} {} instead.", absent.be())
+        format!("{needs_all} The log does not state where {missing} {} instead.", absent.copula())
     } else if absent.watched && absent.have_ended {
         let were = words::begin(Ranks(&absent.ranks).with("was", "were"));
         let have = number(&absent.ranks, "it has", "they have");
@@ -311,7 +311,11 @@ fn next_step(absent: &Absent<'_>, timing: &Timing) -> String {
             let when = if after { "after that call" } else { "instead" };
             format!("Find out what {} {when}", Ranks(ranks).with("does", "do"))
         } else {
-            format!("Find out what {} {} doing now (ddp-doctor dump)", Ranks(ranks), absent.be())
+            format!(
+                "Find out what {} {} doing now (ddp-doctor dump)",
+                Ranks(ranks),
+                absent.copula()
+            )
         },
         number(ranks, "it", "them"),
     )

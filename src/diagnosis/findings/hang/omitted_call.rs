@@ -64,7 +64,7 @@ fn draft(situation: &Situation<'_>, omission: &Omission, left_out: &LeftOut) -> 
         "Make the call at {} on rank {rank} in every round in which the other ranks make it.",
         words::line(&left_out.line)
     ));
-    let reading = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);
-    draft.explain(reading);
+    let hypothesis = cause::read(situation, draft.place, &[rank], &draft.victims, situation.now);
+    draft.explain(hypothesis);
     Some(draft)
 }

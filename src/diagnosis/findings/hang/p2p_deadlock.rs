@@ -112,15 +112,15 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         draft.mistake = Some(mistake);
     }
     draft.why.extend(numbers_of_messages(waits));
-    let met = waits.iter().find(|wait| has_partner(situation, wait));
-    if let Some(met) = met {
+    let partnered = waits.iter().find(|wait| has_partner(situation, wait));
+    if let Some(partnered) = partnered {
         draft.say(format!(
             "Rank {} has made the call that {} needs, in a group (ncclGroupStart) with further calls \
              that need rank {}. NCCL connects two ranks for all calls of a group at once: both have to \
              group the same calls.",
-            met.call.peer.unwrap_or_default(),
-            words::call(&met.call),
-            met.rank,
+            partnered.call.peer.unwrap_or_default(),
+            words::call(&partnered.call),
+            partnered.rank,
         ));
     }
     let misdirected = misdirected(&others);
@@ -148,17 +148,17 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         return Some(draft);
     }
     let of_exchange = || {
-        let is_of_order = !are_crossed && met.is_none();
+        let is_of_order = !are_crossed && partnered.is_none();
         is_of_order.then(|| first_exchange(situation, waits))?
     };
-    let reading = fewer
+    let hypothesis = fewer
         .or_else(|| left_loop(situation, waits))
         .or_else(|| lengths(situation, waits))
         .or_else(of_exchange);
     if misdirected.is_none()
-        && let Some(reading) = reading
+        && let Some(hypothesis) = hypothesis
     {
-        draft.explain(reading);
+        draft.explain(hypothesis);
         return Some(draft);
     }
     draft.advise(match misdirected {
@@ -179,7 +179,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
                 if let [line] = &lines[..] { line } else { "" },
             )
         }
-        None if met.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
+        None if partnered.is_some() => "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on \
              both sides."
             .into(),
         None if have_sent_differently => "Send as many messages from every rank as the receiver expects, or tell the \
@@ -209,11 +209,14 @@ fn left_out<'a>(situation: &Situation<'_>, waits: &'a [Blocked]) -> Option<LeftO
     let place = messages.first()?.call.place.as_ref()?;
     let mut waiting = Vec::new();
     for group in situation.model.groups() {
-        let needs_it = |lone: &UnmatchedMessage| {
-            let is_here = lone.joined.call.place.as_ref() == Some(place);
-            lone.is_awaited() && lone.nth > 1 && lone.peer == Some(collective.rank) && is_here
+        let needs_it = |unmatched: &UnmatchedMessage| {
+            let is_here = unmatched.joined.call.place.as_ref() == Some(place);
+            unmatched.is_awaited()
+                && unmatched.nth > 1
+                && unmatched.peer == Some(collective.rank)
+                && is_here
         };
-        waiting.extend(group.traffic.open().filter(needs_it).map(|lone| lone.rank));
+        waiting.extend(group.traffic.open().filter(needs_it).map(|unmatched| unmatched.rank));
     }
     waiting.sort_unstable();
     waiting.dedup();
@@ -238,9 +241,10 @@ impl LeftOut<'_> {
             "Earlier messages of {waiting} with rank {rank} at this line were exchanged. Only rank {rank} has left \
              the line, so it skipped a call there.",
         ));
-        if let Some(reading) = cause::of_test_on_rank(situation, self.place, &self.waiting, &[rank])
+        if let Some(hypothesis) =
+            cause::of_test_on_rank(situation, self.place, &self.waiting, &[rank])
         {
-            draft.explain(reading);
+            draft.explain(hypothesis);
             return;
         }
         draft.advise(format!(
@@ -274,14 +278,14 @@ fn one_more(situation: &Situation<'_>, waits: &[Blocked]) -> Option<(String, Mis
     }
     let group = situation.model.group(collective.group);
     let place = collective.call.place.as_ref()?;
-    let mut met = group.history.recent().skip_while(|it| it.seq >= collective.seq);
+    let mut calls = group.history.recent().skip_while(|it| it.seq >= collective.seq);
     let lines = |it: &Meeting| {
         Some([it.place_of(collective.rank)?, it.place_of(other.rank)?].map(Arc::clone))
     };
-    let latest = met.next().filter(|it| it.seq + 1 == collective.seq)?;
+    let latest = calls.next().filter(|it| it.seq + 1 == collective.seq)?;
     let [here, there] = lines(latest)?;
     let is_there = |it: &&Meeting| lines(it).is_some_and(|[a, b]| a == here && b == there);
-    let times = 1 + met.take_while(is_there).count();
+    let times = 1 + calls.take_while(is_there).count();
     if !here.is_same_line(place) || times < MIN_CALLS_OF_LOOPS {
         return None;
     }
@@ -362,8 +366,8 @@ fn first_exchange(situation: &Situation<'_>, waits: &[Blocked]) -> Option<CauseH
         "All of these ranks wait at the same line, in the first message of each: none has {not} yet."
     );
     let clause = format!("{} {every} {does}{}", Ranks(&ranks), words::at(Some(line)));
-    let reading = cause::supported(CauseKind::SwappedCalls, Some(because));
-    Some(reading.with_mistake(Mistake::new(&[], clause)).with_detail(Detail::Exchange))
+    let hypothesis = cause::supported(CauseKind::SwappedCalls, Some(because));
+    Some(hypothesis.with_mistake(Mistake::new(&[], clause)).with_detail(Detail::Exchange))
 }
 
 /// Number of messages that a rank has sent and received in all groups.
@@ -436,11 +440,11 @@ fn numbers_of_messages(waits: &[Blocked]) -> Option<String> {
         return None;
     }
     let messages = waits.iter().filter_map(|wait| Some((wait, wait.message.as_ref()?)));
-    let clauses = messages.map(|(wait, lone)| {
-        let count = lone.nth.saturating_sub(1);
+    let clauses = messages.map(|(wait, unmatched)| {
+        let count = unmatched.nth.saturating_sub(1);
         let plural = if count == 1 { "" } else { "s" };
-        let (peer, rank) = (lone.peer?, wait.rank);
-        Some(match lone.side {
+        let (peer, rank) = (unmatched.peer?, wait.rank);
+        Some(match unmatched.side {
             Side::Receive => format!("rank {peer} has sent {count} message{plural} to rank {rank}"),
             Side::Send => {
                 format!("rank {peer} has received {count} message{plural} from rank {rank}")
@@ -489,7 +493,7 @@ struct Misdirected<'w> {
 fn partners_of_others<'w>(situation: &Situation<'_>, waits: &'w [Blocked]) -> Vec<Misdirected<'w>> {
     let of = |wait: &'w Blocked| {
         let traffic = &situation.model.group(wait.group).traffic;
-        let own = wait.message.as_ref().filter(|lone| lone.peer.is_some());
+        let own = wait.message.as_ref().filter(|unmatched| unmatched.peer.is_some());
         own.into_iter().flat_map(move |own| {
             let is_partner = |other: &UnmatchedMessage| {
                 other.is_awaited()
@@ -520,15 +524,17 @@ fn misdirected<'a, 'w>(found: &'a [Misdirected<'w>]) -> Option<&'a Misdirected<'
 /// Whether the partner of the message that it waits for has been issued.
 fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
     let mut alone = situation.model.group(wait.group).traffic.open();
-    wait.message.as_ref().is_some_and(|lone| lone.peer.is_some())
-        && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
+    wait.message.as_ref().is_some_and(|unmatched| unmatched.peer.is_some())
+        && !alone.any(|unmatched| {
+            unmatched.rank == wait.rank && unmatched.joined.call.id == wait.call.id
+        })
 }
 
 /// Whether the two ranks have exchanged messages before in this direction.
 fn is_later(wait: &Blocked) -> bool {
-    wait.message.as_ref().is_some_and(|lone| lone.nth > 1)
+    wait.message.as_ref().is_some_and(|unmatched| unmatched.nth > 1)
 }
 
 fn is(wait: &Blocked, side: Side) -> bool {
-    wait.message.as_ref().is_some_and(|lone| lone.side == side)
+    wait.message.as_ref().is_some_and(|unmatched| unmatched.side == side)
 }

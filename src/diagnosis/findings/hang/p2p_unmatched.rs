@@ -46,19 +46,19 @@ fn other_size(
     clash: &Clash,
 ) -> Option<Draft> {
     let (send, receive) = (&clash.send, &clash.receive);
-    let met = send.at.max(receive.at);
-    let mut draft = draft_of_both(group.id, from, to, receive, met);
-    draft.blocked_at = Some(met);
+    let paired_at = send.at.max(receive.at);
+    let mut draft = draft_of_both(group.id, from, to, receive, paired_at);
+    draft.blocked_at = Some(paired_at);
     if situation.have_ended_in_order(group.id, &[from, to]) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }
-    let mut reading = message::cause(situation, &[from], &[to], met);
-    if reading.cause.kind == CauseKind::Unknown {
+    let mut hypothesis = message::cause(situation, &[from], &[to], paired_at);
+    if hypothesis.cause.kind == CauseKind::Unknown {
         let mut sides = [(from, send), (to, receive)].into_iter();
         let sized = sides.find_map(|(rank, call)| {
             cause::of_size(situation.model.member(group.id, rank)?, call.place.as_ref()?)
         });
-        reading = sized.unwrap_or(reading);
+        hypothesis = sized.unwrap_or(hypothesis);
     }
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;
@@ -87,7 +87,7 @@ fn other_size(
         "If the sizes differ, the message arrives incomplete, or its transfer never ends."
             .to_owned()
     });
-    draft.attribute(reading);
+    draft.attribute(hypothesis);
     draft.advise(
         "Receive into a tensor of the shape and dtype that is sent. If shape or dtype varies, send it first.",
     );
@@ -107,20 +107,20 @@ pub(crate) fn other_tag(
 ) -> Option<Draft> {
     let OriginKind::OtherTag(group_id, from, to) = origin.why else { return None };
     let group = situation.model.group(group_id);
-    let (stall, lone, other) = stalls.iter().find_map(|stall| {
-        let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
-        Some((*stall, lone, group.traffic.other_tag(lone)?))
+    let (stall, unmatched, other) = stalls.iter().find_map(|stall| {
+        let unmatched = stall.message.as_ref().filter(|_| stall.is_direct())?;
+        Some((*stall, unmatched, group.traffic.other_tag(unmatched)?))
     })?;
-    let (send, receive) = match lone.side {
-        Side::Send => (lone, &other),
-        Side::Receive => (&other, lone),
+    let (send, receive) = match unmatched.side {
+        Side::Send => (unmatched, &other),
+        Side::Receive => (&other, unmatched),
     };
     let began = send.since().max(receive.since());
     let mut draft = draft_of_both(group_id, from, to, &receive.joined.call, began);
     draft.set_victims(Stall::victims(stalls));
     draft.blocked_at = Some(send.since().min(receive.since()));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
-    let reading = message::cause(situation, &[from], &[to], began);
+    let hypothesis = message::cause(situation, &[from], &[to], began);
     let (sent, awaited) = (tag(&send.joined.call), tag(&receive.joined.call));
     draft.summary = format!(
         "rank {from} sends to rank {to} with tag {sent}{}, but rank {to} waits for tag {awaited}{}",
@@ -135,7 +135,7 @@ pub(crate) fn other_tag(
         words::group(&group.info),
         if gone { format!("; rank {from} has ended") } else { "; neither can continue".into() },
     ));
-    draft.attribute(reading);
+    draft.attribute(hypothesis);
     draft.advise(format!(
         "Use one tag on both sides: {sent} or {awaited}. If both messages are intended, issue them with \
          isend and irecv and wait after all are issued.",
@@ -158,11 +158,11 @@ fn tags_proof(
     send: &UnmatchedMessage,
     receive: &UnmatchedMessage,
 ) -> Option<Certificate> {
-    let wait = |lone: &UnmatchedMessage| -> Option<&Blocked> {
-        let mut threads = situation.waits.blocked.get(&lone.rank)?.iter();
+    let wait = |unmatched: &UnmatchedMessage| -> Option<&Blocked> {
+        let mut threads = situation.waits.blocked.get(&unmatched.rank)?.iter();
         threads.find(|wait| {
             let waits_for = wait.message.as_ref().map(|m| m.joined.call.id);
-            wait.group == group && waits_for == Some(lone.joined.call.id)
+            wait.group == group && waits_for == Some(unmatched.joined.call.id)
         })
     };
     let (receiver, sender) = (wait(receive)?, wait(send)?);
@@ -199,9 +199,9 @@ pub(crate) fn local_numbers(
         return None;
     }
     let first = own.first()?;
-    let lone = first.message.as_ref()?;
-    let call = &lone.joined.call;
-    let mut draft = message::draft(situation, &catalogue::DD113, first, call, lone.since());
+    let unmatched = first.message.as_ref()?;
+    let call = &unmatched.joined.call;
+    let mut draft = message::draft(situation, &catalogue::DD113, first, call, unmatched.since());
     draft.key.place = KeyPlace::Ranks(ranks.clone());
     draft.blame(&ranks[..], Confidence::Supported);
     draft.set_victims(Stall::victims(stalls));
@@ -247,7 +247,7 @@ pub(crate) fn alone(
     stalls.first()?.message.as_ref()?;
     let stall =
         *stalls.iter().find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
-    let lone = stall.message.as_ref()?;
+    let unmatched = stall.message.as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
     let processes = || situation.model.members(stall.group, absent);
@@ -256,15 +256,15 @@ pub(crate) fn alone(
         return None;
     }
     let group = situation.model.group(stall.group);
-    let other = group.traffic.other_tag(lone);
+    let other = group.traffic.other_tag(unmatched);
 
-    let (call, evidence_at) = (&lone.joined.call, situation.overdue_at(stall));
+    let (call, evidence_at) = (&unmatched.joined.call, situation.overdue_at(stall));
     let mut draft = message::draft(situation, &catalogue::DD113, stall, call, evidence_at);
     draft.root = absent.to_vec();
     draft.set_victims(Stall::victims(stalls));
-    let reading = message::cause(situation, absent, &draft.victims, situation.now);
+    let hypothesis = message::cause(situation, absent, &draft.victims, situation.now);
     if let Some(other) = &other {
-        draft.per_rank = sides(situation, stall.group, &[lone, other]);
+        draft.per_rank = sides(situation, stall.group, &[unmatched, other]);
     }
     // A call with another tag is evidence; without one the partner may still make the call.
     draft.confidence = match other {
@@ -273,18 +273,18 @@ pub(crate) fn alone(
     };
 
     draft.summary = match &other {
-        Some(other) => tags_differ(lone, other),
+        Some(other) => tags_differ(unmatched, other),
         None => format!(
             "rank {} waits in {}, which {} not {}",
-            lone.rank,
+            unmatched.rank,
             words::call_at(call),
             Ranks(absent).with("has", "have"),
-            counterpart(lone),
+            counterpart(unmatched),
         ),
     };
     let over = situation.is_cut_short(stall) || processes().all(|(_, process)| process.has_ended());
-    draft.say(lacks_partner(group, lone, absent, over));
-    draft.attribute(reading);
+    draft.say(lacks_partner(group, unmatched, absent, over));
+    draft.attribute(hypothesis);
     for (rank, process) in processes() {
         match idle::standing(situation.model, process) {
             Some((still, sentence)) => {
@@ -300,61 +300,66 @@ pub(crate) fn alone(
     if stall.failed {
         draft.say("The wait has already failed.");
     }
-    draft.advise(make_the_partner(lone, absent));
+    draft.advise(make_the_partner(unmatched, absent));
     Some(draft)
 }
 
 /// What the partner of a call does: "received" or "sent".
-const fn counterpart(lone: &UnmatchedMessage) -> &'static str {
-    match lone.side {
+const fn counterpart(unmatched: &UnmatchedMessage) -> &'static str {
+    match unmatched.side {
         Side::Send => "received",
         Side::Receive => "sent",
     }
 }
 
 /// "Rank 0 is alive, and has made no matching call: …", in the past tense if the job is over.
-fn lacks_partner(group: &Group, lone: &UnmatchedMessage, absent: &[u32], over: bool) -> String {
+fn lacks_partner(
+    group: &Group,
+    unmatched: &UnmatchedMessage,
+    absent: &[u32],
+    over: bool,
+) -> String {
     let ranks = Ranks(absent);
     format!(
         "{} alive, and {} made no matching call: {} in {} has no partner.",
         words::begin(if over { ranks.with("was", "were") } else { ranks.with("is", "are") }),
         number(absent, "has", "have"),
-        words::call(&lone.joined.call),
+        words::call(&unmatched.joined.call),
         words::group(&group.info),
     )
 }
 
 /// "rank 0 has sent with tag 1 at train.py:31; rank 1 waits for tag 2 at train.py:33"
-fn tags_differ(lone: &UnmatchedMessage, other: &UnmatchedMessage) -> String {
-    let [theirs, own] = [other, lone].map(|it| words::at(it.joined.call.place.as_deref()));
+fn tags_differ(unmatched: &UnmatchedMessage, other: &UnmatchedMessage) -> String {
+    let [theirs, own] = [other, unmatched].map(|it| words::at(it.joined.call.place.as_deref()));
     format!(
         "rank {} has {} with tag {}{theirs}; rank {} waits for tag {}{own}",
         other.rank,
-        counterpart(lone),
+        counterpart(unmatched),
         tag(&other.joined.call),
-        lone.rank,
-        tag(&lone.joined.call),
+        unmatched.rank,
+        tag(&unmatched.joined.call),
     )
 }
 
 /// Advice to make the call that a rank waits for.
-fn make_the_partner(lone: &UnmatchedMessage, absent: &[u32]) -> String {
+fn make_the_partner(unmatched: &UnmatchedMessage, absent: &[u32]) -> String {
     format!(
         "Find out what {} after that call, and make the {} that rank {} waits for, or neither call.",
         Ranks(absent).with("does", "do"),
-        match lone.side {
+        match unmatched.side {
             Side::Send => "receive",
             Side::Receive => "send",
         },
-        lone.rank,
+        unmatched.rank,
     )
 }
 
 /// The calls of both sides.
 fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&UnmatchedMessage]) -> Vec<RankCall> {
-    let row = |lone: &&UnmatchedMessage| {
-        let process = situation.model.member(group, lone.rank)?;
-        Some(waiting_call(situation, lone.rank, process, &lone.joined))
+    let row = |unmatched: &&UnmatchedMessage| {
+        let process = situation.model.member(group, unmatched.rank)?;
+        Some(waiting_call(situation, unmatched.rank, process, &unmatched.joined))
     };
     lones.iter().filter_map(row).collect()
 }

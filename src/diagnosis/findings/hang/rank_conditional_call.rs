@@ -16,7 +16,7 @@ use crate::words::{self, Ranks, number};
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
     let origins = divergence::origins(situation);
     let diverged = origins.filter_map(|calls| match &calls.divergence.nature {
-        Nature::Parted(rank_guard) => Some(met(situation, calls, rank_guard)),
+        Nature::Parted(rank_guard) => Some(paired(situation, calls, rank_guard)),
         _ => None,
     });
     let stalled = situation.by_origin(|_, stalls| {
@@ -44,7 +44,7 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, rank_guard: &RankGuar
 }
 
 /// The other ranks issue a different call at the same sequence number.
-fn met(situation: &Situation<'_>, calls: DivergedJoin<'_>, rank_guard: &RankGuard) -> Draft {
+fn paired(situation: &Situation<'_>, calls: DivergedJoin<'_>, rank_guard: &RankGuard) -> Draft {
     let DivergedJoin { divergence, join } = calls;
     let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
     // The certificate proves the mismatch, but not its reason, which is read from the source.
@@ -131,10 +131,10 @@ fn explain(draft: &mut Draft, situation: &Situation<'_>, rank_guard: &RankGuard)
         Ranks(&rank_guard.inside).with("reaches", "reach"),
         Ranks(&rank_guard.outside).with("does not", "do not"),
     ));
-    let reading = cause::supported(CauseKind::RankConditional, None);
+    let hypothesis = cause::supported(CauseKind::RankConditional, None);
     let group = draft.place.map(|(group, _)| group);
     draft.explain(match group {
-        Some(group) => reading.with_mistake(Mistake::parted(situation, group, rank_guard)),
-        None => reading,
+        Some(group) => hypothesis.with_mistake(Mistake::parted(situation, group, rank_guard)),
+        None => hypothesis,
     });
 }

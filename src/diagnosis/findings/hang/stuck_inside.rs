@@ -167,8 +167,8 @@ fn say_what_dumps_show(draft: &mut Draft, call: &Call, known: Option<&DumpedColl
 fn unnamed(join: &Join) -> Vec<u32> {
     let is_unnamed = |it: &JoinedCall| it.call.op == Op::Unspecified;
     let unnamed: Vec<u32> =
-        join.all().filter(|(_, it)| is_unnamed(it)).map(|(rank, _)| rank).collect();
-    if join.all().all(|(_, it)| is_unnamed(it)) { Vec::new() } else { unnamed }
+        join.by_rank().filter(|(_, it)| is_unnamed(it)).map(|(rank, _)| rank).collect();
+    if join.by_rank().all(|(_, it)| is_unnamed(it)) { Vec::new() } else { unnamed }
 }
 
 /// Whether the process can still complete the call, or ended only after a wait had timed out. Ranks

@@ -42,7 +42,7 @@ pub(crate) fn draft(
     draft.summary = format!(
         "{} {} stuck outside any collective: {}{}{}; {}",
         Ranks(still),
-        absent.be(),
+        absent.copula(),
         if still.len() > 1 { format!("{} ", Ranks(&[first.rank?])) } else { "it ".into() },
         waits_for(what),
         words::at(outside.line),

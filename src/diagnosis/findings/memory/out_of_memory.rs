@@ -230,8 +230,8 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     let slip = situation.model.group(group).history.slip().filter(|slip| slip.seq == seq);
     let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));
     let join = situation.join(group, seq);
-    let met = join.and_then(|join| Some(&join.calls.get(&rank)?.call));
-    let Some(next) = slipped.map(|(_, call)| call).or(met) else {
+    let joined = join.and_then(|join| Some(&join.calls.get(&rank)?.call));
+    let Some(next) = slipped.map(|(_, call)| call).or(joined) else {
         return made_no_call_since(process, exception);
     };
     let peers = || {

@@ -15,13 +15,14 @@ use crate::words;
 /// DD109: swapped collectives of one group. DD115: collectives of one group that threads of a rank
 /// issue in changing order.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let swapped = divergence::origins(situation).filter_map(|met| match &met.divergence.nature {
-        Nature::Order(it) if is_race(situation, met.divergence, it) => {
-            Some(race(situation, met, it))
-        }
-        Nature::Order(it) => Some(draft(situation, met, it).0),
-        _ => None,
-    });
+    let swapped =
+        divergence::origins(situation).filter_map(|diverged| match &diverged.divergence.nature {
+            Nature::Order(it) if is_race(situation, diverged.divergence, it) => {
+                Some(race(situation, diverged, it))
+            }
+            Nature::Order(it) => Some(draft(situation, diverged, it).0),
+            _ => None,
+        });
     swapped.collect()
 }
 
@@ -43,8 +44,8 @@ fn is_race(situation: &Situation<'_>, divergence: &Divergence, permutation: &Per
         })
 }
 
-fn race(situation: &Situation<'_>, met: DivergedJoin<'_>, permutation: &Permutation) -> Draft {
-    let (mut draft, sides) = draft(situation, met, permutation);
+fn race(situation: &Situation<'_>, diverged: DivergedJoin<'_>, permutation: &Permutation) -> Draft {
+    let (mut draft, sides) = draft(situation, diverged, permutation);
     draft.code = &catalogue::DD115;
     draft.key.code = catalogue::DD115.code;
     // Neither side is wrong: the ranks have to agree on an order.
@@ -54,7 +55,7 @@ fn race(situation: &Situation<'_>, met: DivergedJoin<'_>, permutation: &Permutat
     draft.cause = None;
     draft.summary = format!(
         "two threads of each rank race on {}: {sides}",
-        words::group(&situation.model.group(met.divergence.group).info)
+        words::group(&situation.model.group(diverged.divergence.group).info)
     );
     // These replace the sentences on one right order.
     draft.why = vec![
@@ -69,12 +70,12 @@ fn race(situation: &Situation<'_>, met: DivergedJoin<'_>, permutation: &Permutat
 /// Also returns the calls of both sides in words.
 fn draft(
     situation: &Situation<'_>,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     permutation: &Permutation,
 ) -> (Draft, String) {
-    let DivergedJoin { divergence, join } = met;
+    let DivergedJoin { divergence, join } = diverged;
     let (group, seq) = (divergence.group, divergence.seq);
-    let (mut draft, classes) = divergence::parted(situation, met, &catalogue::DD109);
+    let (mut draft, classes) = divergence::parted(situation, diverged, &catalogue::DD109);
     if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }
@@ -109,13 +110,13 @@ fn draft(
         why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
-    let shown = divergence::reading(situation, met, &classes);
+    let shown = divergence::hypothesis(situation, diverged, &classes);
     let swapped = (CauseKind::SwappedCalls, Confidence::Supported);
     draft.explain(if (shown.cause.kind, shown.cause.confidence) == swapped {
         shown
     } else {
-        let reading = if permutation.seen { cause::supported } else { cause::suspected };
-        reading(CauseKind::SwappedCalls, None)
+        let hypothesis = if permutation.seen { cause::supported } else { cause::suspected };
+        hypothesis(CauseKind::SwappedCalls, None)
     });
     (draft, sides)
 }

@@ -92,14 +92,14 @@ pub(crate) fn are_at_one_line(join: &Join) -> bool {
 /// `None`: of too many kinds.
 pub(crate) fn meeting_lines(
     situation: &Situation<'_>,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     classes: &[Vec<u32>],
 ) -> Option<Mistake> {
     let [first, second] = classes else { return None };
     let call_of = |ranks: &[u32]| {
         let rank = *ranks.first()?;
-        let call = &met.join.calls.get(&rank)?.call;
-        let process = situation.model.member(met.divergence.group, rank);
+        let call = &diverged.join.calls.get(&rank)?.call;
+        let process = situation.model.member(diverged.divergence.group, rank);
         Some(format!("{} of {}{}", call.op, Ranks(ranks), at_line(process, call)))
     };
     let clause = format!("{} is paired with {}", call_of(first)?, call_of(second)?);
@@ -110,18 +110,18 @@ pub(crate) fn meeting_lines(
 /// Also returns the classes of ranks that agree, the largest first.
 pub(crate) fn parted(
     situation: &Situation<'_>,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     code: &'static Code,
 ) -> (Draft, Vec<Vec<u32>>) {
-    let DivergedJoin { divergence, join } = met;
+    let DivergedJoin { divergence, join } = diverged;
     let (group, seq) = (divergence.group, divergence.seq);
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
-    let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.met);
+    let mut draft = Draft::new(code, KeyPlace::Join(group, seq), divergence.at);
     draft.place = Some((group, seq));
     draft.op = join.calls.values().next().map(|joined| joined.call.op);
     draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
-    (draft.effect, draft.severity) = effect(situation, met, code, &everybody);
+    (draft.effect, draft.severity) = effect(situation, diverged, code, &everybody);
     let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.say(format!(
@@ -131,7 +131,7 @@ pub(crate) fn parted(
         ));
     }
     draft.blame_odd(odd_ones);
-    draft.why.extend(apart_since(situation, met));
+    draft.why.extend(apart_since(situation, diverged));
     let waiting = Stall::victims(
         &situation.stalls_from(&StallOrigin::without_ranks(OriginKind::Diverged(group, seq))),
     );
@@ -143,8 +143,8 @@ pub(crate) fn parted(
 
 /// A sentence on the first call before that came from different lines, although ranks had called from one line until then:
 /// it was alike by chance. Roles of ranks have lines of their own.
-fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<String> {
-    let DivergedJoin { divergence, join } = met;
+fn apart_since(situation: &Situation<'_>, diverged: DivergedJoin<'_>) -> Option<String> {
+    let DivergedJoin { divergence, join } = diverged;
     let classes = join.classes();
     let [first, second, ..] = &classes[..] else { return None };
     let (a, b) = (*first.first()?, *second.first()?);
@@ -177,15 +177,15 @@ fn apart_since(situation: &Situation<'_>, met: DivergedJoin<'_>) -> Option<Strin
 }
 
 /// The hypothesis why the classes of a divergence differ: the first one against all others.
-pub(crate) fn reading(
+pub(crate) fn hypothesis(
     situation: &Situation<'_>,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     classes: &[Vec<u32>],
 ) -> CauseHypothesis {
-    let divergence = met.divergence;
+    let divergence = diverged.divergence;
     let (first, rest) = classes.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
     let place = Some((divergence.group, divergence.seq));
-    cause::read(situation, place, &rest.concat(), first, divergence.met)
+    cause::read(situation, place, &rest.concat(), first, divergence.at)
 }
 
 /// What is proved of calls that differ so: that they can never complete, or that one of them is wrong.

@@ -21,12 +21,12 @@ const SENTENCES: Sentences = Sentences {
 pub(crate) fn draft(
     situation: &Situation<'_>,
     code: &'static Code,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
 ) -> Option<Draft> {
-    if has_misfit_totals(situation, met.divergence) {
+    if has_misfit_totals(situation, diverged.divergence) {
         return None;
     }
-    Some(signature::draft(situation, code, met, &SENTENCES))
+    Some(signature::draft(situation, code, diverged, &SENTENCES))
 }
 
 /// What becomes of tensors of different dtypes, by their byte counts.

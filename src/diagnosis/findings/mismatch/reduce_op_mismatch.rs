@@ -20,10 +20,10 @@ const SENTENCES: Sentences = Sentences {
 pub(crate) fn draft(
     situation: &Situation<'_>,
     code: &'static Code,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
 ) -> Option<Draft> {
-    let mut draft = signature::draft(situation, code, met, &SENTENCES);
-    if met.join.calls.values().any(is_of_nccl) {
+    let mut draft = signature::draft(situation, code, diverged, &SENTENCES);
+    if diverged.join.calls.values().any(is_of_nccl) {
         draft.say(
             "If the call of c10d does not record its reduce op, the one that it passed to NCCL \
              is shown.",

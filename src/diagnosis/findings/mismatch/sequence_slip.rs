@@ -54,8 +54,8 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         "Continue from a checkpoint that was written before that step: the gradients averaged since then \
          belong to different steps.",
     );
-    let reading = reading(situation, group, slip, &skipped);
-    draft.explain(reading);
+    let hypothesis = hypothesis(situation, group, slip, &skipped);
+    draft.explain(hypothesis);
     draft
 }
 
@@ -144,7 +144,7 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
 }
 
 /// The hypothesis why a rank omitted its calls.
-fn reading(
+fn hypothesis(
     situation: &Situation<'_>,
     group: &Group,
     slip: &Slip,

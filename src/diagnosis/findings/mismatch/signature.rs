@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue::Code;
 use crate::findings::advice;
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
-    DivergedJoin, OTHER_LINES, are_at_one_line, meeting_lines, parted, reading, sides,
+    DivergedJoin, OTHER_LINES, are_at_one_line, hypothesis, meeting_lines, parted, sides,
 };
 use crate::findings::view::{at_line, called_at};
 use crate::input::align::{self, Mismatch};
@@ -32,11 +32,11 @@ pub struct Sentences {
 pub(crate) fn draft(
     situation: &Situation<'_>,
     code: &'static Code,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     about: &Sentences,
 ) -> Draft {
-    let DivergedJoin { divergence, join } = met;
-    let (mut draft, classes) = parted(situation, met, code);
+    let DivergedJoin { divergence, join } = diverged;
+    let (mut draft, classes) = parted(situation, diverged, code);
     let info = &situation.model.group(divergence.group).info;
     let of_group = words::of_group(info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
@@ -60,17 +60,17 @@ pub(crate) fn draft(
     draft.why.splice(0..0, why);
     let is_one_line = are_at_one_line(join);
     let next = if is_one_line { about.next } else { OTHER_LINES };
-    let reading = reading(situation, met, &classes);
+    let hypothesis = hypothesis(situation, diverged, &classes);
     // The advice for a mismatch may contradict that for its cause.
-    if advice::against(code, &reading).is_none() {
+    if advice::against(code, &hypothesis).is_none() {
         draft.advise(next);
     }
     draft.mistake = if is_one_line {
-        differing_values(situation, met, &classes, about.value)
+        differing_values(situation, diverged, &classes, about.value)
     } else {
-        meeting_lines(situation, met, &classes)
+        meeting_lines(situation, diverged, &classes)
     };
-    draft.explain(reading);
+    draft.explain(hypothesis);
     draft
 }
 
@@ -78,19 +78,19 @@ pub(crate) fn draft(
 /// rank 1". `None`: they are of too many kinds.
 fn differing_values(
     situation: &Situation<'_>,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
     classes: &[Vec<u32>],
     value: fn(&Call) -> Option<String>,
 ) -> Option<Mistake> {
     let [first, second] = classes else { return None };
-    let call_of = |ranks: &[u32]| Some(&met.join.calls.get(ranks.first()?)?.call);
+    let call_of = |ranks: &[u32]| Some(&diverged.join.calls.get(ranks.first()?)?.call);
     let (one, other) = (call_of(first)?, call_of(second)?);
     if one.op != other.op {
-        return meeting_lines(situation, met, classes);
+        return meeting_lines(situation, diverged, classes);
     }
     let called = |ranks: &[u32], call: &Call| {
         let process =
-            ranks.first().and_then(|&it| situation.model.member(met.divergence.group, it));
+            ranks.first().and_then(|&it| situation.model.member(diverged.divergence.group, it));
         called_at(process, call)
     };
     one.place.as_ref()?;

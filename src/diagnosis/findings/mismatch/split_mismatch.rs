@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue::Code;
 
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{
-    DivergedJoin, OTHER_LINES, are_at_one_line, meeting_lines, parted, reading,
+    DivergedJoin, OTHER_LINES, are_at_one_line, hypothesis, meeting_lines, parted,
 };
 use crate::input::splits::Misfit;
 use crate::model::{Join, MAX_MISFITS};
@@ -24,12 +24,12 @@ const NEXT: &str = "Exchange the sizes first: an all_to_all_single of the input 
 pub(crate) fn draft(
     situation: &Situation<'_>,
     code: &'static Code,
-    met: DivergedJoin<'_>,
+    diverged: DivergedJoin<'_>,
 ) -> Option<Draft> {
-    let DivergedJoin { divergence, join } = met;
+    let DivergedJoin { divergence, join } = diverged;
     let misfits = join.misfits();
     let first = misfits.first()?;
-    let (mut draft, classes) = parted(situation, met, code);
+    let (mut draft, classes) = parted(situation, diverged, code);
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),
@@ -66,9 +66,9 @@ pub(crate) fn draft(
         let clause = format!("{}, in all_to_all #{}", sentence(join, first), divergence.seq);
         Some(Mistake::new(&[], clause))
     } else {
-        meeting_lines(situation, met, &classes)
+        meeting_lines(situation, diverged, &classes)
     };
-    draft.explain(reading(situation, met, &classes));
+    draft.explain(hypothesis(situation, diverged, &classes));
     Some(draft)
 }
 

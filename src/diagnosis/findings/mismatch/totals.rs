@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
 use crate::findings::draft::{Draft, KeyPlace};
-use crate::findings::mismatch::divergence::{DivergedJoin, OTHER_LINES, reading};
+use crate::findings::mismatch::divergence::{DivergedJoin, OTHER_LINES, hypothesis};
 use crate::findings::view::rank_calls;
 use crate::input::align::{Mismatch, OddOnes, odd_ones};
 use crate::input::provenance::DumpedCollective;
@@ -99,7 +99,7 @@ fn draft(
         draft.say("Dumps contain the totals of each rank alone: the wrong rank is unknown.");
     }
     if let Some(divergence) = dtypes {
-        draft.attribute(reading(situation, DivergedJoin { divergence, join }, &join.classes()));
+        draft.attribute(hypothesis(situation, DivergedJoin { divergence, join }, &join.classes()));
     }
     draft.set_victims(group.info.key.members.iter().copied());
     Some(draft)

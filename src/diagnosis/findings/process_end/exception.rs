@@ -204,7 +204,7 @@ fn describe_calls(situation: &Situation<'_>, ended: &Ended<'_>, draft: &mut Draf
     let stall = ended.stalls.first().filter(|_| !ended.diverted);
     let peers = match stall {
         Some(stall) => situation.calls(stall),
-        None => situation.join(group, seq).into_iter().flat_map(Join::all).collect(),
+        None => situation.join(group, seq).into_iter().flat_map(Join::by_rank).collect(),
     };
     draft.place = Some((group, seq));
     let peer = peers.iter().find(|(other, _)| *other != rank);

@@ -23,7 +23,7 @@ use crate::words::{self, Ranks, number};
 
 /// DD205: cleanup calls that the peers do not make.
 pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
-    let met =
+    let diverged =
         situation.divergences.iter().filter_map(|divergence| meets_another(situation, divergence));
     let waits = situation.by_origin(|origin, stalls| {
         let is_explained = situation.divergences.iter().any(|d| d.origin == *origin);
@@ -36,7 +36,8 @@ pub(crate) fn detect(situation: &Situation<'_>) -> Vec<Draft> {
             _ => None,
         }
     });
-    met.chain(waits)
+    diverged
+        .chain(waits)
         .chain(destroys_forever(situation))
         .chain(goes_on_after_its_end(situation))
         .collect()
@@ -78,13 +79,13 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
-    let met = divergence.met;
+    let at = divergence.at;
     // After a request to end, ranks clean up wherever they are.
-    if !situation.model.is_before_shutdown(met) {
+    if !situation.model.is_before_shutdown(at) {
         return None;
     }
 
-    let mut draft = about_call(situation, ranks, (group, seq), call, met);
+    let mut draft = about_call(situation, ranks, (group, seq), call, at);
     draft.root_confidence = Confidence::Supported;
     draft.set_victims(join.calls.keys().copied());
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();

@@ -149,11 +149,11 @@ impl<'a> Absent<'a> {
 
     /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.
     pub(crate) fn are(&self) -> String {
-        format!("{} {}", words::begin(Ranks(&self.ranks)), self.be())
+        format!("{} {}", words::begin(Ranks(&self.ranks)), self.copula())
     }
 
     /// "is" or "are", "was" or "were".
-    pub(crate) fn be(&self) -> &'static str {
+    pub(crate) fn copula(&self) -> &'static str {
         if self.is_past {
             number(&self.ranks, "was", "were")
         } else {

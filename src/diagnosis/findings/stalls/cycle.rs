@@ -316,9 +316,9 @@ fn of_two(
     };
     let order = times(one).cmp(&times(other));
     let (ahead, behind) = if order.is_le() { (one, other) } else { (other, one) };
-    let reading = cause::read(situation, None, &[ahead.rank], &[behind.rank], at);
-    if order.is_ne() || reading.cause.confidence == Confidence::Supported {
-        return reading;
+    let hypothesis = cause::read(situation, None, &[ahead.rank], &[behind.rank], at);
+    if order.is_ne() || hypothesis.cause.confidence == Confidence::Supported {
+        return hypothesis;
     }
-    in_one_loop(situation, &[one, other]).unwrap_or(reading)
+    in_one_loop(situation, &[one, other]).unwrap_or(hypothesis)
 }

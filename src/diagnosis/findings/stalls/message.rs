@@ -30,11 +30,13 @@ pub(crate) fn draft(
 
 /// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(crate) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
-    let Some(lone) = &stall.message else { return rank_calls(situation, stall.group, stall.seq) };
+    let Some(unmatched) = &stall.message else {
+        return rank_calls(situation, stall.group, stall.seq);
+    };
     let waits = situation
         .model
-        .member(stall.group, lone.rank)
-        .map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+        .member(stall.group, unmatched.rank)
+        .map(|process| waiting_call(situation, unmatched.rank, process, &unmatched.joined));
     let ranks = stall.missing.iter().map(|absent| &absent.rank);
     let missing =
         situation.model.members(stall.group, ranks).map(|(rank, process)| last_call(rank, process));
@@ -58,7 +60,7 @@ pub(crate) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
         rank: wait.rank,
         thread: wait.thread.0,
         group: situation.model.group(wait.group).info.key.clone(),
-        seq: wait.message.as_ref().map_or(wait.seq, |lone| lone.nth),
+        seq: wait.message.as_ref().map_or(wait.seq, |unmatched| unmatched.nth),
         call: signature(&wait.call),
         only_thread: wait.only_thread,
     }
@@ -68,7 +70,7 @@ pub(crate) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
 pub(crate) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32) -> Fact {
     wait.message.as_ref().map_or_else(
         || never_issued(situation, wait.group, absent),
-        |lone| never_posted(situation, wait.group, lone, absent),
+        |unmatched| never_posted(situation, wait.group, unmatched, absent),
     )
 }
 
@@ -87,11 +89,11 @@ pub(crate) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u3
 pub(crate) fn never_posted(
     situation: &Situation<'_>,
     group: GroupId,
-    lone: &UnmatchedMessage,
+    unmatched: &UnmatchedMessage,
     absent: u32,
 ) -> Fact {
     let group = situation.model.group(group);
-    let (op, side) = match lone.side {
+    let (op, side) = match unmatched.side {
         Side::Send => (Op::Recv, Side::Receive),
         Side::Receive => (Op::Send, Side::Send),
     };
@@ -99,9 +101,9 @@ pub(crate) fn never_posted(
         rank: absent,
         group: group.info.key.clone(),
         op: op.to_string(),
-        peer: lone.rank,
-        tag: group.traffic.lane(&lone.joined.call),
-        last: group.traffic.made(lone, side),
+        peer: unmatched.rank,
+        tag: group.traffic.lane(&unmatched.joined.call),
+        last: group.traffic.made(unmatched, side),
     }
 }
 
@@ -113,21 +115,21 @@ pub(crate) fn cause(
     others: &[u32],
     at: Timestamp,
 ) -> CauseHypothesis {
-    let reading = cause::read(situation, None, odd, others, at);
-    let is_of_sides = reading.cause.kind == CauseKind::RankConditional;
-    if is_of_sides || reading.cause.confidence < Confidence::Supported {
+    let hypothesis = cause::read(situation, None, odd, others, at);
+    let is_of_sides = hypothesis.cause.kind == CauseKind::RankConditional;
+    if is_of_sides || hypothesis.cause.confidence < Confidence::Supported {
         CauseHypothesis::unknown()
     } else {
-        reading
+        hypothesis
     }
 }
 
 /// Identifies a stall within its code.
 pub(crate) fn key(stall: &Stall) -> KeyPlace {
-    let Some(lone) = &stall.message else { return KeyPlace::Join(stall.group, stall.seq) };
-    match lone.side {
-        Side::Send => KeyPlace::Channel(stall.group, Some(lone.rank), lone.peer),
-        Side::Receive => KeyPlace::Channel(stall.group, lone.peer, Some(lone.rank)),
+    let Some(unmatched) = &stall.message else { return KeyPlace::Join(stall.group, stall.seq) };
+    match unmatched.side {
+        Side::Send => KeyPlace::Channel(stall.group, Some(unmatched.rank), unmatched.peer),
+        Side::Receive => KeyPlace::Channel(stall.group, unmatched.peer, Some(unmatched.rank)),
     }
 }
 
@@ -136,7 +138,7 @@ fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<
     let place = call.place.as_ref().filter(|_| call.hidden)?;
     let wraps = |rank: &u32| {
         let process = situation.model.member(stall.group, *rank);
-        let mut models = process.into_iter().flat_map(|process| process.models.all());
+        let mut models = process.into_iter().flat_map(|process| process.models.replicas());
         models.any(|(group, _, replica)| {
             group == stall.group && replica.at <= call.at && replica.place.as_ref() == Some(place)
         })
@@ -155,7 +157,7 @@ pub(crate) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> St
             let by = made_by_ddp(situation, stall, call).unwrap_or_default();
             format!("{text}{}{by} needs all its ranks.", words::of_group(info))
         }
-        Some(lone) if lone.side == Side::Receive => {
+        Some(unmatched) if unmatched.side == Side::Receive => {
             format!("{text} in {group} needs a message that was not sent.")
         }
         Some(_) => format!("{text} in {group} needs a receive that was not made."),

@@ -27,10 +27,14 @@ pub(crate) fn never_comes(
             message::never_issued(situation, stall.group, gone),
         ),
         // A send may complete early, and a receive from any source has other possible senders.
-        Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
-        Some(lone) => (
-            issued(waiter, call, lone.nth)?,
-            message::never_posted(situation, stall.group, lone, gone),
+        Some(unmatched)
+            if unmatched.side == Side::Send || unmatched.peer.is_none() || !unmatched.sure =>
+        {
+            return None;
+        }
+        Some(unmatched) => (
+            issued(waiter, call, unmatched.nth)?,
+            message::never_posted(situation, stall.group, unmatched, gone),
         ),
     };
     let end = match process.end {

@@ -90,8 +90,8 @@ pub(crate) fn contradiction([one, other]: &[Joiner<'_>; 2]) -> Option<Certificat
 pub(crate) fn pair<'a, K>(classes: &[(K, Vec<Joiner<'a>>)]) -> Option<[Joiner<'a>; 2]> {
     let pairs = classes.iter().enumerate().flat_map(|(i, (_, joiners))| {
         classes[i + 1..].iter().flat_map(move |(_, others)| {
-            let met = |one: &Joiner<'a>| others.iter().find(|other| one.meets(other));
-            joiners.iter().filter_map(move |one| Some([*one, *met(one)?]))
+            let partner = |one: &Joiner<'a>| others.iter().find(|other| one.meets(other));
+            joiners.iter().filter_map(move |one| Some([*one, *partner(one)?]))
         })
     });
     pairs.min_by_key(both_begun)

@@ -65,8 +65,8 @@ pub(crate) fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<
         return None;
     }
     let size = forming.joiners[0].init.world_size?.min(MAX_RANKS);
-    let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
-    let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
+    let arrived: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
+    let absent: Vec<u32> = (0..size).filter(|rank| !arrived.contains(rank)).collect();
     let first = forming.joiners[0].process;
     let attempt = situation.attempts.of_process(first);
     // A rank that raised an exception has a finding of its own.

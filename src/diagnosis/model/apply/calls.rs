@@ -135,17 +135,17 @@ impl Model {
                 let in_backward = process.is_last_bucket(call);
                 target = Some(Target::Join(group_id, call.seq));
                 let waited = group.issue(rank, call, &process.turns, in_backward);
-                for encounter in group.met.drain(..) {
-                    self.arrivals.met(encounter);
+                for completed in group.completed.drain(..) {
+                    self.arrivals.add(completed);
                 }
                 for (rank, call, last) in waited {
                     self.waited(group_id, rank, &call, last);
                 }
             } else if call.op.is_point_to_point()
-                && let Some((post, met)) = group.traffic.issue(rank, call)
+                && let Some((post, matched)) = group.traffic.issue(rank, call)
             {
                 target = Some(Target::Message(group_id, post));
-                if let Some([send, receive]) = &met {
+                if let Some([send, receive]) = &matched {
                     self.arrivals.messaged(group_id, send, receive);
                     self.waited(group_id, send.rank, &send.call, receive.call.at);
                     self.waited(group_id, receive.rank, &receive.call, send.call.at);

@@ -28,7 +28,7 @@ impl Model {
                 let (id, rank) = self.membership(process, &group)?;
                 let group = &mut self.groups[id.0 as usize];
                 group.advance(rank, issued);
-                group.met.clear();
+                group.completed.clear();
                 group.traffic.advance(rank, p2p_issued);
             }
             other => return Some(other),

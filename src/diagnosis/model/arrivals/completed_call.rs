@@ -19,12 +19,12 @@ pub struct CompletedCall {
     pub group: GroupId,
     /// Sequence number; 0: a message.
     pub seq: u64,
-    /// The call of the first arrival in `came`, or an earlier one like it.
+    /// The call of the first arrival in `arrivals`, or an earlier one like it.
     pub call: Arc<Call>,
     /// Training step in which that call was issued; 0: before the first.
     pub step: u64,
     /// Arrivals by rank; for a message, the sender first.
-    pub came: RankArrivals,
+    pub arrivals: RankArrivals,
     /// See [`Self::buckets`].
     pub(super) buckets: Option<Arc<Buckets>>,
 }
@@ -78,17 +78,17 @@ impl CompletedCall {
         seq: u64,
         call: &Arc<Call>,
         ranks: Ranks,
-        came: Vec<Arrival>,
+        arrivals: Vec<Arrival>,
     ) -> Self {
-        let mut all = RankArrivals { ranks, all: came, last: 0 };
+        let mut all = RankArrivals { ranks, all: arrivals, last: 0 };
         all.find_last();
-        Self { group, seq, call: Arc::clone(call), step: call.step, came: all, buckets: None }
+        Self { group, seq, call: Arc::clone(call), step: call.step, arrivals: all, buckets: None }
     }
 
     /// A collective that every member has entered.
     pub(in crate::model) fn of_join(group: GroupId, seq: u64, join: &Join) -> Option<Self> {
         let (_, first) = join.calls.iter().next()?;
-        let came = join.calls.iter().map(|(&rank, joined)| {
+        let arrivals = join.calls.iter().map(|(&rank, joined)| {
             let (waits, until) = match joined.wait {
                 Wait::NotSeen => (None, joined.returned.filter(|_| !joined.call.is_async)),
                 Wait::Since(at) => (Some(at), None),
@@ -97,13 +97,13 @@ impl CompletedCall {
             Arrival { waits, until, ..Arrival::new(rank, &joined.call) }
         });
         let ranks = Ranks::Members(join.calls.listed());
-        let mut encounter = Self::new(group, seq, &first.call, ranks, came.collect());
+        let mut completed = Self::new(group, seq, &first.call, ranks, arrivals.collect());
         for (&rank, joined) in join.calls.iter() {
             if let Some(averaged) = joined.averaged.as_deref() {
-                encounter.change(rank, Change::Averaged(*averaged));
+                completed.change(rank, Change::Averaged(*averaged));
             }
         }
-        Some(encounter)
+        Some(completed)
     }
 
     /// Changes the arrival of a rank.
@@ -113,20 +113,20 @@ impl CompletedCall {
         {
             return;
         }
-        let Some(place) = self.came.place_of(rank) else { return };
-        let came = &mut self.came.all[place];
+        let Some(place) = self.arrivals.place_of(rank) else { return };
+        let arrival = &mut self.arrivals.all[place];
         match change {
             Change::Wait(Wait::NotSeen) => {}
-            Change::Wait(Wait::Since(at)) => (came.waits, came.until) = (Some(at), None),
-            Change::Wait(Wait::Over(at)) => came.until = Some(at),
+            Change::Wait(Wait::Since(at)) => (arrival.waits, arrival.until) = (Some(at), None),
+            Change::Wait(Wait::Over(at)) => arrival.until = Some(at),
             Change::Returned(at) => {
-                if !came.is_async && came.until.is_none() && came.waits.is_none() {
-                    came.until = Some(at);
+                if !arrival.is_async && arrival.until.is_none() && arrival.waits.is_none() {
+                    arrival.until = Some(at);
                 }
             }
             // This is the last of the buckets.
             Change::Averaged(Averaged { from, to, .. }) => {
-                (came.waits, came.until) = (Some(from), Some(to));
+                (arrival.waits, arrival.until) = (Some(from), Some(to));
             }
         }
     }
@@ -149,23 +149,23 @@ impl CompletedCall {
 
     /// The last arrival.
     pub fn last(&self) -> Option<Arrival> {
-        self.came.get(self.came.last)
+        self.arrivals.get(self.arrivals.last)
     }
 
     /// Time of the first arrival.
     pub fn first_at(&self) -> Option<Timestamp> {
-        self.came.all.iter().map(|came| came.at).min()
+        self.arrivals.all.iter().map(|arrival| arrival.at).min()
     }
 
     /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
     /// unknown.
     pub fn waits_for(&self, rank: u32) -> Option<Arrival> {
-        let of = |rank: u32| self.came.get(self.came.place_of(rank)?);
+        let of = |rank: u32| self.arrivals.get(self.arrivals.place_of(rank)?);
         let on = match self.direction() {
             Direction::Symmetric => self.last(),
             Direction::FromRoot => of(self.call.root?),
             Direction::ToRoot if self.call.root == Some(rank) => self.last(),
-            Direction::PointToPoint => self.came.iter().find(|came| came.rank != rank),
+            Direction::PointToPoint => self.arrivals.iter().find(|arrival| arrival.rank != rank),
             Direction::ToRoot | Direction::Unknown => None,
         };
         on.filter(|on| on.rank != rank)
@@ -191,8 +191,8 @@ impl RankArrivals {
 
     fn find_last(&mut self) {
         self.last = 0;
-        for (place, came) in self.all.iter().enumerate() {
-            if came.at >= self.all[self.last].at {
+        for (place, arrival) in self.all.iter().enumerate() {
+            if arrival.at >= self.all[self.last].at {
                 self.last = place;
             }
         }

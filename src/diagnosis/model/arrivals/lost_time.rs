@@ -33,9 +33,9 @@ impl LostTime {
         Self { parts: BTreeMap::new(), length: (part.as_nanos() as u64).max(1) }
     }
 
-    pub(super) fn add(&mut self, encounter: &CompletedCall) {
-        let Some((first, last)) = encounter.first_at().zip(encounter.last()) else { return };
-        let waits = encounter.came.iter().map(|came| last.at.0 - came.at.0);
+    pub(super) fn add(&mut self, completed: &CompletedCall) {
+        let Some((first, last)) = completed.first_at().zip(completed.last()) else { return };
+        let waits = completed.arrivals.iter().map(|arrival| last.at.0 - arrival.at.0);
         let waited = waits.fold(0, u64::saturating_add);
         // A part includes its end, not its start.
         let end = last.at.0.saturating_sub(1) / self.length;
@@ -43,7 +43,7 @@ impl LostTime {
         for number in begin.min(end)..=end {
             let part = self.parts.entry(number).or_default();
             part.waited = part.waited.saturating_add(waited);
-            part.most_ranks = part.most_ranks.max(encounter.came.len());
+            part.most_ranks = part.most_ranks.max(completed.arrivals.len());
         }
         while self.parts.len() > MAX_PARTS {
             self.parts.pop_first();
@@ -68,7 +68,7 @@ impl LostTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::arrivals::tests::met;
+    use crate::model::arrivals::tests::completed_call;
 
     #[test]
     fn lost_time_is_bounded_by_parts_of_the_time() {
@@ -78,14 +78,15 @@ mod tests {
             let lost = losses.at_most((Timestamp(from * SECOND), Timestamp(to * SECOND)));
             lost.map(|(lost, most)| (lost.as_secs(), most))
         };
-        losses.add(&met(1, &[SECOND, 3 * SECOND, 2 * SECOND]));
-        losses.add(&met(2, &[9 * SECOND, 9 * SECOND]));
+        losses.add(&completed_call(1, &[SECOND, 3 * SECOND, 2 * SECOND]));
+        losses.add(&completed_call(2, &[9 * SECOND, 9 * SECOND]));
         assert_eq!(lost(&losses, 5, 20), Some((0, 2)));
         assert!(lost(&losses, 2, 4).is_some_and(|(lost, most)| lost >= 3 && most == 3));
-        (10..10_000).for_each(|at| losses.add(&met(at, &[at * SECOND, at * SECOND + 1])));
+        (10..10_000)
+            .for_each(|at| losses.add(&completed_call(at, &[at * SECOND, at * SECOND + 1])));
         assert_eq!(lost(&losses, 2, 4), None, "too long ago");
         assert!(lost(&losses, 9_990, 9_999).is_some());
-        losses.add(&met(10_000, &[0, u64::MAX]));
+        losses.add(&completed_call(10_000, &[0, u64::MAX]));
         assert_eq!(losses.parts.len(), MAX_PARTS);
     }
 }

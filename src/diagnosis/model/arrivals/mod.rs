@@ -108,7 +108,7 @@ impl<'a> Block<'a> {
     }
 
     /// The encounters, oldest first.
-    fn encounters(self) -> Vec<Cow<'a, CompletedCall>> {
+    fn completed_calls(self) -> Vec<Cow<'a, CompletedCall>> {
         match self {
             Self::Packed(packed) => packed.unpack().into_iter().map(Cow::Owned).collect(),
             Self::Recent(recent) => recent.iter().map(Cow::Borrowed).collect(),
@@ -142,7 +142,7 @@ impl Arrivals {
 
     /// The encounters, latest first, in the order in which they became complete.
     pub fn latest(&self) -> impl Iterator<Item = Cow<'_, CompletedCall>> {
-        self.blocks().flat_map(|block| block.encounters().into_iter().rev())
+        self.blocks().flat_map(|block| block.completed_calls().into_iter().rev())
     }
 
     /// The encounters in blocks, the latest block first.
@@ -183,9 +183,9 @@ impl Arrivals {
     }
 
     /// Adds a collective that every member has entered.
-    pub(super) fn met(&mut self, encounter: CompletedCall) {
-        let (group, seq) = (encounter.group.0 as usize, encounter.seq);
-        let number = self.push(encounter);
+    pub(super) fn add(&mut self, completed: CompletedCall) {
+        let (group, seq) = (completed.group.0 as usize, completed.seq);
+        let number = self.push(completed);
         if self.collectives.len() <= group {
             self.collectives.resize_with(group + 1, Collectives::default);
         }
@@ -199,30 +199,30 @@ impl Arrivals {
 
     /// Adds a send that met its receive.
     pub(super) fn messaged(&mut self, group: GroupId, send: &MatchedSide, receive: &MatchedSide) {
-        let came = [send, receive].map(|met| Arrival {
-            waits: self.begun.remove(&(group, met.rank, met.call.id)),
-            ..Arrival::new(met.rank, &met.call)
+        let arrivals = [send, receive].map(|side| Arrival {
+            waits: self.begun.remove(&(group, side.rank, side.call.id)),
+            ..Arrival::new(side.rank, &side.call)
         });
         let ranks = Ranks::Pair([send.rank, receive.rank]);
-        let encounter = CompletedCall::new(group, 0, &send.call, ranks, came.into());
-        let number = self.push(encounter);
-        let waited_for = [send, receive].into_iter().filter(|met| met.call.is_async);
-        self.messages.extend(waited_for.map(|met| ((group, met.rank, met.call.id), number)));
+        let completed = CompletedCall::new(group, 0, &send.call, ranks, arrivals.into());
+        let number = self.push(completed);
+        let waited_for = [send, receive].into_iter().filter(|side| side.call.is_async);
+        self.messages.extend(waited_for.map(|side| ((group, side.rank, side.call.id), number)));
         self.limit();
     }
 
     /// Adds an encounter; returns its number.
-    fn push(&mut self, mut encounter: CompletedCall) -> u64 {
-        encounter.call = self.call_like(encounter.group, encounter.call);
+    fn push(&mut self, mut completed: CompletedCall) -> u64 {
+        completed.call = self.call_like(completed.group, completed.call);
         let number = self.first_recent + self.recent.len() as u64;
-        self.kept += encounter.came.len();
-        self.recent_arrivals += encounter.came.len();
-        if let Some(last) = encounter.last() {
+        self.kept += completed.arrivals.len();
+        self.recent_arrivals += completed.arrivals.len();
+        if let Some(last) = completed.last() {
             self.end = self.end.max(last.at);
             self.began = Some(self.began.map_or(last.at, |began| began.min(last.at)));
         }
-        self.lost.add(&encounter);
-        self.recent.push_back(encounter);
+        self.lost.add(&completed);
+        self.recent.push_back(completed);
         number
     }
 
@@ -279,19 +279,19 @@ impl Arrivals {
     fn pack(&mut self) {
         let mut arrivals = 0;
         let fits = |it: &&CompletedCall| {
-            arrivals += it.came.len();
+            arrivals += it.arrivals.len();
             arrivals <= MAX_PACKED_ARRIVALS
         };
         let number = self.recent.iter().take(MAX_PACKED).take_while(fits).count().max(1);
         let oldest: Vec<CompletedCall> = self.recent.drain(..number).collect();
         let packed = Packed::new(self.first_recent, &oldest);
-        for (encounter, number) in oldest.iter().zip(self.first_recent..) {
-            if let Some(group) = self.collectives.get_mut(encounter.group.0 as usize)
-                && let Ok(place) = place_of(&group.recent, encounter.seq)
+        for (completed, number) in oldest.iter().zip(self.first_recent..) {
+            if let Some(group) = self.collectives.get_mut(completed.group.0 as usize)
+                && let Ok(place) = place_of(&group.recent, completed.seq)
                 && group.recent[place].1 == number
             {
                 group.recent.remove(place);
-                group.packed_to = group.packed_to.max(encounter.seq);
+                group.packed_to = group.packed_to.max(completed.seq);
             }
         }
         self.first_recent += number as u64;
@@ -370,22 +370,22 @@ pub(in crate::model::arrivals) mod tests {
     use crate::model::Side;
     use crate::testing;
 
-    pub(in crate::model::arrivals) fn met(seq: u64, ats: &[u64]) -> CompletedCall {
+    pub(in crate::model::arrivals) fn completed_call(seq: u64, ats: &[u64]) -> CompletedCall {
         let call = Arc::new(testing::call(Op::AllReduce));
-        let came = ats
+        let arrivals = ats
             .iter()
             .zip(0..)
             .map(|(&at, rank)| Arrival { at: Timestamp(at), ..Arrival::new(rank, &call) });
         let ranks = Ranks::Members((0..ats.len() as u32).collect());
-        CompletedCall::new(GroupId(0), seq, &call, ranks, came.collect())
+        CompletedCall::new(GroupId(0), seq, &call, ranks, arrivals.collect())
     }
 
     #[test]
     fn collective_waits_for_the_last_arrival() {
-        let encounter = met(1, &[5, 9, 7]);
-        assert_eq!(encounter.waits_for(0).map(|on| on.rank), Some(1));
-        assert_eq!(encounter.waits_for(1), None);
-        let mut broadcast = encounter;
+        let completed = completed_call(1, &[5, 9, 7]);
+        assert_eq!(completed.waits_for(0).map(|on| on.rank), Some(1));
+        assert_eq!(completed.waits_for(1), None);
+        let mut broadcast = completed;
         broadcast.call = Arc::new(Call { root: Some(2), ..testing::call(Op::Broadcast) });
         assert_eq!(broadcast.waits_for(0).map(|on| on.rank), Some(2));
         assert_eq!(broadcast.waits_for(2), None);
@@ -396,7 +396,7 @@ pub(in crate::model::arrivals) mod tests {
         let mut arrivals = Arrivals::default();
         let ranks: Vec<u64> = (0..1024).collect();
         for seq in 1..=1000 {
-            arrivals.met(met(seq, &ranks));
+            arrivals.add(completed_call(seq, &ranks));
         }
         assert!(arrivals.kept <= MAX_ARRIVALS);
         let kept: Vec<u64> = arrivals.latest().map(|it| it.seq).collect();
@@ -409,8 +409,8 @@ pub(in crate::model::arrivals) mod tests {
             arrivals.set_wait(rank, Target::Join(GroupId(0), seq), over);
         }
         let changed = |seq| {
-            let encounter = arrivals.latest().find(|it| it.seq == seq).unwrap();
-            let until = encounter.came.iter().filter_map(|it| it.until);
+            let completed = arrivals.latest().find(|it| it.seq == seq).unwrap();
+            let until = completed.arrivals.iter().filter_map(|it| it.until);
             until.map(|it| it.0).collect::<Vec<u64>>()
         };
         assert_eq!([changed(1000), changed(999), changed(900)], [vec![1000], vec![], vec![7, 8]]);
@@ -437,7 +437,7 @@ pub(in crate::model::arrivals) mod tests {
             };
             arrivals.set_wait(1, Target::Message(GroupId(0), post), Wait::Since(Timestamp(id)));
         }
-        let waits: Vec<_> = arrivals.latest().filter_map(|it| it.came.get(1)?.waits).collect();
+        let waits: Vec<_> = arrivals.latest().filter_map(|it| it.arrivals.get(1)?.waits).collect();
         assert_eq!(waits, [1999, 1000, 3].map(Timestamp));
         assert!(arrivals.begun.is_empty());
     }
@@ -445,7 +445,7 @@ pub(in crate::model::arrivals) mod tests {
     #[test]
     fn encounters_before_a_time_are_not_visited() {
         let mut arrivals = Arrivals::default();
-        (1..=1000).for_each(|seq| arrivals.met(met(seq, &[seq * 10, seq * 10 + 1])));
+        (1..=1000).for_each(|seq| arrivals.add(completed_call(seq, &[seq * 10, seq * 10 + 1])));
         let seqs = |from, slack| {
             let recent = arrivals.back_to(Timestamp(from), Duration::from_nanos(slack));
             recent.map(|it| it.seq).collect::<Vec<u64>>()
@@ -458,21 +458,21 @@ pub(in crate::model::arrivals) mod tests {
     #[test]
     fn separate_wait_replaces_the_return() {
         let mut arrivals = Arrivals::default();
-        arrivals.met(met(1, &[5, 9]));
+        arrivals.add(completed_call(1, &[5, 9]));
         let target = Target::Join(GroupId(0), 1);
         arrivals.set_returned(0, target, Timestamp(6));
         arrivals.set_wait(0, target, Wait::Since(Timestamp(7)));
-        let came = |arrivals: &Arrivals| arrivals.latest().next().unwrap().came.get(0).unwrap();
-        assert_eq!(came(&arrivals).until, None);
+        let second = |all: &Arrivals| all.latest().next().unwrap().arrivals.get(0).unwrap();
+        assert_eq!(second(&arrivals).until, None);
         arrivals.set_wait(0, target, Wait::Over(Timestamp(12)));
-        assert_eq!(came(&arrivals).until, Some(Timestamp(12)));
-        assert_eq!(came(&arrivals).waits, Some(Timestamp(7)));
+        assert_eq!(second(&arrivals).until, Some(Timestamp(12)));
+        assert_eq!(second(&arrivals).waits, Some(Timestamp(7)));
     }
 
     #[test]
     fn wait_for_buckets_belongs_to_the_last_bucket() {
         let mut arrivals = Arrivals::default();
-        arrivals.met(met(1, &[5, 9, 7]));
+        arrivals.add(completed_call(1, &[5, 9, 7]));
         let buckets = Buckets { calls: 3, bytes: 96 };
         let averaged = |buckets| Averaged { buckets, from: Timestamp(8), to: Timestamp(20) };
         arrivals.averaged(0, GroupId(0), 1, averaged(buckets));
@@ -480,9 +480,9 @@ pub(in crate::model::arrivals) mod tests {
         let others = Buckets { calls: 4, ..buckets };
         arrivals.averaged(2, GroupId(0), 1, averaged(others));
         arrivals.averaged(2, GroupId(0), 7, averaged(buckets));
-        let encounter = arrivals.latest().next().unwrap();
-        assert_eq!(encounter.buckets(), Some(buckets));
-        let until: Vec<_> = encounter.came.iter().map(|came| came.until).collect();
+        let completed = arrivals.latest().next().unwrap();
+        assert_eq!(completed.buckets(), Some(buckets));
+        let until: Vec<_> = completed.arrivals.iter().map(|arrivals| arrivals.until).collect();
         let over = Some(Timestamp(20));
         assert_eq!(until, [over, over, None], "rank 2 waited for other buckets");
     }

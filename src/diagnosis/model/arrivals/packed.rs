@@ -57,35 +57,35 @@ struct Kind {
 
 impl Packed {
     /// Packs encounters, of which the first has this number.
-    pub(super) fn new(first: u64, encounters: &[CompletedCall]) -> Self {
+    pub(super) fn new(first: u64, completed_calls: &[CompletedCall]) -> Self {
         let mut kinds: Vec<Kind> = Vec::new();
         let mut known = ByNumber::default();
         let places: Vec<usize> =
-            encounters.iter().map(|it| Kind::place(&mut kinds, &mut known, it)).collect();
+            completed_calls.iter().map(|it| Kind::place(&mut kinds, &mut known, it)).collect();
         let mut seqs: Vec<u64> = kinds.iter().map(|kind| kind.seqs.0).collect();
         let mut writer = Writer::default();
         let (mut step, mut base) = (0, 0);
-        for (encounter, kind) in encounters.iter().zip(places) {
+        for (completed, kind) in completed_calls.iter().zip(places) {
             writer.number(kind as u64);
-            writer.difference(encounter.seq, seqs[kind]);
-            writer.difference(encounter.step, step);
-            let came = encounter.came.iter();
-            writer.column(base, came.clone().map(|it| Some(it.at.0)));
-            base = came.clone().map(|it| it.at.0).min().unwrap_or(base);
-            writer.column(base, came.clone().map(|it| it.waits.map(|at| at.0)));
-            writer.column(base, came.clone().map(|it| it.until.map(|at| at.0)));
+            writer.difference(completed.seq, seqs[kind]);
+            writer.difference(completed.step, step);
+            let arrivals = completed.arrivals.iter();
+            writer.column(base, arrivals.clone().map(|it| Some(it.at.0)));
+            base = arrivals.clone().map(|it| it.at.0).min().unwrap_or(base);
+            writer.column(base, arrivals.clone().map(|it| it.waits.map(|at| at.0)));
+            writer.column(base, arrivals.clone().map(|it| it.until.map(|at| at.0)));
             let flags = |it: Arrival| {
                 let is_async = if it.is_async { IS_ASYNC } else { 0 };
                 Some(is_async | if it.hidden { HIDDEN } else { 0 })
             };
-            writer.column(0, came.map(flags));
-            (seqs[kind], step) = (encounter.seq, encounter.step);
+            writer.column(0, arrivals.map(flags));
+            (seqs[kind], step) = (completed.seq, completed.step);
         }
         Self {
             first,
-            len: encounters.len(),
-            arrivals: encounters.iter().map(|it| it.came.len()).sum(),
-            span: span(encounters),
+            len: completed_calls.len(),
+            arrivals: completed_calls.iter().map(|it| it.arrivals.len()).sum(),
+            span: span(completed_calls),
             kinds: kinds.into(),
             bytes: writer.finish(),
             changes: Vec::new(),
@@ -129,12 +129,12 @@ impl Packed {
             if !wanted[place] {
                 continue;
             }
-            it.came.replace(&kind.ranks, |came| {
+            it.arrivals.replace(&kind.ranks, |arrivals| {
                 // Several short loops take less time than one over all columns.
-                came.iter_mut().zip(at).for_each(|(it, at)| it.at = Timestamp(at.unwrap_or(0)));
-                came.iter_mut().zip(waits).for_each(|(it, at)| it.waits = at.map(Timestamp));
-                came.iter_mut().zip(until).for_each(|(it, at)| it.until = at.map(Timestamp));
-                for (it, flags) in came.iter_mut().zip(flags) {
+                arrivals.iter_mut().zip(at).for_each(|(it, at)| it.at = Timestamp(at.unwrap_or(0)));
+                arrivals.iter_mut().zip(waits).for_each(|(it, at)| it.waits = at.map(Timestamp));
+                arrivals.iter_mut().zip(until).for_each(|(it, at)| it.until = at.map(Timestamp));
+                for (it, flags) in arrivals.iter_mut().zip(flags) {
                     let flags = flags.unwrap_or(0);
                     (it.is_async, it.hidden) = (flags & IS_ASYNC != 0, flags & HIDDEN != 0);
                 }
@@ -186,7 +186,7 @@ impl Kind {
         let is_same = |kind: &Self| {
             kind.group == it.group
                 && Arc::ptr_eq(&kind.call, &it.call)
-                && kind.ranks.is_shared_with(&it.came.ranks)
+                && kind.ranks.is_shared_with(&it.arrivals.ranks)
                 && kind.buckets == it.buckets
         };
         let latest = known.entry(Arc::as_ptr(&it.call).addr()).or_insert(kinds.len());
@@ -197,7 +197,7 @@ impl Kind {
         };
         *latest = place;
         if place == kinds.len() {
-            let (call, ranks) = (Arc::clone(&it.call), it.came.ranks.clone());
+            let (call, ranks) = (Arc::clone(&it.call), it.arrivals.ranks.clone());
             let (buckets, seqs) = (it.buckets.clone(), (it.seq, it.seq));
             kinds.push(Self { group: it.group, call, ranks, buckets, seqs });
         }
@@ -208,9 +208,9 @@ impl Kind {
 }
 
 /// Lowest and highest time of encounters.
-fn span(encounters: &[CompletedCall]) -> (Timestamp, Timestamp) {
-    let came = encounters.iter().flat_map(|it| it.came.iter());
-    let times = came.flat_map(|it| [Some(it.at), it.waits, it.until]).flatten();
+fn span(completed_calls: &[CompletedCall]) -> (Timestamp, Timestamp) {
+    let arrivals = completed_calls.iter().flat_map(|it| it.arrivals.iter());
+    let times = arrivals.flat_map(|it| [Some(it.at), it.waits, it.until]).flatten();
     let span = times.fold(None, |span: Option<(Timestamp, Timestamp)>, at| {
         Some(span.map_or((at, at), |(lowest, highest)| (lowest.min(at), highest.max(at))))
     });
@@ -246,12 +246,12 @@ mod tests {
             .into_iter()
             .zip([9, 10, 700, 3])
             .map(|(times, seq)| {
-                let came = [2, 3, 9]
+                let arrivals = [2, 3, 9]
                     .into_iter()
                     .zip(times)
                     .map(|(rank, (at, waits, until))| arrival(rank, at, waits, until));
                 let ranks = members.clone();
-                CompletedCall::new(GroupId(1), seq, &call, ranks, came.collect())
+                CompletedCall::new(GroupId(1), seq, &call, ranks, arrivals.collect())
             })
             .collect();
         all[1].buckets = Some(Arc::new(Buckets { calls: 3, bytes: u64::MAX }));

@@ -124,7 +124,7 @@ impl Models {
     }
 
     /// All replicas.
-    pub fn all(&self) -> impl Iterator<Item = (GroupId, u32, &Replica)> {
+    pub fn replicas(&self) -> impl Iterator<Item = (GroupId, u32, &Replica)> {
         let replicas = self.replicas.iter();
         replicas.map(|(&(group, model), replica)| (group, model, replica))
     }

@@ -206,11 +206,11 @@ impl Traffic {
 
     /// The earliest open call of the other side between the two ranks that has another tag and was
     /// issued after all of that side's calls with this tag.
-    pub fn other_tag(&self, lone: &UnmatchedMessage) -> Option<UnmatchedMessage> {
-        let side = lone.side.other();
-        let peer = lone.peer?;
-        let lanes = &self.channels.get(&way(lone.side, lone.rank, peer))?.lanes;
-        let own = lanes.get(&self.lane(&lone.joined.call))?;
+    pub fn other_tag(&self, unmatched: &UnmatchedMessage) -> Option<UnmatchedMessage> {
+        let side = unmatched.side.other();
+        let peer = unmatched.peer?;
+        let lanes = &self.channels.get(&way(unmatched.side, unmatched.rank, peer))?.lanes;
+        let own = lanes.get(&self.lane(&unmatched.joined.call))?;
         let open = lanes
             .values()
             .filter(|lane| lane.side() == side)
@@ -218,7 +218,7 @@ impl Traffic {
             .map(|open| (open.joined.call.id, open))
             .filter(|(id, _)| *id > own.last[side as usize])
             .min_by_key(|(id, _)| *id);
-        open.map(|(_, open)| self.alone(side, peer, Some(lone.rank), open))
+        open.map(|(_, open)| self.alone(side, peer, Some(unmatched.rank), open))
     }
 
     /// Number of sends or receives issued in the lane of a call, counted as in [`UnmatchedMessage::nth`].
@@ -284,13 +284,13 @@ impl Traffic {
         channel.follow(side, call.seq, self.left.contains_key(&rank));
         // Without a tag it may belong to any lane.
         channel.blurred |= self.backend.matching != Matching::InOrder && call.tag.is_none();
-        let met = channel.post(side, post.lane, call);
+        let matched = channel.post(side, post.lane, call);
         if channel.open() > 0 {
             self.open.insert(way);
         } else {
             self.open.remove(&way);
         }
-        let met = met.map(|(partner, nth)| {
+        let matched = matched.map(|(partner, nth)| {
             let (send, receive) = match side {
                 Side::Send => (call, &partner),
                 Side::Receive => (&partner, call),
@@ -307,10 +307,10 @@ impl Traffic {
                 let (send, receive) = (Arc::clone(send), Arc::clone(receive));
                 self.clashes.insert(way, Clash { send, receive, nth });
             }
-            let met = |rank, call: &Arc<Call>| MatchedSide { rank, call: Arc::clone(call) };
-            [met(way.0, send), met(way.1, receive)]
+            let side_of = |rank, call: &Arc<Call>| MatchedSide { rank, call: Arc::clone(call) };
+            [side_of(way.0, send), side_of(way.1, receive)]
         });
-        Some((post, met))
+        Some((post, matched))
     }
 
     /// Records of a rank were left out, so that it has left its calls up to `latest` except those that it is

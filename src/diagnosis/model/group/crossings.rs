@@ -41,7 +41,7 @@ impl Crossings {
     }
 
     /// Adds a collective that every member has entered with agreeing calls.
-    pub(super) fn met(&mut self, seq: u64, join: &Join) {
+    pub(super) fn add(&mut self, seq: u64, join: &Join) {
         let lines = || {
             let places = join.calls.values().map(|joined| &joined.call.place);
             places.map(|place| place.as_ref().map(|place| lines_of(place)))

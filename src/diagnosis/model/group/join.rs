@@ -127,9 +127,9 @@ impl Join {
         let signature = Signature::from_call(call);
         for (other, first_at) in &self.signatures {
             if let Some(mismatch) = signature.compare(other) {
-                let met = call.at.max(*first_at);
-                let (first, at) = self.mismatch.unwrap_or((mismatch, met));
-                self.mismatch = Some((first.min(mismatch), at.min(met)));
+                let paired_at = call.at.max(*first_at);
+                let (first, at) = self.mismatch.unwrap_or((mismatch, paired_at));
+                self.mismatch = Some((first.min(mismatch), at.min(paired_at)));
             }
         }
         note(&mut self.signatures, signature, call.at);
@@ -160,9 +160,11 @@ impl Join {
         let last = self.last_compared();
         let others = self.calls.iter().take_while(|(other, _)| rank <= last || **other <= last);
         let odd = others.filter(|&(&other, joined)| disagrees(other, joined));
-        let Some(met) = odd.map(|(_, other)| other.call.at.max(call.at)).min() else { return };
-        let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, met));
-        self.mismatch = Some((first.min(Mismatch::Splits), at.min(met)));
+        let Some(paired_at) = odd.map(|(_, other)| other.call.at.max(call.at)).min() else {
+            return;
+        };
+        let (first, at) = self.mismatch.unwrap_or((Mismatch::Splits, paired_at));
+        self.mismatch = Some((first.min(Mismatch::Splits), at.min(paired_at)));
     }
 
     /// The last rank whose splits are compared with those of all others.
@@ -219,7 +221,7 @@ impl Join {
     }
 
     /// Calls by rank.
-    pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
+    pub fn by_rank(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
         self.calls.iter().map(|(&rank, joined)| (rank, joined))
     }
 

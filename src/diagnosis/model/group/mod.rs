@@ -87,7 +87,7 @@ pub struct Group {
     /// Values of parameters that the members reported.
     pub replicas: Replicas,
     /// Collectives completed by the latest call, for [`crate::model::Arrivals`].
-    pub(super) met: Vec<CompletedCall>,
+    pub(super) completed: Vec<CompletedCall>,
     /// The wait that ended longest before the last member arrived, by their clocks.
     pub ended_early: Option<EndedEarly>,
 }
@@ -98,7 +98,7 @@ pub struct EndedEarly {
     /// The rank whose wait ended.
     pub ended: u32,
     /// The rank that arrived last.
-    pub came: u32,
+    pub arrived: u32,
     /// Time from the end of the wait to that arrival.
     pub by: Duration,
     /// Time of that arrival, by the clock of that rank.
@@ -162,7 +162,7 @@ impl Member {
     }
 
     /// Takes the time by which it arrived later than the first member into the average.
-    fn came(&mut self, late: Duration) {
+    fn note_arrival(&mut self, late: Duration) {
         // Averages about the last eight calls.
         self.late = Some(self.late.map_or(late, |known| known * 7 / 8 + late / 8));
     }
@@ -324,15 +324,15 @@ impl Group {
             let Some(join) = self.joins.remove(&seq) else { return Vec::new() };
             if diverged.is_none() {
                 if join.calls.len() == self.members.len() && join.calls.len() > 1 {
-                    self.met.extend(CompletedCall::of_join(self.id, seq, &join));
+                    self.completed.extend(CompletedCall::of_join(self.id, seq, &join));
                 }
                 self.history.observe(seq, &join, self.members.len());
-                self.crossings.met(seq, &join);
+                self.crossings.add(seq, &join);
             }
             let first = join.calls.values().map(|it| it.call.at).min();
             for (&rank, joined) in join.calls.iter() {
                 if let (Some(member), Some(first)) = (self.members.get_mut(&rank), first) {
-                    member.came(joined.call.at.since(first));
+                    member.note_arrival(joined.call.at.since(first));
                 }
                 self.ended_early = longest(self.ended_early, &join, rank, joined);
             }
@@ -478,12 +478,12 @@ fn longest(
     rank: u32,
     joined: &JoinedCall,
 ) -> Option<EndedEarly> {
-    let (at, came) = join.last;
+    let (at, arrived) = join.last;
     let Wait::Over(over) = joined.wait else { return known };
     let by = at.since(over);
     let counts = !joined.failed && joined.call.op.direction() == Direction::Symmetric;
     if counts && by > known.map_or(Duration::ZERO, |known| known.by) {
-        Some(EndedEarly { ended: rank, came, by, at })
+        Some(EndedEarly { ended: rank, arrived, by, at })
     } else {
         known
     }

@@ -107,12 +107,12 @@ impl Relation {
         let pairs = || self.turns.iter();
         let ours = pairs().filter(|((path, _), _)| *path == here.path);
         let theirs = pairs().filter(|((_, path), _)| *path == there.path);
-        let met = (
+        let paired = (
             ours.map(|(_, steps)| steps.last.0.turn).max().unwrap_or(0),
             theirs.map(|(_, steps)| steps.last.1.turn).max().unwrap_or(0),
         );
         let steps = self.steps(here, there);
-        let silent = steps.observe(seq, (here, there), met, join);
+        let silent = steps.observe(seq, (here, there), paired, join);
         (steps, silent)
     }
 
@@ -127,16 +127,16 @@ impl Relation {
 }
 
 impl Steps {
-    /// Adds a meeting. Returns the latest silent turn since the previous one. `met`: the latest turns of
+    /// Adds a meeting. Returns the latest silent turn since the previous one. `paired`: the latest turns of
     /// these paths that met, also with other paths.
     fn observe(
         &mut self,
         seq: u64,
         (here, there): (&Position, &Position),
-        met: (u64, u64),
+        paired: (u64, u64),
         join: &Join,
     ) -> Option<(Of, u64)> {
-        let unmet = (met.0 <= self.last.0.turn, met.1 <= self.last.1.turn);
+        let unmet = (paired.0 <= self.last.0.turn, paired.1 <= self.last.1.turn);
         let went = (self.last.0.pass(here), self.last.1.pass(there));
         let now = difference(here.turn, there.turn);
         let together = (went.0.turns, went.1.turns) == (1, 1);

@@ -23,7 +23,7 @@ impl<'a> Sides<'a> {
         };
         let (other, shown) = (completed(&self.others)?, completed(&self.odd)?);
         let mistake = Mistake::as_completed([&other.0, &shown.0], shown.1);
-        let reading = supported(CauseKind::SwappedCalls, Some(line_is_guarded(&shown)));
-        Some(reading.with_mistake(mistake).with_detail(Detail::Completion))
+        let hypothesis = supported(CauseKind::SwappedCalls, Some(line_is_guarded(&shown)));
+        Some(hypothesis.with_mistake(mistake).with_detail(Detail::Completion))
     }
 }

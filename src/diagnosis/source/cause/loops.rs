@@ -83,12 +83,12 @@ impl Sides<'_> {
             );
             let because = Some(with_assignment(sentence, other, &line, over));
             let mistake = Mistake::left_loop(&numbers(short), &numbers(long), &line, over);
-            let reading = if is_only {
+            let hypothesis = if is_only {
                 supported(CauseKind::UnevenInputs, because).with_mistake(mistake)
             } else {
                 suspected(CauseKind::UnevenInputs, because).with_suspect(&(line, over))
             };
-            Some(reading.with_detail(Detail::Loop))
+            Some(hypothesis.with_detail(Detail::Loop))
         };
         left(&self.odd, &self.others).or_else(|| left(&self.others, &self.odd))
     }
@@ -250,9 +250,9 @@ impl Sides<'_> {
                 }
                 None => kind == CauseKind::UnevenInputs && long.turns.batches().is_none(),
             };
-            let reading =
+            let hypothesis =
                 CauseHypothesis { suspect, ..suspected(kind, Some(with_line(because, shown))) };
-            Some(if is_length { reading.with_detail(Detail::Loop) } else { reading })
+            Some(if is_length { hypothesis.with_detail(Detail::Loop) } else { hypothesis })
         };
         ended(&self.odd, &self.others).or_else(|| ended(&self.others, &self.odd))
     }

@@ -105,9 +105,9 @@ pub fn of_requests(
     others: &[u32],
     at: Timestamp,
 ) -> CauseHypothesis {
-    let reading = Sides { requests, ..Sides::new(situation, odd, others, at) }.read();
+    let hypothesis = Sides { requests, ..Sides::new(situation, odd, others, at) }.read();
     let chosen = of_values(situation, requests);
-    chosen.filter(|_| reading.cause.kind == CauseKind::Unknown).unwrap_or(reading)
+    chosen.filter(|_| hypothesis.cause.kind == CauseKind::Unknown).unwrap_or(hypothesis)
 }
 
 impl CauseHypothesis {
@@ -200,7 +200,7 @@ impl<'a> Sides<'a> {
             if by.iter().any(|it| before(it).is_some()) {
                 return None;
             }
-            let reading = |process: &Process| {
+            let hypothesis = |process: &Process| {
                 let sentence = format!(
                     "Rank {} passed a group that it does not belong to, at {}: PyTorch ignores \
                      such a call.",
@@ -217,7 +217,7 @@ impl<'a> Sides<'a> {
                     _ => Some(suspected(CauseKind::LocalDecision, because)),
                 }
             };
-            let found = from.iter().find_map(|process| reading(process));
+            let found = from.iter().find_map(|process| hypothesis(process));
             found.map(|it| it.with_detail(Detail::Membership))
         };
         ignored(&self.odd, &self.others).or_else(|| ignored(&self.others, &self.odd))
@@ -306,7 +306,7 @@ impl<'a> Sides<'a> {
     /// ends in it.
     fn in_branches(
         &self,
-        reading: CauseHypothesis,
+        hypothesis: CauseHypothesis,
         (line, guard): &(Arc<Where>, &Guard),
     ) -> CauseHypothesis {
         let is_branch = |it: &(Arc<Where>, &Guard)| {
@@ -317,12 +317,12 @@ impl<'a> Sides<'a> {
             exit.is_some_and(|it| it.is_same_line(line))
         };
         if self.everybody().any(ends) {
-            return reading.with_detail(Detail::Exit);
+            return hypothesis.with_detail(Detail::Exit);
         }
         if self.everybody().any(|it| self.guards(it).any(|it| is_branch(&it))) {
-            return reading.with_detail(Detail::Branches);
+            return hypothesis.with_detail(Detail::Branches);
         }
-        reading
+        hypothesis
     }
 
     /// A condition on the rank that explains which ranks made the call.
@@ -343,8 +343,8 @@ impl<'a> Sides<'a> {
         let mistake = Mistake::parted(self.situation, group, &rank_guard);
         let shown = (rank_guard.line, &rank_guard.guard);
         let because = line_is_guarded(&shown);
-        let reading = supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake);
-        Some(self.in_branches(reading, &shown))
+        let hypothesis = supported(CauseKind::RankConditional, Some(because)).with_mistake(mistake);
+        Some(self.in_branches(hypothesis, &shown))
     }
 
     /// A condition on the rank leads only the odd ranks to the line that ends their processes.
@@ -364,8 +364,8 @@ impl<'a> Sides<'a> {
         }
         let mistake = Mistake::exited(&here, &exit.how, place, guard);
         let because = Some(line_is_guarded(&(line, guard)));
-        let reading = supported(CauseKind::RankConditional, because);
-        Some(reading.with_mistake(mistake).with_detail(Detail::Exit))
+        let hypothesis = supported(CauseKind::RankConditional, because);
+        Some(hypothesis.with_mistake(mistake).with_detail(Detail::Exit))
     }
 
     /// Conditions in the source around lines that only one side reached.
@@ -374,8 +374,8 @@ impl<'a> Sides<'a> {
         self.missed().into_iter().find_map(|(line, guard)| {
             let kind = meaning(guard, all_left)?;
             let shown = (line, guard);
-            let reading = suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown);
-            Some(self.in_branches(reading, &shown))
+            let hypothesis = suspected(kind, Some(line_is_guarded(&shown))).of_test(&shown);
+            Some(self.in_branches(hypothesis, &shown))
         })
     }
 
@@ -562,15 +562,15 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
 
 /// A supported cause with its evidence, if it needs any.
 pub(crate) const fn supported(kind: CauseKind, because: Option<String>) -> CauseHypothesis {
-    reading(kind, Confidence::Supported, because)
+    hypothesis(kind, Confidence::Supported, because)
 }
 
 /// A cause that is only suspected.
 pub(crate) const fn suspected(kind: CauseKind, because: Option<String>) -> CauseHypothesis {
-    reading(kind, Confidence::Suspected, because)
+    hypothesis(kind, Confidence::Suspected, because)
 }
 
-const fn reading(
+const fn hypothesis(
     kind: CauseKind,
     confidence: Confidence,
     because: Option<String>,

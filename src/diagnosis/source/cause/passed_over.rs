@@ -89,16 +89,16 @@ impl Sides<'_> {
                     Ranks(&past).with("waits", "wait"),
                     Ranks(&in_it).with("decides", "decide"),
                 );
-                let reading = supported(kind, Some(because)).with_mistake(mistake);
-                return Some(reading.with_detail(Detail::Awaited));
+                let hypothesis = supported(kind, Some(because)).with_mistake(mistake);
+                return Some(hypothesis.with_detail(Detail::Awaited));
             }
             let because = format!(
                 "{}. {}",
                 counted(&numbers(past), &numbers(in_it), &within, calls),
                 line_is_guarded(&shown),
             );
-            let reading = supported(kind, Some(because)).with_mistake(mistake);
-            Some(self.in_branches(reading.of_test(&shown), &shown))
+            let hypothesis = supported(kind, Some(because)).with_mistake(mistake);
+            Some(self.in_branches(hypothesis.of_test(&shown), &shown))
         };
         over(&self.odd, &self.others).or_else(|| over(&self.others, &self.odd))
     }

@@ -35,8 +35,8 @@ pub fn of_values<'a>(
     let line = Arc::new(place.clone());
     let (kind, guard) = choice(situation.model.process_of(rank)?, &line, GuardForm::Chooses)?;
     let shown = (line, guard);
-    let reading = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
-    Some(CauseHypothesis { same_path: true, ..reading })
+    let hypothesis = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
+    Some(CauseHypothesis { same_path: true, ..hypothesis })
 }
 
 /// The statement that computes from the rank the size of a tensor which a process uses at a line.
@@ -48,8 +48,8 @@ pub(crate) fn of_size(process: &Process, place: &Arc<Where>) -> Option<CauseHypo
         guard.test,
         words::source_line(&Where { line: guard.line, ..Where::clone(line) })
     );
-    let reading = suspected(CauseKind::RankConditional, Some(because)).with_suspect(&shown);
-    Some(CauseHypothesis { same_path: true, ..reading })
+    let hypothesis = suspected(CauseKind::RankConditional, Some(because)).with_suspect(&shown);
+    Some(CauseHypothesis { same_path: true, ..hypothesis })
 }
 
 /// The test that decides how often a loop around a line runs, unless it has the same result on all of these ranks.
@@ -64,8 +64,8 @@ pub(crate) fn of_length(
         return None;
     }
     let shown = (Arc::clone(place), guard);
-    let reading = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
-    Some(reading.with_detail(Detail::Loop))
+    let hypothesis = suspected(kind, Some(line_is_guarded(&shown))).with_suspect(&shown);
+    Some(hypothesis.with_detail(Detail::Loop))
 }
 
 impl Sides<'_> {
@@ -134,9 +134,9 @@ impl Sides<'_> {
             .map(|it| format!("The value is computed at line {}: `{}`.", it.line, it.test));
         let guarded = shown.as_ref().map(line_is_guarded);
         let because = words::joined(calls.into_iter().chain(guarded).chain(computed), " ");
-        let reading = suspected(kind, Some(because).filter(|it| !it.is_empty()));
+        let hypothesis = suspected(kind, Some(because).filter(|it| !it.is_empty()));
         let suspect = shown.map(|(line, guard)| Suspect::new(&line, guard));
-        Some(CauseHypothesis { same_path, suspect, ..reading })
+        Some(CauseHypothesis { same_path, suspect, ..hypothesis })
     }
 
     /// The root of the call at a line follows from the rank: an expression in the source has the value of each root.
@@ -162,9 +162,9 @@ impl Sides<'_> {
             it.test,
             words::joined(each, ", ")
         );
-        let reading = supported(CauseKind::RankConditional, Some(because))
+        let hypothesis = supported(CauseKind::RankConditional, Some(because))
             .with_mistake(Mistake::new(&[], clause));
-        Some(CauseHypothesis { same_path: true, ..reading })
+        Some(CauseHypothesis { same_path: true, ..hypothesis })
     }
 }
 

@@ -276,12 +276,12 @@ pub fn have_call_of_their_own(
         let mut processes = here.iter().filter_map(|&rank| model.member(group, rank));
         processes.all(|it| !it.places.contains(line))
     };
-    let met = |it: &Meeting| {
+    let were_paired = |it: &Meeting| {
         let mut others = elsewhere.iter().filter_map(|&rank| it.place_of(rank));
         here.iter().all(|&rank| it.place_of(rank) == Some(place))
             && others.any(|it| is_their_own(it))
     };
-    model.group(group).history.recent().any(|it| it.seq < before && met(it))
+    model.group(group).history.recent().any(|it| it.seq < before && were_paired(it))
 }
 
 /// The same even if `elsewhere` have been at the line, by way of another caller.

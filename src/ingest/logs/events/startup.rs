@@ -24,13 +24,13 @@ pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
     if job.joins.counted.is_some() {
         job.joins.count_joined();
     }
-    let came: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
+    let arrived: BTreeSet<u32> = job.joins.waiting.keys().copied().collect();
     if let Some((size, joined)) = job.joins.counted {
-        let named = came.len() as u64 == u64::from(joined);
+        let named = arrived.len() as u64 == u64::from(joined);
         if joined < size && named {
             world(job, size);
         } else {
-            let ranks: Vec<u32> = came.iter().copied().collect();
+            let ranks: Vec<u32> = arrived.iter().copied().collect();
             let why = if joined >= size {
                 "another attempt or another job uses the same store\nGive each job and each attempt a port or a \
                  file of its own."
@@ -45,8 +45,8 @@ pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
         }
         return at_barriers || joined < size && named;
     }
-    let missing: BTreeSet<u32> = job.joins.addresses.difference(&came).copied().collect();
-    let all: BTreeSet<u32> = came.union(&missing).copied().collect();
+    let missing: BTreeSet<u32> = job.joins.addresses.difference(&arrived).copied().collect();
+    let all: BTreeSet<u32> = arrived.union(&missing).copied().collect();
     let Some(&highest) = all.last() else {
         return at_barriers;
     };
@@ -54,9 +54,9 @@ pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
     let named = !missing.is_empty() && all.len() as u64 == u64::from(size);
     if named {
         world(job, size);
-    } else if !came.is_empty() {
+    } else if !arrived.is_empty() {
         let (ranks, missing): (Vec<u32>, Vec<u32>) =
-            (came.into_iter().collect(), missing.into_iter().collect());
+            (arrived.into_iter().collect(), missing.into_iter().collect());
         job.note(Topic::Startup, format!(
             "{} waiting for the address of {}; the text does not say which other ranks had joined",
             were(&ranks),
