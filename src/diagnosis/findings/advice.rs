@@ -70,6 +70,20 @@ pub const ROWS: &[Row] = &[
                uses them, multiplied by zero, to the loss.",
     },
     Row {
+        codes: &["DD104"],
+        kind: CauseKind::RankConditional,
+        detail: Detail::Any,
+        text: "Give this tensor the same size on all ranks: compute the size without the rank, or pad the tensor to the \
+               largest one (all_reduce of the size with MAX).",
+    },
+    Row {
+        codes: &["DD112"],
+        kind: CauseKind::RankConditional,
+        detail: Detail::Any,
+        text: "Exchange this message on both sides, whatever the condition: send an empty tensor or a marker instead of \
+               skipping the message, or give the receiver the same condition.",
+    },
+    Row {
         codes: &["DD404"],
         kind: CauseKind::RankConditional,
         detail: Detail::Any,
@@ -192,7 +206,7 @@ pub(crate) fn against(code: &Code, hypothesis: &CauseHypothesis) -> Option<&'sta
     // All ranks take the same path: what applies to one path against another does not apply.
     rows.retain(|it| !it.codes.is_empty() || !hypothesis.same_path);
     // The most particular row.
-    rows.sort_by_key(|it| (it.codes.is_empty(), it.detail != hypothesis.detail));
+    rows.sort_by_key(|it| (it.detail != hypothesis.detail, it.codes.is_empty()));
     let applies = |it: &&Row| it.detail == Detail::Any || it.detail == hypothesis.detail;
     rows.into_iter().find(applies).map(|it| it.text)
 }

@@ -82,11 +82,10 @@ fn missed(
     let evidence_at = reportable_at(situation, stall, rank_guard);
     let mut draft = message::draft(situation, &catalogue::DD117, stall, call, evidence_at);
     draft.summary = format!(
-        "{} for {} in {}, which {} {} not reach",
+        "{} in {} for {}, which {} not reach it",
         Ranks(&rank_guard.inside).with("waits", "wait"),
-        Ranks(&rank_guard.outside),
         words::call_at(call),
-        number(&rank_guard.outside, "it", "they"),
+        Ranks(&rank_guard.outside),
         number(&rank_guard.outside, "does", "do"),
     );
     blame(&mut draft, situation, stall.group, rank_guard);

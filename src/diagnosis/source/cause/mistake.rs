@@ -82,12 +82,16 @@ impl Mistake {
 
     /// Each rank makes the calls at these lines in the order in which results of this are complete.
     pub(super) fn as_completed(lines: [&Where; 2], of: &Guard) -> Self {
-        let mut lines = lines.map(words::source_line).to_vec();
-        lines.sort_unstable();
-        lines.dedup();
+        let [first, second] =
+            if lines[0].line <= lines[1].line { lines } else { [lines[1], lines[0]] };
+        let shown = words::source_line(first);
+        let and_second = match () {
+            () if first.is_same_line(second) => String::new(),
+            () if first.file == second.file => format!(" and line {}", second.line),
+            () => format!(" and {}", words::source_line(second)),
+        };
         let clause = format!(
-            "calls at {} are made in the order in which the results of `{}` (line {}) become ready on each rank",
-            lines.join(" and "),
+            "calls at {shown}{and_second} are made as the results of `{}` (line {}) become ready on each rank",
             cut(&of.test, MAX_TEST_CHARS),
             of.line,
         );
