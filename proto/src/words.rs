@@ -418,7 +418,7 @@ pub fn cause(cause: Cause) -> Option<&'static str> {
         CauseKind::SwallowedException => {
             "some ranks caught an exception and continued out of step with the others"
         }
-        CauseKind::SwappedCalls => "the same calls in another order",
+        CauseKind::SwappedCalls => "calls in an order that does not match",
         CauseKind::LocalDecision => "a decision on state that differs between ranks",
         CauseKind::DataDependentPath => "a path that depends on the content of the batch",
         CauseKind::Teardown => "some ranks were shutting down while the others worked",

@@ -43,8 +43,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::RankConditional,
         Detail::Any,
-        "Make the call on every rank of the group, and keep only what one rank has to do (writing a file, printing) \
-         under the condition.",
+        "Make the call on every rank of the group: only what needs no other rank (writing a file, printing) may depend on \
+         the rank.",
     ),
     row(
         CauseKind::RankConditional,
@@ -54,8 +54,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::DataDependentPath,
         Detail::Loop,
-        "Run the loop the same number of times on every rank: over the same names in the same order, with an empty value \
-         where a rank has none, or agree on the number of iterations first (all_reduce with MAX).",
+        "Run the loop over the same names in the same order on every rank: gather and sort the names of all ranks first \
+         (all_gather_object), and use a zero of the same shape where a rank has no value.",
     ),
     row(
         CauseKind::LocalDecision,

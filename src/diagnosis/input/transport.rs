@@ -7,7 +7,7 @@ const LAYERS: [&str; 6] =
     ["ProcessGroup", "TCPStore", "recvValue failed", "oneCCL", "EI000", "hccl api failed"];
 /// Beginnings of other exceptions of PyTorch. Programs have connections of their own, whose errors have other
 /// classes in Python: `BrokenPipeError`, `ConnectionResetError`.
-const CLASSES: [&str; 7] = [
+const CLASSES: [&str; 8] = [
     "DistNetworkError",
     "DistStoreError",
     "DistBackendError",
@@ -15,6 +15,7 @@ const CLASSES: [&str; 7] = [
     "RuntimeError: Broken pipe",
     "RuntimeError: Socket Timeout",
     "RuntimeError: Timed out waiting",
+    "RuntimeError: Application timeout caused pair closure",
 ];
 
 /// Errors of a monitored barrier that lasted too long: of rank 0, and of the ranks that then lose rank 0.
@@ -142,6 +143,7 @@ mod tests {
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:2",
             "RuntimeError: Connection reset by peer",
             "RuntimeError: Broken pipe",
+            "RuntimeError: Application timeout caused pair closure",
             "DistNetworkError: Broken pipe",
             "DistBackendError: store->get('0') got error: Connection reset by peer",
             "DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (a, 1).",

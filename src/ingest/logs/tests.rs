@@ -223,6 +223,20 @@ fn ray_workers_are_identified_by_their_labels() {
 }
 
 #[test]
+fn difference_precedes_the_connections_that_are_lost_by_it() {
+    let raises = |rank: u32, what: &str| {
+        let label = format!("[rank{rank}]: ");
+        let lines = ["Traceback (most recent call last):", "  File \"a.py\", line 7, in f", what];
+        lines.map(|line| format!("{label}{line}\n")).concat()
+    };
+    let lost = "RuntimeError: [gloo/transport/tcp/pair.cc:1] Connection closed by peer [::1]:2";
+    let refused = "RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:2] op.preamble.length <= op.nbytes. 8 vs 4";
+    let (_, notes) = texts(log("a.log", &(raises(0, lost) + &raises(1, refused))));
+    assert!(notes[0].starts_with("rank 1 made a call that differs"), "{notes:?}");
+    assert!(notes[1].starts_with("rank 0 lost its connection"), "{notes:?}");
+}
+
+#[test]
 fn notes_on_one_subject_do_not_hide_others() {
     let mut text = String::new();
     for at in 0..9 {

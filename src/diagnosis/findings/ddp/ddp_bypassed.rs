@@ -23,8 +23,9 @@ pub(crate) fn complete_draft(
              that time.",
         );
         draft.advise(
-            "Wrap the model again after parameters begin to require gradients, and recreate the optimizer; or \
-             freeze them after the wrapping, with find_unused_parameters=True.",
+            "Wrap the module again (DistributedDataParallel(model.module)) after parameters begin to require \
+             gradients, and add them to the optimizer if it lacks them; or freeze them after wrapping, with \
+             find_unused_parameters=True.",
         );
     } else {
         draft.summary = format!(

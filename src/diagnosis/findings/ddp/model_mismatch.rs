@@ -1,7 +1,9 @@
 //! DD404 model-mismatch: the parameters of a model differ between ranks in count, shape, dtype or
 //! order.
 
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter};
+use ddp_doctor_proto::report::{
+    CauseKind, Certificate, CertificateKind, Effect, Fact, ModelFact, Parameter,
+};
 
 use crate::findings::draft::Draft;
 use crate::model::Group;
@@ -45,10 +47,14 @@ pub(crate) fn complete_draft(
             words::begin(Ranks(&breach.root).with("differs", "differ")),
         ));
     }
-    draft.advise(
+    // A condition on the rank is what to change.
+    let is_of_rank = draft.cause.is_some_and(|it| it.kind == CauseKind::RankConditional);
+    if !is_of_rank {
+        draft.advise(
         "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
          and sort the names or files that layers are created from.",
-    );
+        );
+    }
     if difference.what == What::Order {
         // The job continues with wrong results.
         draft.effect = Effect::Corrupts;

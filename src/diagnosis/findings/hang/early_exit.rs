@@ -56,7 +56,7 @@ pub(crate) fn draft(
     );
     draft.mistake = Some(Mistake::new(gone, how + &after(situation, gone, have_ended)));
     draft.say(format!(
-        "{} {} started it{} can never join.",
+        "{} {} begun to wait{} can never join.",
         message::needs(situation, stall, call),
         words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),

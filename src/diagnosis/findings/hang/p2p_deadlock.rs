@@ -410,6 +410,10 @@ fn advice_on_order(waits: &[Blocked]) -> &'static str {
         "Exchange the message on both sides before the collective, or on both sides after it, and make the same number of \
          collectives on both before the message: a rank that waits in one cannot make the other. If one side has skipped \
          its call, add it."
+    } else if waits.iter().all(|wait| is(wait, Side::Receive)) && have_equal_numbers(waits) {
+        "Check what decides which of these ranks sends first: all of them receive now, after the same number of messages in \
+         each direction. Let one of them send first, or issue all sends and receives and then wait (batch_isend_irecv). If \
+         one of them skipped a send before, add it."
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
          number comes from: a count that each rank computes, or one that it received. If one of these ranks skipped a \
@@ -429,6 +433,15 @@ fn advice_on_order(waits: &[Blocked]) -> &'static str {
 fn have_exchanged(waits: &[Blocked]) -> bool {
     let mut messages = waits.iter().filter(|wait| wait.message.is_some());
     messages.all(|wait| is_later(wait) && !wait.needs_any())
+}
+
+/// Whether these messages are later ones with the same number, at one line.
+fn have_equal_numbers(waits: &[Blocked]) -> bool {
+    let number = |wait: &Blocked| wait.message.as_ref().map(|it| it.nth);
+    let first = waits.first().and_then(number);
+    first.is_some_and(|it| it > 1)
+        && waits.iter().all(|wait| number(wait) == first && !wait.needs_any())
+        && cycle::common_line(waits).is_some()
 }
 
 /// How many messages the ranks of a cycle have exchanged, if its waits are receives of which one is not the first, or if no

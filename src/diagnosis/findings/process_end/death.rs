@@ -164,7 +164,11 @@ pub(crate) fn ended(exit: Exit) -> String {
 /// The last call of a process, for sentences about its end: " after all_reduce #23 at train.py:9".
 pub(crate) fn after_last_call(process: &Process) -> String {
     match &process.last_call {
-        Some(call) => format!(" after {}", words::call_at(call)),
+        Some(call) => {
+            let is_inside = process.entered().any(|it| it.id == call.id);
+            let relation = if is_inside { "in" } else { "after" };
+            format!(" {relation} {}", words::call_at(call))
+        }
         // Logs do not contain all calls.
         None if process.is_from_text() || process.is_attached() => String::new(),
         None => " before its first call".into(),

@@ -140,6 +140,8 @@ impl LoggedJob {
     fn close(mut self) -> Evidence {
         let has_succeeded = self.add_success();
         let mut notes = std::mem::take(&mut self.notes);
+        // Ranks are lost by a difference.
+        notes.sort_by_key(|it| it.0 != Topic::Difference);
         if notes.iter().any(|it| it.0 == Topic::Platform) {
             notes.sort_by_key(|it| it.0.is_of_consequences());
         }

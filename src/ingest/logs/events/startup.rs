@@ -18,6 +18,7 @@ const STORE: &str = "their store";
 
 /// Adds the waits of ranks for others that they or the arithmetic name. Returns whether there are any.
 pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
+    job.joins.drop_numbers_in_groups();
     barriers(job);
     let at_barriers = !job.joins.barriers.is_empty();
     job.joins.count_servers();

@@ -51,10 +51,15 @@ pub(super) fn read(line: &Line<'_>, at: Timestamp, facts: &mut Facts) {
         facts.add(who.clone(), at, what);
     }
     if let Some(what) = barrier(text) {
-        let mut who = who;
-        // Only rank 0 names others.
-        who.rank = who.rank.or(who.label.rank);
-        facts.add(who, at, what);
+        // Only rank 0 names others. In a group of some of the ranks, it has another number in the job.
+        let rank = who.label.rank.or(who.rank);
+        let what = match what {
+            Statement::Misses { op, waited_ms, .. } if who.rank.is_some() && rank != who.rank => {
+                Statement::Misses { op, ranks: Vec::new(), waited_ms }
+            }
+            what => what,
+        };
+        facts.add(Subject { rank, ..who }, at, what);
     }
 }
 
@@ -233,6 +238,10 @@ fn fingerprints(text: &str, who: &Subject, at: Timestamp, facts: &mut Facts) {
         // The second print is not always complete: both are of one call of the group.
         let own = sequence_after(print, "SequenceNumber=").unwrap_or(0);
         let seq = *seq.get_or_insert(own);
+        // What PyTorch could not read of a peer has number 0, and any operation.
+        if own == 0 && seq > 0 && print.contains("SequenceNumber=") {
+            continue;
+        }
         let shape = after(print, "TensorShape=[").map(|shape| until(shape, &[']']));
         let dtype = after(print, "TensorDtypes=").map(|dtype| until(dtype, &[',', ')']));
         let what = Statement::Runs {

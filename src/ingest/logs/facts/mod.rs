@@ -183,7 +183,7 @@ pub(super) enum Statement {
     Clients { expected: u32, joined: u32, waited_ms: u64 },
     /// It waited for the address of this rank.
     MissesAddress { of: u32, waited_ms: u64 },
-    /// It waited in this call for these ranks.
+    /// It waited in this call for these ranks; none: the text numbers them within a group of some of the ranks.
     Misses { op: Op, ranks: Vec<u32>, waited_ms: u64 },
     /// What DDP reported about its model: the number of parameters concerned, and a line for each that is named.
     OfModel { fact: ParameterFact, total: u64, lines: Arc<str> },

@@ -1,7 +1,6 @@
 //! Failures that others brought about: after a timeout of a watchdog, an exception of another rank, or the loss of a
 //! peer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use ddp_doctor_diagnosis::words::{self, Ranks};
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::losses::Loss;
+use super::losses::{self, Loss, Lost};
 use super::rank::{Raised, Rank, went_on_after};
 use super::{LoggedJob, Topic, joins};
 use crate::logs::facts::{ExitStatus, Facts, GroupName};
@@ -158,7 +157,7 @@ impl LoggedJob {
         self.date_lost_nodes();
         let victims = self.victims_of_unknown_ranks(named, differ);
         self.drop_ends_after_losses(&victims);
-        let mut lost: BTreeMap<(Loss, String), (Vec<u32>, Raised)> = BTreeMap::new();
+        let mut lost = Lost::new();
         for number in victims {
             let rank = self.ranks.entry(number).or_default();
             for raised in std::mem::take(&mut rank.raised) {
@@ -181,10 +180,14 @@ impl LoggedJob {
                 rank.ended_later = ended.or(rank.ended_later);
             }
         }
+        if let Some(note) = losses::at_different_lines(&lost) {
+            self.note(Topic::Loss, note);
+            lost.retain(|(loss, _), _| !loss.ends_a_wait());
+        }
         for ((loss, _), (ranks, raised)) in lost {
             let (who, place) = (Ranks(&ranks).to_string(), raised.place.as_ref());
             let note = loss.note(&who, ranks.len(), place, &raised.text);
-            self.note(Topic::Loss, note);
+            self.note(loss.topic(), note);
         }
     }
 

@@ -42,6 +42,8 @@ pub(in super::super) struct Joins {
     without_store: BTreeSet<u32>,
     store: Option<Arc<str>>,
     notes: Vec<String>,
+    /// Monitored barriers are of groups of some of the ranks, in which ranks have other numbers.
+    are_in_groups: bool,
 }
 
 /// A call in which a rank waited for others that it names.
@@ -109,6 +111,7 @@ impl Joins {
                 self.waiting.extend(rank.map(|rank| (rank, wait)));
             }
             Statement::Misses { op, ranks, .. } => match rank {
+                _ if ranks.is_empty() => self.are_in_groups = true,
                 // Of a monitored barrier, only the first rank of a group names others.
                 // Which rank is its root is unknown.
                 _ if op.direction() != Direction::Symmetric => {
@@ -202,6 +205,13 @@ impl Joins {
         let waits =
             self.waiting.get(&rank).into_iter().chain(at_barrier).filter(|it| !it.lasted.is_zero());
         waits.map(|it| it.since.plus(it.lasted)).max()
+    }
+
+    /// Drops what ranks stated in numbers of their groups.
+    pub(in super::super) fn drop_numbers_in_groups(&mut self) {
+        if self.are_in_groups {
+            self.barriers.retain(|_, barrier| barrier.op != Op::MonitoredBarrier);
+        }
     }
 
     /// Timeouts that the text states.

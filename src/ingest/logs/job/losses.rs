@@ -1,10 +1,13 @@
 //! Exceptions that concern other ranks: lost connections, ended waits, and differences between ranks.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ddp_doctor_diagnosis::input::transport;
-use ddp_doctor_diagnosis::words;
+use ddp_doctor_diagnosis::words::{self, Ranks};
 use ddp_doctor_proto::report::Where;
 
-use super::rank::CHECKPOINT;
+use super::Topic;
+use super::rank::{CHECKPOINT, Raised};
 use crate::logs::scan::after;
 
 /// What PyTorch and Gloo report if the calls of two ranks are not alike.
@@ -40,7 +43,43 @@ pub(super) enum Loss {
     Failure,
 }
 
+/// Losses by their kinds and places, with the ranks that state them, and the exception of the first of these.
+pub(super) type Lost = BTreeMap<(Loss, String), (Vec<u32>, Raised)>;
+
+/// A note on waits of ranks that ended at different lines, some of them in a timeout: the connections that the others
+/// lost are those to ranks that gave up.
+pub(super) fn at_different_lines(lost: &Lost) -> Option<String> {
+    let waits = || lost.iter().filter(|((loss, place), _)| loss.ends_a_wait() && !place.is_empty());
+    let (_, (_, first)) = waits().find(|((loss, _), _)| *loss == Loss::Wait)?;
+    let places: BTreeSet<&str> = waits().map(|((_, place), _)| &**place).collect();
+    let each = waits().map(|((loss, place), (ranks, _))| {
+        let what = if *loss == Loss::Wait { "gave up" } else { "lost a connection" };
+        format!("{} {what}{place}", Ranks(ranks))
+    });
+    let clauses = each.collect::<Vec<String>>().join(", ");
+    (places.len() > 1).then(|| {
+        format!(
+            "ranks waited for others at different lines: {clauses} ({})\nFind out why these ranks are at different lines: \
+             compare the conditions and loops before them. If the job has more ranks, add their logs.",
+            words::short(&first.text)
+        )
+    })
+}
+
 impl Loss {
+    /// Whether a wait for other ranks ended so.
+    pub(super) const fn ends_a_wait(self) -> bool {
+        matches!(self, Self::Wait | Self::Connection)
+    }
+
+    /// What a note on it is about.
+    pub(super) const fn topic(self) -> Topic {
+        match self {
+            Self::Difference | Self::Models => Topic::Difference,
+            _ => Topic::Loss,
+        }
+    }
+
     pub(super) fn parse(text: &str) -> Self {
         match text {
             _ if DIFFERENCES.iter().any(|it| text.contains(it)) => Self::Difference,

@@ -54,6 +54,8 @@ pub(super) enum Topic {
     /// Ranks that wait for the world to form.
     Startup,
     Exception,
+    /// Calls or models that differ between ranks.
+    Difference,
     /// Lost connections, and rendezvous that failed.
     Loss,
     End,

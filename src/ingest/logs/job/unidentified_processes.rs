@@ -105,8 +105,9 @@ impl LoggedJob {
         } else if *went_on {
             went_on_after(&self.name(who), text, place.as_ref())
         } else if transport::is_due_to_others(text) {
-            topic = Topic::Loss;
-            Loss::parse(text).note(&self.name(who), 1, place.as_ref(), text)
+            let loss = Loss::parse(text);
+            topic = loss.topic();
+            loss.note(&self.name(who), 1, place.as_ref(), text)
         } else {
             let advice = allocation::failed(text)
                 .map(|_| LESS_MEMORY_OF_DEVICE)

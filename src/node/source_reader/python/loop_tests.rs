@@ -106,3 +106,15 @@ for batch in data:
         assert_eq!((first.line, first.test.as_str(), first.form), (line, test, form));
     }
 }
+
+#[test]
+fn method_without_arguments_decides_on_state() {
+    let subject = |parameters: &str| {
+        let text = format!(
+            "class Actor:\n    def finished({parameters}):\n        return self.done >= target\nwhile not actor.finished():\n    dist.barrier()  # here\n"
+        );
+        guards(&text)
+    };
+    assert_eq!(subject("self"), ["holds state 4 not actor.finished()"]);
+    assert_eq!(subject("self, target"), ["holds data 4 not actor.finished()"]);
+}

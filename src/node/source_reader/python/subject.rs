@@ -139,15 +139,21 @@ impl Names {
     /// Follows the simple assignments in the lines of a file, and functions that return one value.
     pub(super) fn new(lines: &[Line]) -> Self {
         let mut names = Self::default();
-        let returned: Vec<(&str, &str)> =
+        let returned: Vec<(&str, &str, &str)> =
             (0..lines.len()).filter_map(|at| returned(&lines[at..])).collect();
         for _ in 0..ROUNDS {
             let before = names.known.len();
             for statement in lines.iter().flat_map(|line| parts(&line.text, ';')) {
                 names.assigned(statement);
             }
-            for (name, value) in &returned {
+            for (name, parameters, value) in &returned {
                 names.set(name, value);
+                // Without an argument, a method decides on what its object keeps.
+                if let Some(subject @ GuardSubject::Data) = names.known.get_mut(*name)
+                    && *parameters == "self"
+                {
+                    *subject = GuardSubject::State;
+                }
             }
             if names.known.len() == before {
                 break;
@@ -336,16 +342,16 @@ fn without_own_parts(test: &str) -> (String, bool) {
     (kept, has_own_part)
 }
 
-/// The name of a function that does nothing but return a value, and that value.
-fn returned(lines: &[Line]) -> Option<(&str, &str)> {
+/// The name of a function that does nothing but return a value, its parameters, and that value.
+fn returned(lines: &[Line]) -> Option<(&str, &str, &str)> {
     let (header, rest) = lines.split_first()?;
-    let signature = header.text.strip_prefix("def ")?;
-    let name = &signature[..signature.find('(')?];
+    let (name, parameters) = header.text.strip_prefix("def ")?.split_once('(')?;
+    let parameters = parameters[..parameters.find(')')?].trim();
     let is_text = |line: &&Line| line.text.starts_with(['"', '\'']);
     let mut suite = rest.iter().skip(usize::from(rest.first().is_some_and(|it| is_text(&it))));
     let value = suite.next()?.text.strip_prefix("return ")?;
     let ends = suite.next().is_none_or(|it| it.indent <= header.indent);
-    ends.then_some((name, value))
+    ends.then_some((name, parameters, value))
 }
 
 /// Names and the contents of strings.
