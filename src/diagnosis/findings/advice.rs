@@ -128,8 +128,8 @@ pub const ROWS: &[Row] = &[
     row(
         CauseKind::SwappedCalls,
         Detail::Completion,
-        "Wait for all results first (asyncio.gather returns them in the order of its arguments), and then make the \
-         calls in that order on every rank.",
+        "Make the calls after all of them: let the tasks, threads or callbacks return what is to be sent, and then make the \
+         calls in one order on every rank (asyncio.gather returns results in the order of its arguments).",
     ),
     row(
         CauseKind::LocalDecision,

@@ -8,7 +8,7 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::{self, Code};
 use ddp_doctor_proto::report::{
-    Blame, CertificateKind, Confidence, Finding, Group, Role, Timestamp,
+    Blame, CertificateKind, Confidence, Effect, Finding, Group, Role, Timestamp,
 };
 
 use crate::input::align::Mismatch;
@@ -41,6 +41,10 @@ use mismatch::signature::{self, Sentences};
 
 use ReportPolicy::{Always, LeavesOpen, OnlyAsCause};
 use RuleInput::{Any, Breaches, Calls, Differ, Job, Processes, Stalls, Worlds};
+
+/// Advice where results are wrong already.
+const AFTER_WRONG_RESULTS: &str =
+    "Continue from an earlier checkpoint: results since then are wrong.";
 
 /// A rule that finds one kind of finding. A code has one or several rules.
 #[derive(Debug)]
@@ -266,6 +270,9 @@ pub fn finding(mut draft: Draft, situation: &Situation<'_>, detected_at: Timesta
         ranks: if info.unstated.members { Vec::new() } else { info.key.members.clone() },
     });
     let headline = headline::write(situation, &draft);
+    if draft.effect == Effect::Corrupts && !draft.next.iter().any(|it| it.contains("checkpoint")) {
+        draft.next.push(AFTER_WRONG_RESULTS.into());
+    }
     Finding {
         code: draft.code.code.into(),
         name: draft.code.name.into(),

@@ -232,7 +232,7 @@ pub fn pids() -> io::Result<Vec<u32>> {
 ///
 /// # Errors
 ///
-/// Like [`all`].
+/// Like [`pids`].
 pub fn all_with_inodes() -> io::Result<Vec<(u32, u64)>> {
     let entries = fs::read_dir("/proc")?.flatten();
     let process = |entry: fs::DirEntry| {

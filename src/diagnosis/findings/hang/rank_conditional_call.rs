@@ -1,11 +1,14 @@
 //! DD117 rank-conditional-call: a condition on the rank keeps some ranks from a call of the group.
 
-use ddp_doctor_proto::catalogue;
+use std::sync::Arc;
+
 use ddp_doctor_proto::report::{CauseKind, Confidence, Timestamp};
+use ddp_doctor_proto::{Op, catalogue};
 
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{self, DivergedJoin};
 use crate::findings::stalls::message;
+use crate::input::event::Call;
 use crate::model::GroupId;
 use crate::situation::{Nature, OriginKind, Situation, Stall};
 use crate::source::cause::{self, Mistake};
@@ -136,4 +139,24 @@ fn explain(draft: &mut Draft, situation: &Situation<'_>, rank_guard: &RankGuard)
         Some(group) => hypothesis.with_mistake(Mistake::parted(situation, group, rank_guard)),
         None => hypothesis,
     });
+    if group.is_some_and(|group| is_of_ddps_buffers(situation, group, rank_guard)) {
+        draft.advise(
+            "Where one rank alone evaluates, call the module inside DistributedDataParallel (model.module): its forward \
+             does not broadcast buffers.",
+        );
+    }
+}
+
+/// Whether the call is a broadcast that DDP makes in a forward.
+fn is_of_ddps_buffers(situation: &Situation<'_>, group: GroupId, rank_guard: &RankGuard) -> bool {
+    let rank = rank_guard.inside.first();
+    let Some((rank, process)) = rank.and_then(|&it| Some((it, situation.model.member(group, it)?)))
+    else {
+        return false;
+    };
+    let joined = situation.join(group, rank_guard.seq).and_then(|join| join.calls.get(&rank));
+    let call = joined.map(|it| &it.call).or(process.last_call.as_ref());
+    let is_there = |call: &&Arc<Call>| call.place.as_ref() == Some(&rank_guard.place);
+    call.filter(is_there).is_some_and(|call| call.hidden && call.op == Op::Broadcast)
+        && process.models.replicas().any(|(of, ..)| of == group)
 }
