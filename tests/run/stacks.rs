@@ -12,7 +12,7 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::RankState;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::support::process::{Finished, copy_program, run_to_end};
+use crate::support::process::{Finished, copy_program, eventually, run_to_end, state_of};
 use crate::support::pytorch_jobs::{launch, variant, venv};
 
 /// The command that runs a job under `run`, with the run directory `scratch/run`.
@@ -241,6 +241,8 @@ fn dump_explains_why_a_process_cannot_be_read() {
     sleep.arg("60");
     let running = Running::start(sleep);
     let pid = running.0.id().to_string();
+    // The kernel does not state the registers of a thread that runs, as while libraries are loaded.
+    eventually("it sleeps", || state_of(running.0.id()) == 'S');
     let seen = dump(&["--pid", &pid]);
     assert_eq!(seen.status.code(), Some(0), "{}", out(&seen));
     assert!(out(&seen).contains("it does not run Python"), "{}", out(&seen));
