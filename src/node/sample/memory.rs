@@ -36,7 +36,10 @@ const MIN_CPU_CHANGE: u32 = 250;
 pub struct Memory {
     timing: Timing,
     system: System,
+    /// Living ranks, by their processes.
     known: HashMap<u64, Sampled>,
+    /// Time and content of the last reported sample of each rank, those that have ended included.
+    reported: HashMap<u64, (Instant, v1::MemorySample)>,
     /// Recent values of the host's count of out-of-memory kills.
     on_host: Counts,
 }
@@ -95,15 +98,19 @@ struct Sampled {
     /// Its control group and the previous one, since a process that is about to end is already
     /// moved to another group.
     groups: VecDeque<OomKillCount>,
-    /// Time and content of the last reported sample.
-    reported: Option<(Instant, v1::MemorySample)>,
 }
 
 impl Memory {
     /// Creates a sampler without samples.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
-        Self { timing, system: System::new(), known: HashMap::new(), on_host: Counts::default() }
+        Self {
+            timing,
+            system: System::new(),
+            known: HashMap::new(),
+            reported: HashMap::new(),
+            on_host: Counts::default(),
+        }
     }
 
     /// Number of out-of-memory kills shortly before the end of a process that has just ended.
@@ -127,7 +134,7 @@ impl Memory {
             .filter_map(|rank| Some((rank.process(), rank.watched().map(Watched::pid)?)))
             .map(|(process, pid)| (process, Pid::from_u32(pid)))
             .collect();
-        self.known.retain(|known, _| living.iter().any(|(process, _)| process == known));
+        self.forget_all_but(&living);
         if living.is_empty() {
             return;
         }
@@ -144,13 +151,17 @@ impl Memory {
         }
     }
 
+    /// Forgets what is needed to sample ranks that have ended.
+    fn forget_all_but(&mut self, living: &[(u64, Pid)]) {
+        self.known.retain(|known, _| living.iter().any(|(process, _)| process == known));
+    }
+
     /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
-        let mut reported: Vec<_> =
-            self.known.values().filter_map(|it| it.reported.as_ref()).collect();
-        reported.sort_by_key(|(_, sample)| sample.process);
-        for (_, sample) in reported {
-            out.push_live(Kind::MemorySample(*sample));
+        let mut samples: Vec<_> = self.reported.values().map(|(_, sample)| *sample).collect();
+        samples.sort_by_key(|sample| sample.process);
+        for sample in samples {
+            out.push_live(Kind::MemorySample(sample));
         }
     }
 
@@ -172,7 +183,6 @@ impl Memory {
             at: now,
             cpu_ms,
             groups: VecDeque::new(),
-            reported: None,
         });
         let pid = pid.as_u32();
         let lines = proc::cgroups(pid);
@@ -218,7 +228,7 @@ impl Memory {
             ..v1::MemorySample::default()
         };
         let timing = &self.timing;
-        let is_news = known.reported.as_ref().is_none_or(|(at, reported)| {
+        let is_news = self.reported.get(&process).is_none_or(|(at, reported)| {
             let since = now.duration_since(*at);
             let is_held = limit_events(reported) != limit_events(&sample);
             since >= timing.memory_heartbeat
@@ -228,7 +238,7 @@ impl Memory {
         if !is_news {
             return None;
         }
-        known.reported = Some((now, sample));
+        self.reported.insert(process, (now, sample));
         Some(sample)
     }
 }
@@ -289,6 +299,28 @@ mod tests {
         ] {
             assert_eq!(differs(&reported, &now), expected, "{now:?}");
         }
+    }
+
+    /// The coordinator may attach after a rank has ended.
+    #[test]
+    fn last_sample_of_a_rank_that_has_ended_is_repeated() {
+        let mut memory = Memory::new(Timing::default());
+        let pid = Pid::from_u32(std::process::id());
+        let what = ProcessRefreshKind::nothing().with_memory().with_cpu();
+        let pids = [pid];
+        memory.system.refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
+        let sample = memory.measure(1, pid, Instant::now(), &mut HashMap::new());
+        memory.forget_all_but(&[]);
+
+        let (live, mut received) = tokio::sync::mpsc::channel(1);
+        let mut out = Outbox::new(None);
+        out.connect(live);
+        memory.repeat(&mut out);
+        out.flush();
+        let repeated = received.try_recv().map(|report| report.events).unwrap_or_default();
+        let expected = sample.map(|it| v1::Event { kind: Some(Kind::MemorySample(it)) });
+        assert_eq!(repeated, Vec::from_iter(expected));
+        assert_eq!(repeated.len(), 1);
     }
 
     #[test]
