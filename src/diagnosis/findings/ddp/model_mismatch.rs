@@ -47,12 +47,14 @@ pub(crate) fn complete_draft(
             words::begin(Ranks(&breach.root).with("differs", "differ")),
         ));
     }
+    let hypothesis = cause::of_values(situation, &draft.per_rank);
     // A condition on the rank is what to change.
-    let is_of_rank = draft.cause.is_some_and(|it| it.kind == CauseKind::RankConditional);
+    let is_of_rank =
+        hypothesis.as_ref().is_some_and(|it| it.cause.kind == CauseKind::RankConditional);
     if !is_of_rank {
         draft.advise(
-        "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
-         and sort the names or files that layers are created from.",
+            "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
+             and sort the names or files that layers are created from.",
         );
     }
     if difference.what == What::Order {
@@ -61,7 +63,7 @@ pub(crate) fn complete_draft(
     }
     draft.set_victims(group.members.keys().copied());
     draft.parameters = parameters(difference);
-    if let Some(hypothesis) = cause::of_values(situation, &draft.per_rank) {
+    if let Some(hypothesis) = hypothesis {
         draft.explain(hypothesis);
     }
     let proof = certificate(group, breach, difference);

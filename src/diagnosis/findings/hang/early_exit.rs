@@ -56,10 +56,15 @@ pub(crate) fn draft(
     );
     draft.mistake = Some(Mistake::new(gone, how + &after(situation, gone, have_ended)));
     draft.say(format!(
-        "{} {} begun to wait{} can never join.",
+        "{} {} begun to wait{} can never {}.",
         message::needs(situation, stall, call),
         words::begin(Ranks(&stall.waiting).with("has", "have")),
         last_call(situation, stall, gone, first),
+        match stall.message.as_ref().map(|it| it.side) {
+            None => "join",
+            Some(Side::Receive) => "send it",
+            Some(Side::Send) => "receive it",
+        },
     ));
     draft
         .next

@@ -48,10 +48,11 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
     });
     draft.per_rank = rows.collect();
     let (ranks, calls) = (Ranks(&draft.root), cycle::calls(situation, waits));
-    // If a call was skipped, or a message may be one too many or too few, the order may be right.
+    // If a call was skipped, or a message is one too many or too few, the order may be right.
     let is_skipped = cycle::not_made(situation, waits).is_some()
-        || situation.omissions.iter().any(|it| it.cycle.is_none());
-    if is_skipped || waits.iter().any(is_later) {
+        || situation.omissions.iter().any(|it| it.cycle.is_none())
+        || has_open_messages(situation, &draft.root);
+    if is_skipped {
         draft.summary = format!("The devices of {ranks} wait for each other{calls}");
         if draft.next.is_empty() {
             draft.advise(advice_on_order(waits));
@@ -74,6 +75,12 @@ fn on_devices(situation: &Situation<'_>) -> Option<Draft> {
          the same stream are complete, and a receive is complete only once its message is sent.",
     );
     Some(draft)
+}
+
+/// Whether a message of these ranks has no partner.
+fn has_open_messages(situation: &Situation<'_>, ranks: &[u32]) -> bool {
+    let mut open = situation.model.groups().flat_map(|group| group.traffic.open());
+    open.any(|it| ranks.contains(&it.rank))
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {

@@ -1,6 +1,6 @@
-//! Consecutive encounters in as few bytes as their times allow.
+//! Consecutive completed calls in as few bytes as their times allow.
 //!
-//! What encounters share is listed once, and their times are columns. Nothing is rounded.
+//! What completed calls share is listed once, and their times are columns. Nothing is rounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ const HIDDEN: u64 = 2;
 /// Encounters, and changes of them since they were packed.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    /// Number of the first encounter.
+    /// Number of the first completed call.
     pub(super) first: u64,
-    /// Number of encounters.
+    /// Number of completed calls.
     pub(super) len: usize,
     /// Number of their arrivals.
     pub(super) arrivals: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Packed {
     changes: Vec<(Key, u32, Change)>,
 }
 
-/// Identifies an encounter.
+/// Identifies a completed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     /// A collective.
@@ -44,7 +44,7 @@ pub(super) enum Key {
     Message(u64),
 }
 
-/// What encounters share.
+/// What completed calls share.
 #[derive(Debug)]
 struct Kind {
     group: GroupId,
@@ -56,7 +56,7 @@ struct Kind {
 }
 
 impl Packed {
-    /// Packs encounters, of which the first has this number.
+    /// Packs completed calls, of which the first has this number.
     pub(super) fn new(first: u64, completed_calls: &[CompletedCall]) -> Self {
         let mut kinds: Vec<Kind> = Vec::new();
         let mut known = ByNumber::default();
@@ -92,7 +92,7 @@ impl Packed {
         }
     }
 
-    /// Visits the encounters that are wanted, and possibly others, oldest first.
+    /// Visits the completed calls that are wanted, and possibly others, oldest first.
     pub(super) fn visit(
         &self,
         is_wanted: impl Fn(GroupId, &Call, Option<Buckets>) -> bool,
@@ -109,7 +109,7 @@ impl Packed {
         };
         let wanted: Vec<bool> = self.kinds.iter().map(is_wanted).collect();
         let Some(first) = self.kinds.first().filter(|_| wanted.contains(&true)) else { return };
-        // One for all encounters: an allocation for each would take much of the time.
+        // One for all completed calls: an allocation for each would take much of the time.
         let ranks = first.ranks.clone();
         let mut it = CompletedCall::new(first.group, first.seqs.0, &first.call, ranks, Vec::new());
         let mut seqs: Vec<u64> = self.kinds.iter().map(|kind| kind.seqs.0).collect();
@@ -148,7 +148,7 @@ impl Packed {
         }
     }
 
-    /// All encounters, oldest first.
+    /// All completed calls, oldest first.
     pub(super) fn unpack(&self) -> Vec<CompletedCall> {
         let mut all = Vec::with_capacity(self.len);
         self.visit(|_, _, _| true, |it| all.push(it.clone()));
@@ -169,7 +169,7 @@ impl Packed {
     /// Changes the arrival of a rank.
     pub(super) fn change(&mut self, key: Key, rank: u32, change: Change) {
         self.changes.push((key, rank, change));
-        // An amortized cost per change that does not depend on the number of encounters.
+        // An amortized cost per change that does not depend on the number of completed calls.
         if self.changes.len() > self.arrivals / 8 + 8 {
             *self = Self::new(self.first, &self.unpack());
         }
@@ -177,7 +177,7 @@ impl Packed {
 }
 
 impl Kind {
-    /// The place of the kind of an encounter, which is added if it is new. `known`: the latest place by call.
+    /// The place of the kind of a completed call, which is added if it is new. `known`: the latest place by call.
     fn place(
         kinds: &mut Vec<Self>,
         known: &mut ByNumber<usize, usize>,
@@ -207,7 +207,7 @@ impl Kind {
     }
 }
 
-/// Lowest and highest time of encounters.
+/// Lowest and highest time of completed calls.
 fn span(completed_calls: &[CompletedCall]) -> (Timestamp, Timestamp) {
     let arrivals = completed_calls.iter().flat_map(|it| it.arrivals.iter());
     let times = arrivals.flat_map(|it| [Some(it.at), it.waits, it.until]).flatten();
