@@ -70,13 +70,16 @@ pub(super) fn collect(paths: &[PathBuf], progress: &Progress) -> Collected {
         }
     }
     found.report_closed();
-    found.remarks = folded(std::mem::take(&mut found.remarks));
+    found.remarks = folded(std::mem::take(&mut found.remarks), paths);
     found
 }
 
-/// Remarks of which those with one text on more than a few entries of a folder are one.
-fn folded(remarks: Vec<Remark>) -> Vec<Remark> {
-    let key = |it: &Remark| Some((it.path.parent()?.to_owned(), it.text.clone()));
+/// Remarks of which those with one text on more than a few entries of a folder are one, unless the entries are `named`.
+fn folded(remarks: Vec<Remark>, named: &[PathBuf]) -> Vec<Remark> {
+    let key = |it: &Remark| {
+        let parent = it.path.parent().filter(|_| !named.contains(&it.path))?;
+        Some((parent.to_owned(), it.text.clone()))
+    };
     let mut alike: HashMap<_, Vec<String>> = HashMap::new();
     for it in &remarks {
         if let Some((key, name)) = key(it).zip(file_name(&it.path)) {
@@ -89,7 +92,7 @@ fn folded(remarks: Vec<Remark>) -> Vec<Remark> {
         // In place of the first of them.
         let names = std::mem::take(alike.get_mut(&key)?);
         let (count, listed) = (names.len(), names.get(..LISTED)?.join(", "));
-        let text = format!("{count} entries, such as {listed}: {}", key.1);
+        let text = format!("each of {count} entries, such as {listed}: {}", key.1);
         Some(Remark { path: key.0, text })
     });
     each.collect()
@@ -517,5 +520,34 @@ fn reason(error: &io::Error) -> String {
             "permission denied: run this as the user who ran the job".into()
         }
         _ => format!("it cannot be read: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded_texts(named: &[&str]) -> Vec<String> {
+        let remark = |path: &str, text: &str| Remark { path: path.into(), text: text.into() };
+        let mut remarks: Vec<Remark> =
+            ["a", "b", "c", "d"].iter().map(|it| remark(&format!("/logs/{it}"), "why")).collect();
+        remarks.insert(1, remark("/logs/e", "another reason"));
+        remarks.extend(["f", "g", "h"].map(|it| remark(&format!("/other/{it}"), "why")));
+        let named: Vec<PathBuf> = named.iter().map(PathBuf::from).collect();
+        let folded = folded(remarks, &named);
+        folded.iter().map(|it| format!("{}: {}", it.path.display(), it.text)).collect()
+    }
+
+    #[test]
+    fn equal_remarks_on_many_entries_are_one() {
+        let others = ["/other/f: why", "/other/g: why", "/other/h: why"];
+        let first = ["/logs: each of 4 entries, such as a, b, c: why", "/logs/e: another reason"];
+        assert_eq!(folded_texts(&[]), [&first[..], &others].concat());
+        // What the user named has a line of its own.
+        let each = ["/logs/a: why", "/logs/e: another reason", "/logs/b: why"];
+        assert_eq!(
+            folded_texts(&["/logs/a"]),
+            [&each[..], &["/logs/c: why", "/logs/d: why"], &others].concat()
+        );
     }
 }
