@@ -180,7 +180,7 @@ impl LoggedJob {
                 rank.ended_later = ended.or(rank.ended_later);
             }
         }
-        if let Some(note) = losses::at_different_lines(&lost) {
+        if let Some(note) = losses::at_different_lines(&lost, self.names.world) {
             self.note(Topic::Loss, note);
             lost.retain(|(loss, _), _| !loss.ends_a_wait());
         }

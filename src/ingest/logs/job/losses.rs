@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_diagnosis::input::transport;
-use ddp_doctor_diagnosis::words::{self, Ranks};
+use ddp_doctor_diagnosis::words::{self, Ranks, number};
 use ddp_doctor_proto::report::Where;
 
 use super::Topic;
@@ -47,23 +47,52 @@ pub(super) enum Loss {
 pub(super) type Lost = BTreeMap<(Loss, String), (Vec<u32>, Raised)>;
 
 /// A note on waits of ranks that ended at different lines, some of them in a timeout: the connections that the others
-/// lost are those to ranks that gave up.
-pub(super) fn at_different_lines(lost: &Lost) -> Option<String> {
-    let waits = || lost.iter().filter(|((loss, place), _)| loss.ends_a_wait() && !place.is_empty());
+/// lost may be those to ranks that gave up. `size`: the size of the world, if it is known.
+pub(super) fn at_different_lines(lost: &Lost, size: Option<u32>) -> Option<String> {
+    let waits = || lost.iter().filter(|((loss, _), _)| loss.ends_a_wait());
     let (_, (_, first)) = waits().find(|((loss, _), _)| *loss == Loss::Wait)?;
-    let places: BTreeSet<&str> = waits().map(|((_, place), _)| &**place).collect();
+    let places: BTreeSet<&str> =
+        waits().map(|((_, place), _)| &**place).filter(|place| !place.is_empty()).collect();
+    if places.len() < 2 {
+        return None;
+    }
     let each = waits().map(|((loss, place), (ranks, _))| {
         let what = if *loss == Loss::Wait { "gave up" } else { "lost a connection" };
         format!("{} {what}{place}", Ranks(ranks))
     });
     let clauses = each.collect::<Vec<String>>().join(", ");
-    (places.len() > 1).then(|| {
-        format!(
-            "ranks waited for others at different lines: {clauses} ({})\nFind out why these ranks are at different lines: \
-             compare the conditions and loops before them. If the job has more ranks, add their logs.",
-            words::short(&first.text)
-        )
-    })
+    let known: BTreeSet<u32> = lost.values().flat_map(|(ranks, _)| ranks).copied().collect();
+    let all = 0..size.unwrap_or(0).max(known.last().map_or(0, |highest| highest + 1));
+    let silent: Vec<u32> = all.filter(|rank| !known.contains(rank)).collect();
+    let others = if silent.is_empty() {
+        String::new()
+    } else {
+        format!("; {} no error", Ranks(&silent).with("states", "state"))
+    };
+    // Rank 0 of a group states them.
+    let is_of_group = first.text.contains("monitoredBarrier");
+    let numbers = if is_of_group { ", in numbers of its group" } else { "" };
+    Some(format!(
+        "ranks waited for others at different lines: {clauses}{others} ({}{numbers})\n{}",
+        words::short(&first.text),
+        advice_on_lines(&silent, size.is_some())
+    ))
+}
+
+/// What to do if ranks waited at different lines, and these other ones state nothing.
+fn advice_on_lines(silent: &[u32], is_size_known: bool) -> String {
+    if !silent.is_empty() {
+        return format!(
+            "Find out where {}: add {}. If all ranks should be at one line, compare the conditions and loops before \
+             these lines.",
+            Ranks(silent).with("was", "were"),
+            number(silent, "its log", "their logs"),
+        );
+    }
+    let more = if is_size_known { "" } else { " If the job has more ranks, add their logs." };
+    format!(
+        "Find out why these ranks are at different lines: compare the conditions and loops before these lines.{more}"
+    )
 }
 
 impl Loss {
