@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use crate::frame::{Frame, Step};
 use crate::object::Owned;
 
-/// Number of stored paths, a power of two: 64 KiB at most.
-const SIZE: usize = 64;
+/// Most stored paths: 64 KiB.
+const MAX_PATHS: usize = 64;
 /// Steps of the longest path that is stored.
 const MAX_STEPS: usize = 64;
 
@@ -18,19 +18,36 @@ struct Entry {
     _codes: Vec<Owned>,
 }
 
-/// Site by path.
-pub(crate) struct Paths(RefCell<Vec<Option<Entry>>>);
+/// Site by path. Programs have few of them, which are searched one by one.
+pub(crate) struct Paths(RefCell<Stored>);
 
-fn place(steps: &[Step]) -> usize {
-    let mix = |hash: u64, &[code, instruction]: &Step| {
-        (hash.rotate_left(23) ^ (code ^ instruction) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-    };
-    (steps.iter().fold(0, mix) >> 40) as usize % SIZE
+#[derive(Default)]
+struct Stored {
+    entries: Vec<Entry>,
+    /// Index of the oldest entry of a full table, which the next one replaces.
+    oldest: usize,
+}
+
+impl Stored {
+    fn site(&self, steps: &[Step]) -> Option<u32> {
+        self.entries.iter().find(|it| *it.steps == *steps).map(|it| it.site)
+    }
+
+    /// Returns the entry that was replaced.
+    fn insert(&mut self, entry: Entry) -> Option<Entry> {
+        if self.entries.len() < MAX_PATHS {
+            self.entries.push(entry);
+            return None;
+        }
+        let place = self.entries.get_mut(self.oldest)?;
+        self.oldest = (self.oldest + 1) % MAX_PATHS;
+        Some(std::mem::replace(place, entry))
+    }
 }
 
 impl Paths {
     pub(crate) fn new() -> Self {
-        Self(RefCell::new((0..SIZE).map(|_| None).collect()))
+        Self(RefCell::default())
     }
 
     /// The site of the path to this frame. `find` finds one that is not stored.
@@ -53,12 +70,8 @@ impl Paths {
         if rest.next().is_some() {
             return find(frame);
         }
-        let place = place(steps);
-        if let Ok(entries) = self.0.try_borrow()
-            && let Some(Some(entry)) = entries.get(place)
-            && *entry.steps == *steps
-        {
-            return Some(entry.site);
+        if let Some(site) = self.0.try_borrow().ok().and_then(|it| it.site(steps)) {
+            return Some(site);
         }
         let site = find(frame)?;
         let mut codes = vec![code];
@@ -67,19 +80,14 @@ impl Paths {
             codes.push(caller.code()?);
             outer = caller.back();
         }
-        let entry = Some(Entry { steps: steps.into(), site, _codes: codes });
-        let replaced =
-            self.0.try_borrow_mut().ok()?.get_mut(place).map(|it| std::mem::replace(it, entry));
+        let entry = Entry { steps: steps.into(), site, _codes: codes };
+        let replaced = self.0.try_borrow_mut().ok()?.insert(entry);
         drop(replaced); // not while the table is borrowed: a code object may have a destructor
         Some(site)
     }
 
     pub(crate) fn clear(&self) {
-        let Ok(mut entries) = self.0.try_borrow_mut() else {
-            return;
-        };
-        let all = std::mem::replace(&mut *entries, (0..SIZE).map(|_| None).collect());
-        drop(entries);
+        let all = self.0.try_borrow_mut().map(|mut it| std::mem::take(&mut *it));
         drop(all);
     }
 }
