@@ -1,6 +1,7 @@
 //! The headline of a finding: the mistake, and what the other ranks do because of it.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 
 use ddp_doctor_proto::report::{CallState, Effect, MAX_HEADLINE_CHARS, RankCall, Where};
 
@@ -14,28 +15,77 @@ use crate::words::{self, Ranks, number};
 /// The headline of a draft: its mistake with the consequence, as far as they fit, or else its summary with the statement
 /// that may be the mistake.
 pub(super) fn write(situation: &Situation<'_>, draft: &Draft) -> String {
-    let fact = draft.mistake.as_ref().map_or(&draft.summary, |it| &it.clause);
-    let mistake = match (&draft.mistake, &draft.suspect) {
-        (_, Some(suspect)) => return with_suspect(fact, suspect),
-        (None, None) => return shortened(fact, MAX_HEADLINE_CHARS),
-        (Some(mistake), None) => mistake,
-    };
-    let consequences = consequences(situation, draft, mistake).into_iter();
-    let mut wholes = consequences.map(|it| format!("{}; {it}", mistake.clause));
-    wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(&mistake.clause, MAX_HEADLINE_CHARS))
+    let mistake = draft.mistake.as_ref();
+    let fact = mistake.map_or(&draft.summary, |it| &it.clause);
+    if let Some(suspect) = &draft.suspect {
+        return with_suspect(fact, suspect, &draft.per_rank);
+    }
+    let consequences = mistake.map(|it| consequences(situation, draft, it)).unwrap_or_default();
+    let wholes = consequences.into_iter().map(|it| format!("{fact}; {it}"));
+    let mut wholes = wholes.chain(wordings(fact, &draft.per_rank));
+    wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(fact, MAX_HEADLINE_CHARS))
 }
 
 /// The fact, followed by the statement that may be the mistake.
-fn with_suspect(fact: &str, suspect: &Suspect) -> String {
+fn with_suspect(fact: &str, suspect: &Suspect, calls: &[RankCall]) -> String {
     let after = |start: &str| {
         format!("{start}; suspected: {}{}", suspect.text, beside(Some(&suspect.line), start))
     };
-    let whole = after(fact);
-    if fits(&whole) {
-        return whole;
+    let mut wholes = wordings(fact, calls).into_iter().map(|it| after(&it));
+    wholes.find(|it| fits(it)).unwrap_or_else(|| {
+        let room = MAX_HEADLINE_CHARS.saturating_sub(after("").chars().count());
+        after(&shortened(fact, room))
+    })
+}
+
+/// A fact in words that become fewer: as it is, with each file named once, then without functions of libraries, and
+/// without the lines of the calls, which the calls themselves have.
+fn wordings(fact: &str, calls: &[RankCall]) -> [String; 4] {
+    let places: Vec<&Where> = calls.iter().filter_map(|it| it.place.as_ref()).collect();
+    let with_files_once = |rest_of: fn(&str) -> &str| {
+        let mut named = HashSet::new();
+        with_places(fact, &places, |place, rest| {
+            let line = match named.insert(&place.file) {
+                true => words::source_line(place),
+                false => format!("line {}", place.line),
+            };
+            format!(" at {line}{}", rest_of(rest))
+        })
+    };
+    [
+        fact.to_owned(),
+        with_files_once(|rest| rest),
+        with_files_once(after_function),
+        with_places(fact, &places, |_, rest| after_function(rest).to_owned()),
+    ]
+}
+
+/// The text with other words for " at FILE:LINE" and what follows it, wherever it names one of the places.
+fn with_places<'a>(
+    text: &str,
+    places: &[&'a Where],
+    mut other: impl FnMut(&'a Where, &str) -> String,
+) -> String {
+    let mut parts = text.split(" at ");
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let place = places.iter().find_map(|&place| {
+            let rest = part.strip_prefix(&*words::source_line(place))?;
+            let is_longer_number = rest.starts_with(|it: char| it.is_ascii_digit());
+            (!is_longer_number).then_some((place, rest))
+        });
+        result.push_str(&match place {
+            Some((place, rest)) => other(place, rest),
+            None => format!(" at {part}"),
+        });
     }
-    let room = MAX_HEADLINE_CHARS.saturating_sub(after("").chars().count());
-    after(&shortened(fact, room))
+    result
+}
+
+/// What follows the function of a library at the start of the text: " of rank 0" of " › Trainer.fit of rank 0".
+fn after_function(text: &str) -> &str {
+    let Some(function) = text.strip_prefix(" › ") else { return text };
+    &function[function.find([' ', ',', ':', ';']).unwrap_or(function.len())..]
 }
 
 fn fits(text: &str) -> bool {
@@ -55,8 +105,13 @@ fn shortened(text: &str, max: usize) -> String {
         // A clause that is much shorter states too little.
         .filter(|&at| at > max / 2);
     let words = || kept.rfind(' ').filter(|&at| at > max / 2);
-    let kept = &kept[..clause.or_else(words).unwrap_or(end)];
-    format!("{}…", kept.trim_end_matches(" at"))
+    let mut kept = &kept[..clause.or_else(words).unwrap_or(end)];
+    while let Some(shorter) =
+        [" at", " and", " of", " in", " with", " for"].iter().find_map(|it| kept.strip_suffix(it))
+    {
+        kept = shorter;
+    }
+    format!("{kept}…")
 }
 
 /// What the ranks that did not make the mistake do, the longest wording first: "rank 1 waits for its
@@ -174,6 +229,28 @@ mod tests {
             shortened(&"x".repeat(200), MAX_HEADLINE_CHARS).chars().count(),
             MAX_HEADLINE_CHARS
         );
+    }
+
+    #[test]
+    fn long_fact_names_each_file_once_or_no_line() {
+        let call = |rank, line| RankCall {
+            rank,
+            place: Some(Where { file: "/src/a_train.py".into(), line, ..Where::default() }),
+            ..RankCall::default()
+        };
+        let fact = "all_reduce of rank 0 at a_train.py:9 is paired with barrier of rank 1 at a_train.py:91";
+        let calls = [call(0, 9), call(1, 91)];
+        let [_, once, _, without] = wordings(fact, &calls);
+        assert_eq!(
+            once,
+            "all_reduce of rank 0 at a_train.py:9 is paired with barrier of rank 1 at line 91"
+        );
+        assert_eq!(without, "all_reduce of rank 0 is paired with barrier of rank 1");
+        let in_library = "broadcast at a_train.py:9 › dispatch, barrier at a_train.py:91 › wait";
+        let [_, once, without_functions, without] = wordings(in_library, &calls);
+        assert_eq!(once, "broadcast at a_train.py:9 › dispatch, barrier at line 91 › wait");
+        assert_eq!(without_functions, "broadcast at a_train.py:9, barrier at line 91");
+        assert_eq!(without, "broadcast, barrier");
     }
 
     #[test]

@@ -128,7 +128,18 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Fou
     };
     draft.summary = parts + order;
     draft.why = why_they_differ(situation, mismatch);
-    advise_one_order(&mut draft, false);
+    let mut places = draft.per_rank.iter().map(|call| &call.place);
+    let first = places.next();
+    let is_one_line = places.all(|it| Some(it) == first);
+    if is_counted_on_members(model, group, &classes.concat()) {
+        draft.advise(COUNT_GROUPS);
+    } else if mismatch.is_other_order(model) {
+        draft.advise("Create the groups in the same order on every rank.");
+    } else if is_one_line {
+        draft.advise("Pass the same ranks to new_group on every rank, and create the groups in the same order.");
+    } else {
+        draft.advise(CALL_ON_EVERY_RANK);
+    }
     Some((group.id, draft.proved_by(contradiction(model, mismatch))))
 }
 
@@ -253,9 +264,8 @@ fn of_cycle(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Optio
             other.name,
         );
     }
-    let is_shifted = other.is_some();
     draft.why.extend(other.map(|it| it.sentence));
-    advise_one_order(&mut draft, is_shifted);
+    draft.advise(advice_on(model, group, &[makers, absent].concat()));
 
     Some((cycle[0].group, draft.proved_by(cycle::proof(situation, cycle))))
 }
@@ -326,7 +336,7 @@ fn of_stall(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Opt
     } else if is_communicator(group) {
         draft.advise(create_together(absent));
     } else {
-        advise_one_order(&mut draft, other_name(situation, group, &not_begun).is_some());
+        draft.advise(advice_on(model, group, &sorted(&group.info.key.members)));
     }
     Some((stall.group, draft))
 }
@@ -430,10 +440,15 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
         format!(": {here} group, {there}")
     };
     let name = twin.info.key.name.to_string();
+    let ranks: Vec<u32> = group.members.keys().chain(twin.members.keys()).copied().collect();
+    let reason = if is_counted_on_members(situation.model, group, &ranks) {
+        "A group with use_local_synchronization=True counts only on its members, and shifts the names of all later \
+         groups there."
+    } else {
+        "A group that only some ranks take part in creating shifts the names of all later ones."
+    };
     let sentence = format!(
-        "Others create a group of the same ranks under another name ({name:?}, not {:?}){numbers}. \
-         A group that only some ranks take part in creating shifts the names of all later ones, even \
-         with use_local_synchronization=True.",
+        "Others create a group of the same ranks under another name ({name:?}, not {:?}){numbers}. {reason}",
         group.info.key.name,
     );
     Some(OtherName { name, sentence })
@@ -445,17 +460,48 @@ struct OtherName {
     sentence: String,
 }
 
-fn advise_one_order(draft: &mut Draft, is_shifted: bool) {
-    if !is_shifted {
-        draft.advise(
-            "Call new_group on every rank, including those that are not members, in the same order and \
-             with the same ranks.",
-        );
+const CALL_ON_EVERY_RANK: &str = "Call new_group on every rank, including those that are not members, in the same order and with \
+     the same ranks.";
+const COUNT_GROUPS: &str = "Let every rank create the same number of groups with use_local_synchronization=True before the \
+     next one that all ranks create, or leave that option out and call new_group on every rank.";
+
+/// Advice on a group that ranks do not create, or create under another name.
+fn advice_on(model: &Model, group: &Group, ranks: &[u32]) -> &'static str {
+    if is_counted_on_members(model, group, ranks) {
+        COUNT_GROUPS
+    } else if is_named_by_members(&group.info.key.name) {
+        "Call new_group on every member of the group, in the same order and with the same ranks."
+    } else {
+        CALL_ON_EVERY_RANK
     }
-    draft.advise(
-        "If only members call it (use_local_synchronization=True), let every rank create the same \
-         number of groups before the next one that all ranks create.",
-    );
+}
+
+/// Whether the number in the group's name counts groups with `use_local_synchronization=True`, and these ranks have
+/// not created the same number of them: only members create such a group, and PyTorch 2.15 counts it there. Earlier
+/// versions do not.
+fn is_counted_on_members(model: &Model, group: &Group, ranks: &[u32]) -> bool {
+    let Ok(number) = group.info.key.name.parse::<u64>() else { return false };
+    let local: Vec<&Group> = model
+        .groups()
+        .filter(|it| {
+            let (key, own) = (&it.info.key, &group.info.key);
+            it.world == group.world && key.epoch == own.epoch && is_named_by_members(&key.name)
+        })
+        .collect();
+    let made = |rank: &u32| local.iter().filter(|it| it.members.contains_key(rank)).count() as u64;
+    let counts_them = |rank: &u32| {
+        let process = model.member(group.id, *rank);
+        // Without them, the rank has created fewer groups than the number.
+        made(rank) > 0 && process.is_some_and(|it| it.groups_made < number + made(rank))
+    };
+    let numbers: BTreeSet<u64> = ranks.iter().map(made).collect();
+    numbers.len() > 1 && ranks.iter().any(counts_them)
+}
+
+/// Whether it is the name that `torch.distributed` gives to a group with `use_local_synchronization=True`: a SHA-1 in
+/// hexadecimal digits (`_hash_ranks_to_str`).
+fn is_named_by_members(name: &str) -> bool {
+    name.len() == 40 && name.bytes().all(|it| it.is_ascii_hexdigit())
 }
 
 fn sorted(members: &[u32]) -> Vec<u32> {

@@ -147,16 +147,20 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let in_their_calls = cycle::are_in_their_calls(waits);
     let swapped = draft.cause.map(|it| it.kind) == Some(CauseKind::SwappedCalls);
     let ranks = Ranks(&draft.root);
-    draft.summary = match cycle::common_line(waits) {
+    match cycle::common_line(waits) {
         Some(line) if swapped && omission.is_none() => {
             let line = words::at(Some(line));
-            format!(
+            draft.summary = format!(
                 "{ranks} use {groups} process groups in different orders and wait for each other{line}"
-            )
+            );
+            draft.say(cycle::steps(situation, waits));
         }
-        _ => format!("{ranks} wait for each other{}", cycle::calls(situation, waits)),
-    };
-    draft.say(cycle::steps(situation, waits));
+        _ => {
+            draft.summary =
+                format!("{ranks} wait for each other{}", cycle::calls(situation, waits));
+            draft.why.extend(cycle::further_steps(situation, waits));
+        }
+    }
     if omission.is_none()
         && let Some(threads) = of_another_thread(situation, waits)
     {

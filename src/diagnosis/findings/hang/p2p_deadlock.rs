@@ -87,7 +87,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let mut draft = cycle::draft(situation, index, waits, &catalogue::DD112)?;
     draft.summary =
         format!("{} wait for each other{}", Ranks(&draft.root), cycle::calls(situation, waits));
-    draft.say(cycle::steps(situation, waits));
+    draft.why.extend(cycle::further_steps(situation, waits));
     let others = partners_of_others(situation, waits);
     let are_crossed = are_crossed(waits, &others);
     if are_crossed {

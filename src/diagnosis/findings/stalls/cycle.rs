@@ -239,6 +239,12 @@ pub(crate) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     words::begin(words::joined(steps, "; ")) + "."
 }
 
+/// The steps of a cycle, unless a sentence with its calls says as much: two ranks that wait for each other.
+pub(crate) fn further_steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
+    let has_choice = cycle.iter().any(|wait| wait.needs_any() && wait.needs.len() > 1);
+    (cycle.len() > 2 || has_choice).then(|| steps(situation, cycle))
+}
+
 /// A sentence on the ranks that wait later than in the call itself, with their lines.
 pub(crate) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
     let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
