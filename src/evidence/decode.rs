@@ -495,7 +495,7 @@ impl Decoder {
             kind,
             rank: note.rank,
             pid: (note.pid != 0).then_some(note.pid),
-            text: text(&note.text),
+            text: text(&note.text).into(),
             at,
         });
         Some(())

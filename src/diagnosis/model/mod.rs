@@ -7,7 +7,9 @@ use std::time::Duration;
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::input::event::{GroupInfo, KillReason, ProcessId, StartedRank, UnplacedFailure};
+use crate::input::event::{
+    GroupInfo, KillReason, NoteText, ProcessId, StartedRank, UnplacedFailure,
+};
 use crate::timing::Timing;
 
 mod apply;
@@ -149,8 +151,8 @@ pub struct Note {
     pub rank: Option<u32>,
     /// Process id concerned.
     pub pid: Option<u32>,
-    /// Description. In notes on texts, one more line states what to do.
-    pub text: Arc<str>,
+    /// Description.
+    pub text: NoteText,
     /// When it was noticed.
     pub at: Timestamp,
 }

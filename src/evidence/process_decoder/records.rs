@@ -244,7 +244,7 @@ impl Process {
                 kind: number(record.code, NoteKind::from_number),
                 rank: self.identity.rank,
                 pid: Some(self.identity.pid),
-                text: text(&record.text),
+                text: text(&record.text).into(),
                 at,
             },
             RecordKind::Setting => {

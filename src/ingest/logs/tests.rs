@@ -32,8 +32,7 @@ fn texts(log: Log) -> (Vec<String>, Vec<String>) {
                 let line = place.map(|it| format!(" @{}", it.line)).unwrap_or_default();
                 raised.push(format!("{text}{line}"));
             }
-            // The second line states what to do.
-            Event::Note { text, .. } => notes.extend(text.lines().next().map(str::to_owned)),
+            Event::Note { text, .. } => notes.push(text.what.to_string()),
             _ => {}
         }
     }

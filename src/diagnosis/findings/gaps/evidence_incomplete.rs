@@ -20,7 +20,7 @@ pub(crate) fn notes_about_ranks(situation: &Situation<'_>) -> Vec<Draft> {
     let notes = situation.model.notes.iter();
     let of_ranks = notes.enumerate().filter_map(|(at, note)| Some((note.rank?, (at, note))));
     // Notes that differ in their ranks alone are one finding.
-    let alike = by_key(of_ranks, |(at, note)| (note.pid.map(|_| *at), note.kind, &*note.text));
+    let alike = by_key(of_ranks, |(at, note)| (note.pid.map(|_| *at), note.kind, &note.text));
     alike.into_iter().map(|(note, ranks)| of_note(situation, note.1, ranks)).collect()
 }
 
@@ -91,9 +91,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         draft.severity = Severity::Error;
     }
     let is_text = is_text(situation) && note.rank.is_none() && note.pid.is_none();
-    // A note on a text may have one more line: what to do.
-    let parts = note.text.rsplit_once('\n').filter(|_| is_text);
-    let (text, advice) = parts.unwrap_or((&note.text, ""));
+    let text = &*note.text.what;
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
         (Some(_), None) => Ranks(&ranks).to_string(),
@@ -114,8 +112,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         number(&ranks, "it", "them"),
     );
     let (why, next) = match note.kind {
-        _ if is_text && advice.is_empty() => (WHY_FOR_TEXT, NEXT_FOR_TEXT),
-        _ if is_text => (WHY_FOR_TEXT, advice),
+        _ if is_text => (WHY_FOR_TEXT, NEXT_FOR_TEXT),
         NoteKind::NoHooks => (
             "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.",
             "Run the job with PyTorch 2.1 or later, and without other tools that patch torch.distributed.",
@@ -148,6 +145,7 @@ fn of_note(situation: &Situation<'_>, note: &Note, ranks: Vec<u32>) -> Draft {
         Provenance::Dumps(_) => (WHY_FOR_DUMPS, NEXT_FOR_DUMPS),
         Provenance::Recorded | Provenance::Attached => (why, next),
     };
+    let next = note.text.advice.as_deref().unwrap_or(next);
     (draft.why, draft.next) = (vec![why.into()], vec![next.into()]);
     let only = note.rank.filter(|_| ranks.len() == 1);
     draft.root = ranks;

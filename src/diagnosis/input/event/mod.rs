@@ -10,6 +10,7 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ProcessState, Spending};
 mod call;
 mod device_calls;
 mod gpus;
+mod note;
 mod ports;
 mod program;
 mod samples;
@@ -19,6 +20,7 @@ pub use call::{
 };
 pub use device_calls::{DeviceCall, DeviceCalls, DeviceGroup};
 pub use gpus::{GpuFaultKind, GpuIdentity, GpuSample};
+pub use note::NoteText;
 pub use ports::{PortIdentity, PortSample};
 pub use program::{Forward, Guard, OtherBranch, Parameters};
 pub use samples::{
@@ -239,7 +241,7 @@ pub enum Event {
         kind: NoteKind,
         rank: Option<u32>,
         pid: Option<u32>,
-        text: Arc<str>,
+        text: NoteText,
         at: Timestamp,
     },
     /// Offset of the clock of a host to the coordinator's, in nanoseconds; positive: it is ahead.

@@ -93,7 +93,7 @@ fn impossible_claim_is_noted_once_and_ignored() {
         for event in events {
             match event {
                 Event::ProcessJoined { rank, world_size, .. } => ranks.push((rank, world_size)),
-                Event::Note { text, .. } => notes.push(text.to_string()),
+                Event::Note { text, .. } => notes.push(text.what.to_string()),
                 _ => {}
             }
         }

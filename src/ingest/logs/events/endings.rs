@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_diagnosis::event::{Event, OomKills, Stated};
+use ddp_doctor_diagnosis::event::{Event, NoteText, OomKills, Stated};
 use ddp_doctor_diagnosis::input::{allocation, known_errors};
 use ddp_doctor_diagnosis::model::libc_signal::ABRT;
 use ddp_doctor_diagnosis::words;
@@ -35,9 +35,9 @@ impl LoggedJob {
             for (at, what) in stated {
                 match what {
                     Stated::Caught(text) if !is_absent => {
-                        let note = went_on_after(&format!("rank {number}"), &text, None);
-                        let next = known_errors::advice(&text);
-                        notes.push(next.map_or(note.clone(), |next| format!("{note}\n{next}")));
+                        let what = went_on_after(&format!("rank {number}"), &text, None).into();
+                        let advice = known_errors::advice(&text).map(Arc::from);
+                        notes.push(NoteText { what, advice });
                     }
                     what => {
                         let process = process(number);

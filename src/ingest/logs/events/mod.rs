@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Unstated};
+use ddp_doctor_diagnosis::event::{Event, GroupInfo, NoteText, ProcessId, Unstated};
 use ddp_doctor_diagnosis::model::TEXT_LAYER;
 use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::NoteKind;
@@ -177,15 +177,8 @@ impl LoggedJob {
 }
 
 /// A note on the job as a whole.
-pub(super) fn note(text: String, at: Timestamp) -> Event {
-    Event::Note {
-        process: None,
-        kind: NoteKind::Unreadable,
-        rank: None,
-        pid: None,
-        text: text.into(),
-        at,
-    }
+pub(super) fn note(text: NoteText, at: Timestamp) -> Event {
+    Event::Note { process: None, kind: NoteKind::Unreadable, rank: None, pid: None, text, at }
 }
 
 /// A group without a name. Two groups of the same members are different ones if the text states the numbers

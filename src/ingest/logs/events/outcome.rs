@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddp_doctor_diagnosis::event::{Event, OomKills, ProcessId};
+use ddp_doctor_diagnosis::event::{Event, NoteText, OomKills, ProcessId};
 use ddp_doctor_diagnosis::input::backends::NCCL;
 use ddp_doctor_diagnosis::input::request;
 use ddp_doctor_diagnosis::model::libc_signal::{HUP, TERM};
@@ -76,12 +76,12 @@ impl LoggedJob {
             more => format!("; {more} more such errors follow"),
         };
         let by = on_place(rank.map_or_else(String::new, |rank| format!(" on rank {rank}")), &on);
-        let text = format!(
-            "NCCL reported{by}: {text}{others}\nCheck the network between the hosts, and the interface that NCCL uses \
-             (NCCL_DEBUG=INFO, {}).",
+        let text = format!("NCCL reported{by}: {text}{others}");
+        let advice = format!(
+            "Check the network between the hosts, and the interface that NCCL uses (NCCL_DEBUG=INFO, {}).",
             NCCL.network_variables
         );
-        self.note(Topic::Network, text);
+        self.note(Topic::Network, NoteText::new(text, advice));
     }
 
     /// The signal that raised all exceptions of ranks, and when it was received.
@@ -111,7 +111,7 @@ impl LoggedJob {
             "Find out what sent the signal: a batch system, a scheduler, or a user."
         };
         let signal = signal_name(signal);
-        let text = format!("{signal} ended the job: the text does not say what sent it\n{advice}");
-        self.note(Topic::End, text);
+        let text = format!("{signal} ended the job: the text does not say what sent it");
+        self.note(Topic::End, NoteText::new(text, advice));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ddp_doctor_diagnosis::event::NoteText;
 use ddp_doctor_diagnosis::stacks;
 use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::report::Where;
@@ -30,11 +31,11 @@ pub(super) fn describe(job: &mut LoggedJob) {
         Some(ranks) => format!(": if they are still there, find out why {} there", were(ranks)),
         None => String::new(),
     };
-    job.note(Topic::Waits, format!(
-        "{}; these stacks do not show whether ranks wait\nAdd a second dump of every rank, a minute later, with the \
-         time before each{next}.",
-        places.join("; ")
-    ));
+    let text = format!("{}; these stacks do not show whether ranks wait", places.join("; "));
+    let advice = format!(
+        "Add a second dump of every rank, a minute later, with the time before each{next}."
+    );
+    job.note(Topic::Waits, NoteText::new(text, advice));
 }
 
 /// Ranks by their places, the largest group first.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddp_doctor_diagnosis::event::{Call, CallId, Event, ThreadId};
+use ddp_doctor_diagnosis::event::{Call, CallId, Event, NoteText, ThreadId};
 use ddp_doctor_diagnosis::input::backends::{GLOO, NCCL};
 use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
@@ -32,17 +32,19 @@ pub(super) fn add_joins(job: &mut LoggedJob) -> bool {
             world(job, size);
         } else {
             let ranks: Vec<u32> = arrived.iter().copied().collect();
-            let why = if joined >= size {
-                "another attempt or another job uses the same store\nGive each job and each attempt a port or a \
-                 file of its own."
-                    .to_owned()
+            let (why, advice) = if joined >= size {
+                (
+                    "another attempt or another job uses the same store",
+                    "Give each job and each attempt a port or a file of its own.",
+                )
             } else {
-                format!("the text does not name all of those that joined\n{LAUNCH}")
+                ("the text does not name all of those that joined", LAUNCH)
             };
-            job.note(Topic::Startup, format!(
+            let text = format!(
                 "{} waiting for the world to form when {joined} of {size} workers had joined: {why}",
                 were(&ranks)
-            ));
+            );
+            job.note(Topic::Startup, NoteText::new(text, advice));
         }
         return at_barriers || joined < size && named;
     }

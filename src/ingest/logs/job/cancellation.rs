@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::NoteText;
 use ddp_doctor_diagnosis::input::{request, transport};
 use ddp_doctor_proto::report::Timestamp;
 
@@ -89,10 +90,10 @@ fn is_failure(fact: &Fact) -> bool {
 }
 
 /// States a cancellation, and what to do.
-pub(super) fn note(why: Option<&str>, at: &str) -> String {
+pub(super) fn note(why: Option<&str>, at: &str) -> NoteText {
     let known = ADVICE.iter().find(|(reason, _)| Some(*reason) == why);
     let advice = known.map_or(ANY, |(_, advice)| advice);
-    format!("{}\n{advice}", words(why, at))
+    NoteText::new(words(why, at), advice)
 }
 
 /// States a cancellation.

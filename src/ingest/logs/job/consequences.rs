@@ -69,7 +69,8 @@ impl LoggedJob {
         let Some(raised) = only.handled.pop_if(|it| is_open && is_cause(it)) else { return };
         let note = went_on_after(&format!("rank {number}"), &raised.text, raised.place.as_ref());
         only.raised.push(Raised { uncaught: true, ..raised });
-        self.notes.retain(|(topic, text)| *topic != Topic::Exception || !text.starts_with(&note));
+        self.notes
+            .retain(|(topic, text)| *topic != Topic::Exception || !text.what.starts_with(&note));
     }
 
     /// Drops ends and exceptions that a watchdog's timeout brought about; `has_dumps`: dumps show who waited.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::NoteText;
 use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
@@ -41,7 +42,7 @@ pub(in super::super) struct Joins {
     /// Ranks that lost their connection to the store, and its address.
     without_store: BTreeSet<u32>,
     store: Option<Arc<str>>,
-    notes: Vec<String>,
+    notes: Vec<NoteText>,
     /// Monitored barriers are of groups of some of the ranks, in which ranks have other numbers.
     are_in_groups: bool,
 }
@@ -116,11 +117,10 @@ impl Joins {
                 // Which rank is its root is unknown.
                 _ if op.direction() != Direction::Symmetric => {
                     let call = op.name().unwrap_or("a call");
-                    self.notes.push(format!(
-                        "{} had not reached {call}, in which other ranks waited\nFind out where {} instead: \
-                         add the logs.",
-                        Ranks(ranks),
-                        Ranks(ranks).with("was", "were"),
+                    let (all, were) = (Ranks(ranks), Ranks(ranks).with("was", "were"));
+                    self.notes.push(NoteText::new(
+                        format!("{all} had not reached {call}, in which other ranks waited"),
+                        format!("Find out where {were} instead: add the logs."),
                     ));
                 }
                 Some(rank) if !ranks.contains(&rank) => {
@@ -130,18 +130,22 @@ impl Joins {
                         known.missing.extend(ranks);
                     }
                 }
-                None if *op != Op::MonitoredBarrier => self.notes.push(format!(
-                    "{} had not reached {op}, in which a rank that the text does not identify waited\nFind out \
-                     where that was: add its log.",
-                    Ranks(ranks)
-                )),
+                None if *op != Op::MonitoredBarrier => {
+                    let text = format!(
+                        "{} had not reached {op}, in which a rank that the text does not identify waited",
+                        Ranks(ranks)
+                    );
+                    let advice = "Find out where that was: add its log.";
+                    self.notes.push(NoteText::new(text, advice));
+                }
                 _ => {}
             },
             Statement::WatchdogStuck { seconds } => {
-                self.notes.push(format!(
+                let text = format!(
                     "the watchdog of a rank that the text does not identify was blocked{}",
                     lasted_for(*seconds)
-                ));
+                );
+                self.notes.push(text.into());
             }
             _ => {}
         }
@@ -221,15 +225,16 @@ impl Joins {
         waits.map(|it| it.lasted).filter(|it| !it.is_zero())
     }
 
-    pub(in super::super) fn notes(&self) -> Vec<String> {
+    pub(in super::super) fn notes(&self) -> Vec<NoteText> {
         let mut notes = self.notes.clone();
         notes.truncate(1);
         if let Some((expected, joined)) = self.clients {
             let whose = if self.are_launchers { "nodes" } else { "ranks" };
-            notes.push(format!(
+            let text = format!(
                 "{joined} of {expected} {whose} had joined the store when the wait for them timed out; the \
-                 text does not say which\n{LAUNCH}"
-            ));
+                 text does not say which"
+            );
+            notes.push(NoteText::new(text, LAUNCH));
         }
         if let Some(server) = &self.store {
             let ranks: Vec<u32> = self.without_store.iter().copied().collect();
@@ -238,20 +243,22 @@ impl Joins {
             } else {
                 Ranks(&ranks).to_string()
             };
-            notes.push(format!(
+            let text = format!(
                 "{who} lost the connection to the store at {server}: the process that serves it, usually that of \
-                 rank 0, had ended or could not be reached\nFind out how that process ended: add its log. At the \
-                 end of training, this is not a failure."
-            ));
+                 rank 0, had ended or could not be reached"
+            );
+            let advice = "Find out how that process ended: add its log. At the end of training, this is not a failure.";
+            notes.push(NoteText::new(text, advice));
         }
         if !self.stuck.is_empty() {
             let ranks: Vec<u32> = self.stuck.keys().copied().collect();
             let lasted = lasted_for(self.stuck.values().max().copied().flatten());
-            notes.push(format!(
+            let text = format!(
                 "the watchdog of {} was blocked{lasted}: a call into NCCL or CUDA did not return, \
                  or another thread held the GIL during such a call",
                 Ranks(&ranks)
-            ));
+            );
+            notes.push(text.into());
         }
         notes
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::event::NoteText;
 use ddp_doctor_diagnosis::model::libc_signal::KILL;
 use ddp_doctor_proto::report::Timestamp;
 
@@ -71,11 +72,8 @@ impl LoggedJob {
                 "" => String::new(),
                 name => format!(" ({name})"),
             };
-            let text = format!(
-                "the kernel killed {}{called} for lack of memory\n{LESS_MEMORY}",
-                name(&kill.who)
-            );
-            self.note(Topic::End, text);
+            let text = format!("the kernel killed {}{called} for lack of memory", name(&kill.who));
+            self.note(Topic::End, NoteText::new(text, LESS_MEMORY));
         }
     }
 }

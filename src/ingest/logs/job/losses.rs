@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ddp_doctor_diagnosis::event::NoteText;
 use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::words::{self, Ranks, number};
 use ddp_doctor_proto::report::Where;
@@ -48,7 +49,7 @@ pub(super) type Lost = BTreeMap<(Loss, String), (Vec<u32>, Raised)>;
 
 /// A note on waits of ranks that ended at different lines, some of them in a timeout: the connections that the others
 /// lost may be those to ranks that gave up. `size`: the size of the world, if it is known.
-pub(super) fn at_different_lines(lost: &Lost, size: Option<u32>) -> Option<String> {
+pub(super) fn at_different_lines(lost: &Lost, size: Option<u32>) -> Option<NoteText> {
     let waits = || lost.iter().filter(|((loss, _), _)| loss.ends_a_wait());
     let (_, (_, first)) = waits().find(|((loss, _), _)| *loss == Loss::Wait)?;
     let places: BTreeSet<&str> =
@@ -72,11 +73,11 @@ pub(super) fn at_different_lines(lost: &Lost, size: Option<u32>) -> Option<Strin
     // Rank 0 of a group states them.
     let is_of_group = first.text.contains("monitoredBarrier");
     let numbers = if is_of_group { ", in numbers of its group" } else { "" };
-    Some(format!(
-        "ranks waited for others at different lines: {clauses}{others} ({}{numbers})\n{}",
-        words::short(&first.text),
-        advice_on_lines(&silent, size.is_some())
-    ))
+    let text = format!(
+        "ranks waited for others at different lines: {clauses}{others} ({}{numbers})",
+        words::short(&first.text)
+    );
+    Some(NoteText::new(text, advice_on_lines(&silent, size.is_some())))
 }
 
 /// What to do if ranks waited at different lines, and these other ones state nothing.
@@ -165,7 +166,13 @@ impl Loss {
     }
 
     /// What `who`, so `many` ranks, state by an exception with this text.
-    pub(super) fn note(self, who: &str, many: usize, place: Option<&Where>, text: &str) -> String {
+    pub(super) fn note(
+        self,
+        who: &str,
+        many: usize,
+        place: Option<&Where>,
+        text: &str,
+    ) -> NoteText {
         let (one, several, next) = self.words();
         let what = if many == 1 { one } else { several };
         // PyTorch states the difference behind both calls.
@@ -176,6 +183,6 @@ impl Loss {
             .iter()
             .find(|it| self == Self::Fabric && text.contains(it.0))
             .map_or_else(String::new, |it| format!(", since {}", it.1));
-        format!("{who} {what}{at}{status}: {text}\n{next}")
+        NoteText::new(format!("{who} {what}{at}{status}: {text}"), next)
     }
 }

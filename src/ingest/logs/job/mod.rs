@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_diagnosis::event::{Event, Stacks, UnplacedFailure};
+use ddp_doctor_diagnosis::event::{Event, NoteText, Stacks, UnplacedFailure};
 use ddp_doctor_diagnosis::words;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -112,7 +112,7 @@ pub(super) struct LoggedJob {
     pub(super) names: ProcessNames,
     pub(super) ranks: BTreeMap<u32, Rank>,
     pub(super) joins: Joins,
-    pub(super) notes: Vec<(Topic, String)>,
+    pub(super) notes: Vec<(Topic, NoteText)>,
     pub(super) events: Vec<(Timestamp, Event)>,
     /// When a watchdog first gave up a collective: what followed was its consequence.
     pub(super) given_up: Option<Timestamp>,
@@ -351,7 +351,7 @@ impl LoggedJob {
             std::mem::take(&mut self.reports).into_iter().partition(|it| !it.next.is_empty());
         for Report { text, next, is_of_watchdog, topic } in known {
             if !is_of_watchdog || self.given_up.is_none() {
-                self.note(topic, format!("{text}\n{next}"));
+                self.note(topic, NoteText::new(text, next));
             }
         }
         // Warnings of unknown weight are also those of jobs that end well.
@@ -522,13 +522,12 @@ impl LoggedJob {
         ended.next().is_none().then_some(*only)
     }
 
-    /// Adds a note; its second line states what to do. Returns whether it is new, and there are few on its
-    /// topic.
-    pub(super) fn note(&mut self, topic: Topic, text: String) -> bool {
+    /// Adds a note. Returns whether it is new, and there are few on its topic.
+    pub(super) fn note(&mut self, topic: Topic, text: impl Into<NoteText>) -> bool {
         /// Length at which a note is cut.
         const MAX: usize = 600;
-        let (what, advice) = text.split_at(text.find('\n').unwrap_or(text.len()));
-        let note = (topic, scan::cut(what, MAX).to_owned() + advice);
+        let NoteText { what, advice } = text.into();
+        let note = (topic, NoteText { what: scan::cut(&what, MAX).into(), advice });
         let of_topic = self.notes.iter().filter(|(it, _)| *it == topic);
         let is_added = of_topic.count() < MAX_NOTES && !self.notes.contains(&note);
         if is_added {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ddp_doctor_diagnosis::event::{Event, NodeFailure, UnplacedFailure};
+use ddp_doctor_diagnosis::event::{Event, NodeFailure, NoteText, UnplacedFailure};
 use ddp_doctor_diagnosis::input::{allocation, known_errors, transport};
 use ddp_doctor_diagnosis::model::libc_signal::{ABRT, KILL};
 use ddp_doctor_diagnosis::words;
@@ -103,7 +103,7 @@ impl LoggedJob {
         let text = if *by_launcher {
             return self.note_launcher_exception(who, text);
         } else if *went_on {
-            went_on_after(&self.name(who), text, place.as_ref())
+            went_on_after(&self.name(who), text, place.as_ref()).into()
         } else if transport::is_due_to_others(text) {
             let loss = Loss::parse(text);
             topic = loss.topic();
@@ -111,10 +111,9 @@ impl LoggedJob {
         } else {
             let advice = allocation::failed(text)
                 .map(|_| LESS_MEMORY_OF_DEVICE)
-                .or_else(|| known_errors::advice(text))
-                .unwrap_or_default();
-            let text = raised(&self.name(who), text, place.as_ref());
-            format!("{text}\n{advice}").trim_end().to_owned()
+                .or_else(|| known_errors::advice(text));
+            let what = raised(&self.name(who), text, place.as_ref()).into();
+            NoteText { what, advice: advice.map(Arc::from) }
         };
         self.note(topic, text);
     }
@@ -142,7 +141,8 @@ impl LoggedJob {
         let ranks = self.names.on_host(&failure.node);
         if ranks.is_empty() {
             let NodeFailure { node, by, next } = &failure;
-            self.note(Topic::Platform, format!("{by} reports the failure of node {node}\n{next}"));
+            let text = format!("{by} reports the failure of node {node}");
+            self.note(Topic::Platform, NoteText::new(text, *next));
         }
         let failure = Arc::new(failure);
         for rank in ranks {
@@ -223,11 +223,10 @@ impl LoggedJob {
 
     /// Adds a note on a process that could not resolve the name of a host.
     pub(super) fn note_unresolved(&mut self, who: &str, host: &str, reason: &str) {
-        let text = format!(
-            "{who} could not resolve the name {host} ({reason})\nCheck the name, and how that process resolves names \
-             (getent hosts {host})."
-        );
-        self.note(Topic::Loss, text);
+        let text = format!("{who} could not resolve the name {host} ({reason})");
+        let advice =
+            format!("Check the name, and how that process resolves names (getent hosts {host}).");
+        self.note(Topic::Loss, NoteText::new(text, advice));
     }
 
     /// Adds to exceptions of ranks that they could not resolve the name of a host, or notes it.
@@ -265,20 +264,22 @@ impl LoggedJob {
             return;
         }
         let note = if text.starts_with("RendezvousConnectionError") {
-            format!(
-                "{who} raised {text}\nFind out whether the host of --rdzv-endpoint runs, and check the network \
-                 to it."
+            NoteText::new(
+                format!("{who} raised {text}"),
+                "Find out whether the host of --rdzv-endpoint runs, and check the network to it.",
             )
         } else if transport::is_loss_of_peer(text) {
             Loss::parse(text).note(&who, 1, None, text)
         } else {
-            format!("{who} raised {text}")
+            format!("{who} raised {text}").into()
         };
         self.note(topic, note);
     }
 
     /// Adds a note on the launchers that waited for others: what other launchers failed of precedes it.
     pub(super) fn note_rendezvous_timeouts(&mut self) {
+        const ADVICE: &str = "Check that every node was started, and that all have the same --rdzv-endpoint, --rdzv-id and \
+             --nnodes.";
         const MAX_NAMED: usize = 3;
         let waited = std::mem::take(&mut self.rendezvous_timeouts);
         if waited.is_empty() {
@@ -291,10 +292,9 @@ impl LoggedJob {
             more => format!("{named} and {more} more"),
         };
         let text = format!(
-            "{who} raised RendezvousTimeoutError: not all nodes of the launch arrived in time\nCheck that every node was \
-             started, and that all have the same --rdzv-endpoint, --rdzv-id and --nnodes."
+            "{who} raised RendezvousTimeoutError: not all nodes of the launch arrived in time"
         );
-        self.note(Topic::Loss, text);
+        self.note(Topic::Loss, NoteText::new(text, ADVICE));
     }
 
     /// Takes the end of such a process. A crash is reported twice: by the process, and by its launcher,
@@ -419,13 +419,13 @@ impl LoggedJob {
                 self.add_unplaced(&who, None, how.exit(), self.ends);
             } else {
                 let advice = match how.signal {
-                    _ if how.for_memory => LESS_MEMORY,
-                    Some(KILL) => words::AFTER_SIGKILL,
-                    Some(_) if !how.is_requested() => words::AFTER_A_CRASH,
-                    _ => "",
+                    _ if how.for_memory => Some(LESS_MEMORY),
+                    Some(KILL) => Some(words::AFTER_SIGKILL),
+                    Some(_) if !how.is_requested() => Some(words::AFTER_A_CRASH),
+                    _ => None,
                 };
-                let text = format!("{} {}\n{advice}", name(&who), ended(how));
-                self.note(Topic::End, text.trim_end().to_owned());
+                let what = format!("{} {}", name(&who), ended(how)).into();
+                self.note(Topic::End, NoteText { what, advice: advice.map(Arc::from) });
             }
         }
     }

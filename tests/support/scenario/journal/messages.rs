@@ -178,7 +178,7 @@ impl Encoder {
             }
             Event::Note { process, kind, rank, pid, text, at } => {
                 let process = process.map_or(0, |process| self.process(process).number);
-                vec![Kind::Note(noted(process, *kind, *rank, *pid, text, *at))]
+                vec![Kind::Note(noted(process, *kind, *rank, *pid, &text.what, *at))]
             }
             Event::Interrupted { signal, at } => {
                 vec![Kind::Interrupted(v1::Interrupted { unix_ns: at.0, signal: *signal })]
