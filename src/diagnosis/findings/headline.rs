@@ -28,13 +28,15 @@ pub(super) fn write(situation: &Situation<'_>, draft: &Draft) -> String {
 
 /// The fact, followed by the statement that may be the mistake.
 fn with_suspect(fact: &str, suspect: &Suspect, calls: &[RankCall]) -> String {
-    let after = |start: &str| {
-        format!("{start}; suspected: {}{}", suspect.text, beside(Some(&suspect.line), start))
+    let after = |start: &str, text: &str| {
+        format!("{start}; suspected: {text}{}", beside(Some(&suspect.line), start))
     };
-    let mut wholes = wordings(fact, calls).into_iter().map(|it| after(&it));
+    let [whole, cut] = &suspect.texts;
+    let mut wholes =
+        wordings(fact, calls).into_iter().flat_map(|it| [after(&it, whole), after(&it, cut)]);
     wholes.find(|it| fits(it)).unwrap_or_else(|| {
-        let room = MAX_HEADLINE_CHARS.saturating_sub(after("").chars().count());
-        after(&shortened(fact, room))
+        let room = MAX_HEADLINE_CHARS.saturating_sub(after("", cut).chars().count());
+        after(&shortened(fact, room), cut)
     })
 }
 

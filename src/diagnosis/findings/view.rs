@@ -195,9 +195,14 @@ pub(crate) fn at_line(process: Option<&Process>, call: &Call) -> String {
 /// The end of that: " (called at train.py:20)", or empty.
 pub(crate) fn called_at(process: Option<&Process>, call: &Call) -> String {
     let Some((process, place)) = process.zip(call.place.as_ref()) else { return String::new() };
-    match guards::telling_caller(process, place) {
+    called_from(place, guards::telling_caller(process, place).as_deref())
+}
+
+/// " (called at train.py:20)", or empty if the caller is not known.
+pub(crate) fn called_from(place: &Where, caller: Option<&Where>) -> String {
+    match caller {
         Some(caller) if caller.file == place.file => format!(" (called at line {})", caller.line),
-        Some(caller) => format!(" (called{})", words::at(Some(&caller))),
+        Some(caller) => format!(" (called{})", words::at(Some(caller))),
         None => String::new(),
     }
 }

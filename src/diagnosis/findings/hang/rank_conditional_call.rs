@@ -49,7 +49,8 @@ fn reportable_at(situation: &Situation<'_>, stall: &Stall, rank_guard: &RankGuar
 /// The other ranks issue a different call at the same sequence number.
 fn paired(situation: &Situation<'_>, calls: DivergedJoin<'_>, rank_guard: &RankGuard) -> Draft {
     let DivergedJoin { divergence, join } = calls;
-    let (mut draft, classes) = divergence::parted(situation, calls, &catalogue::DD117);
+    let (mut draft, classes) =
+        divergence::parted(situation, calls, &catalogue::DD117, calls.join.odd_ones());
     // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
     draft.summary = format!(

@@ -75,7 +75,8 @@ fn draft(
 ) -> (Draft, String) {
     let DivergedJoin { divergence, join } = diverged;
     let (group, seq) = (divergence.group, divergence.seq);
-    let (mut draft, classes) = divergence::parted(situation, diverged, &catalogue::DD109);
+    let (mut draft, classes) =
+        divergence::parted(situation, diverged, &catalogue::DD109, join.odd_ones());
     if runs_on(divergence.mismatch) && !divergence::is_blocked(situation, join) {
         (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
     }

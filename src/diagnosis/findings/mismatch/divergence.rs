@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, T
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::{at_line, rank_calls};
-use crate::input::align::{Mismatch, compare};
+use crate::input::align::{Mismatch, OddOnes, compare};
 use crate::input::event::Call;
 use crate::input::transport;
 use crate::model::history::Meeting;
@@ -112,6 +112,7 @@ pub(crate) fn parted(
     situation: &Situation<'_>,
     diverged: DivergedJoin<'_>,
     code: &'static Code,
+    odd_ones: OddOnes,
 ) -> (Draft, Vec<Vec<u32>>) {
     let DivergedJoin { divergence, join } = diverged;
     let (group, seq) = (divergence.group, divergence.seq);
@@ -122,7 +123,6 @@ pub(crate) fn parted(
     draft.per_rank = rank_calls(situation, group, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, diverged, code, &everybody);
-    let odd_ones = join.odd_ones();
     if odd_ones.is_minority {
         draft.say(format!(
             "{} from the other {}, which agree.",

@@ -177,8 +177,16 @@ fn hypothesis(
         let clause = clause + "; since then each of its steps is paired with an earlier one";
         Mistake { ranks, clause }
     });
-    let because = skips.map(|(line, guard)| {
+    // What else can leave out the calls of a step: an exception before them.
+    let catches = place.and_then(|place| {
+        let mut guards = guards::around(process, place);
+        guards.find(|(_, guard)| guard.form == GuardForm::Catches)
+    });
+    let because = skips.or(catches).map(|(line, guard)| {
         let about = guards::about(&line, guard);
+        if guard.form == GuardForm::Catches {
+            return format!("{about}: an exception before that line skips the calls of a step.");
+        }
         if slip.skipped.len() == 1 {
             return format!("{about}, on rank {rank} alone.");
         }

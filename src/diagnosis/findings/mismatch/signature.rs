@@ -1,6 +1,8 @@
 //! What findings about calls that meet as one collective and differ where they must agree share.
 
 use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::report::CauseKind;
+use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::findings::advice;
 use crate::findings::draft::Draft;
@@ -8,7 +10,7 @@ use crate::findings::mismatch::divergence::{
     DivergedJoin, OTHER_LINES, are_at_one_line, hypothesis, meeting_lines, parted, sides,
 };
 use crate::findings::view::{at_line, called_at};
-use crate::input::align::{self, Mismatch};
+use crate::input::align::{self, Mismatch, OddOnes};
 use crate::input::event::Call;
 use crate::model::Join;
 use crate::situation::Situation;
@@ -36,7 +38,16 @@ pub(crate) fn draft(
     about: &Sentences,
 ) -> Draft {
     let DivergedJoin { divergence, join } = diverged;
-    let (mut draft, classes) = parted(situation, diverged, code);
+    let hypothesis = hypothesis(situation, diverged, &join.classes());
+    let is_explained =
+        divergence.mismatch != Mismatch::Op || hypothesis.cause.kind != CauseKind::Unknown;
+    let odd_ones = join.odd_ones();
+    let odd_ones = if is_explained || !have_roles(join, &odd_ones.ranks) {
+        odd_ones
+    } else {
+        OddOnes { ranks: join.calls.keys().copied().collect(), is_minority: false }
+    };
+    let (mut draft, classes) = parted(situation, diverged, code, odd_ones);
     let info = &situation.model.group(divergence.group).info;
     let of_group = words::of_group(info);
     let sides = sides(&classes, ("calls", "call"), |rank| {
@@ -60,7 +71,6 @@ pub(crate) fn draft(
     draft.why.splice(0..0, why);
     let is_one_line = are_at_one_line(join);
     let next = if is_one_line { about.next } else { OTHER_LINES };
-    let hypothesis = hypothesis(situation, diverged, &classes);
     // The advice for a mismatch may contradict that for its cause.
     if advice::against(code, &hypothesis).is_none() {
         draft.advise(next);
@@ -72,6 +82,14 @@ pub(crate) fn draft(
     };
     draft.explain(hypothesis);
     draft
+}
+
+/// Whether each of these ranks is the root of its own call: only it makes that call, so that it says nothing that the
+/// others agree on theirs.
+fn have_roles(join: &Join, ranks: &[u32]) -> bool {
+    let mut calls = ranks.iter().filter_map(|rank| Some((rank, &join.calls.get(rank)?.call)));
+    calls
+        .all(|(rank, call)| call.op.direction() != Direction::Symmetric && call.root == Some(*rank))
 }
 
 /// In what the calls at one line differ, in few words: "broadcast at train.py:9 has root 0 on rank 0 and root 1 on

@@ -16,9 +16,9 @@ use crate::words::{self, begin};
 const NAMED: usize = 4;
 
 /// What to look at if all ranks are at one line.
-const NEXT: &str = "Exchange the sizes first: an all_to_all_single of the input splits (one integer for each peer) \
-     gives every rank its output splits. If both sides compute the splits, check that they compute them from the same \
-     data.";
+const NEXT: &str = "Both sides need the same numbers. If they are exchanged (an all_to_all_single of one integer for each \
+     peer), pass them on as they are: check what changes them between that exchange and this line, such as a capacity \
+     limit, padding or a filter. If each rank computes them, check that all do so from the same data, or exchange them.";
 
 /// DD108: the first `all_to_all` of a group in which splits disagree.
 pub(crate) fn draft(
@@ -29,7 +29,7 @@ pub(crate) fn draft(
     let DivergedJoin { divergence, join } = diverged;
     let misfits = join.misfits();
     let first = misfits.first()?;
-    let (mut draft, classes) = parted(situation, diverged, code);
+    let (mut draft, classes) = parted(situation, diverged, code, join.odd_ones());
     let more = match misfits.len() - 1 {
         0 => String::new(),
         1 => ", and one more pair disagrees".to_owned(),

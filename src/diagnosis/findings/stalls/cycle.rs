@@ -7,11 +7,12 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, T
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
-use crate::findings::view::{at_line, blocked_call, called_at, line_since};
+use crate::findings::view::{at_line, blocked_call, called_from, line_since};
 use crate::input::provenance::Dumps;
 use crate::model::{GroupId, Side};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};
+use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 
@@ -183,8 +184,7 @@ pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     let has_groups = groups(cycle).len() > 1;
     let texts = cycle.iter().map(|wait| {
         let line = words::at(wait.call.place.as_deref().filter(|_| common.is_none()));
-        let process = situation.model.member(wait.group, wait.rank);
-        let caller = called_at(process, &wait.call);
+        let caller = caller_of(situation, wait, cycle);
         let of_group = if has_groups {
             words::of_group(&situation.model.group(wait.group).info)
         } else {
@@ -194,6 +194,20 @@ pub(crate) fn calls(situation: &Situation<'_>, cycle: &[Blocked]) -> String {
     });
     let calls = words::joined(texts, ", ");
     format!("{}: {calls}", words::at(common))
+}
+
+/// How a rank came to its call of a cycle, if it can come to that line in several ways, or another rank of the cycle has.
+fn caller_of(situation: &Situation<'_>, wait: &Blocked, cycle: &[Blocked]) -> String {
+    let at = |wait: &Blocked| {
+        let process = situation.model.member(wait.group, wait.rank)?;
+        Some((process, wait.call.place.clone()?))
+    };
+    let Some((process, place)) = at(wait) else { return String::new() };
+    let other = cycle
+        .iter()
+        .filter_map(at)
+        .find_map(|(other, there)| guards::caller_apart((process, &place), (other, &there)));
+    called_from(&place, guards::telling_caller(process, &place).or(other).as_deref())
 }
 
 /// The line in which all ranks of the cycle wait.

@@ -29,8 +29,8 @@ pub struct Mistake {
 /// A statement of the program that may be the mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
-    /// "`if self.preempted`"
-    pub text: String,
+    /// "`if self.preempted`", whole and cut.
+    pub texts: [String; 2],
     /// Its line.
     pub line: Where,
 }
@@ -41,15 +41,15 @@ impl Suspect {
         use GuardForm::{Catches, Handles};
         use GuardForm::{Completes, Iterates, Repeats};
         use GuardForm::{Ends, Fails, Holds, Leaves, Returns, Skips};
-        let test = cut(&guard.test, MAX_TEST_CHARS);
-        let text = match guard.form {
+        let text = |test: &str| match guard.form {
             Holds | Skips | Leaves | Returns | Ends => format!("`{} {test}`", guard.keyword()),
             Fails => format!("`else` of `if {test}`"),
             Iterates | Repeats | Completes => format!("the loop over `{test}`"),
             Handles | Catches => "the handled exception".to_owned(),
             _ => format!("`{test}`"),
         };
-        Self { text, line: Where { line: guard.line, ..line.clone() } }
+        let texts = [text(&guard.test), text(&cut(&guard.test, MAX_TEST_CHARS))];
+        Self { texts, line: Where { line: guard.line, ..line.clone() } }
     }
 }
 

@@ -110,6 +110,17 @@ pub(crate) fn telling_caller(process: &Process, place: &Arc<Where>) -> Option<Ar
     pairs.find(|(now, first)| !now.is_same_line(first)).map(|(now, _)| now)
 }
 
+/// The innermost caller that one process has and the other has not, if they are in their calls at one line of the program.
+pub(crate) fn caller_apart(
+    (process, place): (&Process, &Arc<Where>),
+    (other, there): (&Process, &Arc<Where>),
+) -> Option<Arc<Where>> {
+    let (own, theirs) = (way_on_stack(process, place)?, way_on_stack(other, there)?);
+    let mut pairs = own.into_iter().zip(theirs);
+    let is_one_line = place.is_same_line(there);
+    pairs.find(|(own, theirs)| is_one_line && !own.is_same_line(theirs)).map(|(own, _)| own)
+}
+
 /// Whether processes have come to their lines by the same callers: as their stacks show, or else those of the first call if
 /// it is the only one. Lines outside of functions have none.
 pub(crate) fn have_one_way(all: &[(&Process, &Arc<Where>)]) -> bool {
