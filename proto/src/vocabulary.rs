@@ -3,6 +3,9 @@
 //!
 //! The numbers are those of `vocabulary.proto`; a test compares the two.
 
+/// Layer of the calls that a program makes to NCCL directly, and name of the communicators of NCCL.
+pub const NCCL_LAYER: &str = "nccl";
+
 /// Declares an enum whose values take one byte in a black box and have a display name.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use crate::report::{
     CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
 };
+use crate::vocabulary::NCCL_LAYER;
 
 /// Maximum length of source text shown, in characters.
 const MAX_SOURCE_CHARS: usize = 44;
@@ -72,7 +73,7 @@ pub fn of_group(name: &str) -> String {
 pub fn captured_in(layers: &[String]) -> String {
     let name = |layer: &String| match layer.as_str() {
         "c10d" => "PyTorch".to_owned(),
-        "nccl" => "NCCL".into(),
+        NCCL_LAYER => "NCCL".into(),
         "rust" => "the Rust API".into(),
         "c" => "the C API".into(),
         layer => plain(layer),

@@ -1,47 +1,12 @@
-//! Which interface NCCL and Gloo choose on a node, and what can happen to a connection.
+//! Which interface a backend chooses on a node, and what can happen to a connection.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use ddp_doctor_diagnosis::input::backends::{self, InterfaceVariable};
+use ddp_doctor_diagnosis::input::backends::{self, Backend, DefaultInterface};
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Facts, Interface};
-
-/// Names of interfaces that NCCL prefers.
-const PREFERRED: &str = "ib";
-/// Names of interfaces that NCCL uses only if there is no other.
-const AVOIDED: [&str; 2] = ["docker", "lo"];
-
-/// A backend that opens connections between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Gloo, as PyTorch configures it.
-    Gloo,
-    /// NCCL's sockets.
-    Nccl,
-}
-
-impl Backend {
-    fn properties(self) -> &'static backends::Backend {
-        match self {
-            Self::Gloo => &backends::GLOO,
-            Self::Nccl => &backends::NCCL,
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.properties().label
-    }
-
-    /// The variable by which users choose its interface.
-    #[must_use]
-    pub fn variable(self) -> Option<&'static InterfaceVariable> {
-        self.properties().interface.as_ref()
-    }
-}
 
 /// The interface and the address that a backend chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,19 +20,12 @@ pub struct Choice {
 }
 
 /// What a backend chooses on a node; `None`: nothing, or it is unknown.
-///
-/// NCCL takes the first interface that is up, by the rules of `NCCL_SOCKET_IFNAME` or with those of
-/// InfiniBand first and those of Docker and loopback last (`ncclFindInterfaces`). PyTorch's Gloo takes
-/// the interface in `GLOO_SOCKET_IFNAME`, or that of the first address of the host name.
 #[must_use]
-pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
-    let variable = backend.variable()?;
+pub fn choice(facts: &Facts, backend: &Backend) -> Option<Choice> {
+    let variable = backend.interface.as_ref()?;
     let value = facts.variables.get(variable.name).map(|it| it.trim()).filter(|it| !it.is_empty());
     let usable: Vec<&Interface> = facts.interfaces.iter().filter(|it| it.is_up).collect();
-    let family = match (backend, facts.variables.get("NCCL_SOCKET_FAMILY")) {
-        (Backend::Nccl, Some(family)) => family.as_str(),
-        _ => "",
-    };
+    let family = variable.family.and_then(|it| facts.variables.get(it)).map_or("", String::as_str);
     let is_usable = |it: &IpAddr| match family {
         "AF_INET" => it.is_ipv4(),
         "AF_INET6" => it.is_ipv6() && !is_link_local(it),
@@ -83,21 +41,19 @@ pub fn choice(facts: &Facts, backend: Backend) -> Option<Choice> {
             others: found.map(|(it, _)| it.name.clone()).collect(),
         })
     };
-    match (backend, value) {
+    match (&variable.default, value) {
         (_, Some(value)) => {
             let selected = |it: &&Interface| variable.selects(value, &it.name);
             first(usable.into_iter().filter(selected).collect())
         }
-        (Backend::Nccl, None) => {
-            let is_avoided = |it: &&&Interface| AVOIDED.iter().any(|n| it.name.starts_with(n));
-            let preferred: Vec<_> = named(&usable, |it| it.name.starts_with(PREFERRED));
-            let plain: Vec<_> = named(&usable, |it| !is_avoided(&&it));
-            let docker: Vec<_> = named(&usable, |it| it.name.starts_with(AVOIDED[0]));
-            let rest: Vec<_> = named(&usable, |it| it.is_loopback);
-            let in_order = [preferred, plain, docker, rest];
-            in_order.into_iter().find_map(first)
+        (DefaultInterface::FirstUp { preferred, avoided }, None) => {
+            let with = |prefix: &str| named(&usable, |it| it.name.starts_with(prefix));
+            let is_avoided = |it: &Interface| avoided.iter().any(|n| it.name.starts_with(n));
+            let plain = named(&usable, |it| !is_avoided(it));
+            let last = avoided.iter().map(|prefix| with(prefix));
+            [with(preferred), plain].into_iter().chain(last).find_map(first)
         }
-        (Backend::Gloo, None) => {
+        (DefaultInterface::OfHostName, None) => {
             let resolved = facts.names.get(&facts.host)?;
             let mut own = resolved.addresses.iter().filter_map(|address| {
                 let has = |it: &&&Interface| it.addresses.contains(address);
@@ -129,20 +85,25 @@ fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
+/// Whether jobs on a node use a backend: it is for hosts, or the node has GPUs.
+#[must_use]
+pub fn is_used(facts: &Facts, backend: &Backend) -> bool {
+    backend.default_for == Some("cpu") || facts.has_unified_memory.is_some()
+}
+
 /// The addresses at which the peers of a node connect to it: at most one per backend, without
-/// loopback addresses. If the backends in use choose none, the one that NCCL would choose.
+/// loopback addresses. If the backends in use choose none, that of the first one that would choose one.
 #[must_use]
 pub fn addresses(facts: &Facts) -> Vec<IpAddr> {
-    let nccl = facts.has_unified_memory.map(|_| Backend::Nccl);
-    let used = nccl.into_iter().chain([Backend::Gloo]);
-    let address = |backend| {
+    let address = |backend: &&'static Backend| {
         let chosen = choice(facts, backend)?;
         Some(chosen.address).filter(|it| !it.is_loopback())
     };
+    let used = backends::CHECKED.iter().filter(|it| is_used(facts, it));
     let mut addresses: Vec<IpAddr> = used.filter_map(address).collect();
     addresses.dedup();
     if addresses.is_empty() {
-        addresses.extend(address(Backend::Nccl));
+        addresses.extend(backends::CHECKED.iter().find_map(address));
     }
     addresses
 }
@@ -225,6 +186,8 @@ impl Outcome {
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_diagnosis::input::backends::{GLOO, NCCL};
+
     use super::*;
     use crate::facts::Resolved;
 
@@ -259,25 +222,24 @@ mod tests {
 
     #[test]
     fn backends_choose_as_they_do_in_a_job() {
-        use Backend::{Gloo, Nccl};
         let nccl = "NCCL_SOCKET_IFNAME";
         let gloo = "GLOO_SOCKET_IFNAME";
         for (backend, variable, resolved, expected) in [
-            (Nccl, None, "10.0.0.1", Some("eth0 10.0.0.1")),
-            (Nccl, Some((nccl, "eth1")), "10.0.0.1", Some("eth1 10.1.0.1")),
-            (Nccl, Some((nccl, "^eth,lo")), "10.0.0.1", Some("docker0 172.17.0.1")),
-            (Nccl, Some((nccl, "=eth")), "10.0.0.1", None),
-            (Nccl, Some((nccl, "eth9")), "10.0.0.1", None),
-            (Nccl, Some(("NCCL_SOCKET_FAMILY", "AF_INET6")), "10.0.0.1", Some("eth0 fd00::1")),
-            (Gloo, None, "10.1.0.1", Some("eth1 10.1.0.1")),
-            (Gloo, None, "127.0.1.1", Some("lo 127.0.1.1")),
-            (Gloo, None, "192.0.2.1", None),
-            (Gloo, Some((gloo, "eth0")), "127.0.1.1", Some("eth0 10.0.0.1")),
-            (Gloo, Some((gloo, "eth")), "10.0.0.1", None),
+            (&NCCL, None, "10.0.0.1", Some("eth0 10.0.0.1")),
+            (&NCCL, Some((nccl, "eth1")), "10.0.0.1", Some("eth1 10.1.0.1")),
+            (&NCCL, Some((nccl, "^eth,lo")), "10.0.0.1", Some("docker0 172.17.0.1")),
+            (&NCCL, Some((nccl, "=eth")), "10.0.0.1", None),
+            (&NCCL, Some((nccl, "eth9")), "10.0.0.1", None),
+            (&NCCL, Some(("NCCL_SOCKET_FAMILY", "AF_INET6")), "10.0.0.1", Some("eth0 fd00::1")),
+            (&GLOO, None, "10.1.0.1", Some("eth1 10.1.0.1")),
+            (&GLOO, None, "127.0.1.1", Some("lo 127.0.1.1")),
+            (&GLOO, None, "192.0.2.1", None),
+            (&GLOO, Some((gloo, "eth0")), "127.0.1.1", Some("eth0 10.0.0.1")),
+            (&GLOO, Some((gloo, "eth")), "10.0.0.1", None),
         ] {
             let chosen = choice(&facts(variable, resolved), backend)
                 .map(|it| format!("{} {}", it.interface, it.address));
-            assert_eq!(chosen.as_deref(), expected, "{backend:?} {variable:?} {resolved}");
+            assert_eq!(chosen.as_deref(), expected, "{} {variable:?} {resolved}", backend.label);
         }
     }
 
@@ -285,12 +247,12 @@ mod tests {
     fn nccl_prefers_infiniband_and_falls_back_to_docker() {
         let mut facts = facts(None, "10.0.0.1");
         facts.interfaces.push(interface("ib0", &["10.2.0.1"]));
-        let chosen = choice(&facts, Backend::Nccl).unwrap();
+        let chosen = choice(&facts, &NCCL).unwrap();
         assert_eq!((chosen.interface.as_str(), chosen.others.len()), ("ib0", 0));
         facts.interfaces.truncate(3);
-        assert_eq!(choice(&facts, Backend::Nccl).unwrap().interface, "docker0");
+        assert_eq!(choice(&facts, &NCCL).unwrap().interface, "docker0");
         facts.interfaces.truncate(1);
-        assert_eq!(choice(&facts, Backend::Nccl).unwrap().interface, "lo");
+        assert_eq!(choice(&facts, &NCCL).unwrap().interface, "lo");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use ddp_doctor_proto::report::{
     Confidence, DeviceActivity, Effect, Evidence, Exit, Finding, Job, Rank, RankActivity,
     RankDevice, RankState, Report, Role, Severity, Timestamp, Tool, Verdict, WaitingIn, Where,
 };
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 use ddp_doctor_proto::{NoteKind, Op, catalogue};
 
 pub mod capture;
@@ -233,7 +234,7 @@ impl Engine {
         // Calls of NCCL may be recorded in the black box of another layer.
         layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
         if model.processes.values().any(|process| process.has_lower_calls) {
-            layers.insert("nccl".into());
+            layers.insert(NCCL_LAYER.into());
         }
         let mut backends: BTreeSet<String> =
             model.groups().map(|group| group.info.backend.to_string()).collect();

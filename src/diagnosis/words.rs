@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
@@ -150,7 +151,7 @@ pub fn group(group: &GroupInfo) -> String {
 /// What the layer of a group calls it.
 pub fn kind_of_group(group: &GroupInfo) -> &'static str {
     match &*group.key.layer {
-        "nccl" => "communicator",
+        NCCL_LAYER => "communicator",
         _ => "group",
     }
 }
@@ -168,7 +169,7 @@ pub fn of_group(info: &GroupInfo) -> String {
 pub fn pairing(info: &GroupInfo) -> &'static str {
     match &*info.key.layer {
         "c10d" => "PyTorch pairs calls by count",
-        "nccl" => "NCCL pairs calls by count",
+        NCCL_LAYER => "NCCL pairs calls by count",
         _ => "Calls are paired by count",
     }
 }

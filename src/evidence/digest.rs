@@ -18,6 +18,7 @@ use std::time::Duration;
 use ddp_doctor_diagnosis::event::{Call, CallId, GroupInfo, ThreadId};
 use ddp_doctor_diagnosis::input::align::{EMPTY_HASH, Signature, mix};
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 use ddp_doctor_proto::{DType, Op, ParameterFact, RecordKind, ReduceOp, Spending, v1};
 use v1::event::Kind;
 
@@ -167,7 +168,7 @@ impl Summary {
 
     fn define(&mut self, group: &v1::GroupDefined) {
         let layer = match group.seat {
-            Some(_) => "nccl",
+            Some(_) => NCCL_LAYER,
             None => self.layer.as_str(),
         };
         let mut info = GroupInfo::c10d("", "", group.backend.as_str(), Vec::new());

@@ -29,34 +29,6 @@ fn engine_uses_no_io_clock_or_thread() {
     }
 }
 
-/// What differs between backends is in the table `input/backends.rs`; "nccl" is also the name of a layer.
-#[test]
-fn only_the_table_of_backends_knows_them_by_name() {
-    let names = ["gloo", "mpi", "ucc", "xccl", "hccl", "rccl", "fake"];
-    let quoted = names.map(|name| format!("\"{name}\""));
-    let by_device = ["\"cpu:", "\"cuda:", "contains(\"nccl", "contains(\"gloo"].map(str::to_owned);
-    for file in files_below("src", "rs") {
-        let is_table = file.ends_with("src/diagnosis/input/backends.rs");
-        let text = fs::read_to_string(&file).unwrap();
-        // Tests and texts of logs name backends as users do.
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let is_test = file.iter().any(|it| it == "tests" || it == "demo")
-            || file.file_stem().is_some_and(|it| {
-                let name = it.to_string_lossy();
-                name.ends_with("tests") || name == "testing"
-            });
-        if is_table || is_test {
-            continue;
-        }
-        for (i, line) in code.lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            for word in quoted.iter().chain(&by_device) {
-                assert!(!code.contains(word), "{}:{}: {word}", file.display(), i + 1);
-            }
-        }
-    }
-}
-
 /// Words in code that changes files, or connects to something, by a path.
 const CHANGES_BY_NAME: [&str; 17] = [
     "fs::create_dir",

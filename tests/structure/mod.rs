@@ -1,5 +1,6 @@
 //! Invariants of the architecture.
 //!
+//! * `backends`: what differs between backends is in one table.
 //! * `dependencies`: the crates that a package may need.
 //! * `imports`: modules use each other in one direction.
 //! * `forbidden_code`: I/O in the engine, and unsafe code outside the listed files.
@@ -8,6 +9,7 @@
 //! * `names`: names of functions and limits, spelling and phrases.
 //! * `documents`: pages and scenarios of every finding, and tests that documents name.
 
+mod backends;
 mod bindings;
 mod dependencies;
 mod documents;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ddp_doctor_diagnosis::input::backends::interface_variables;
 use ddp_doctor_transport::token;
 
 use super::{Line, list};
@@ -233,10 +234,11 @@ fn failure(
             REACHABILITY,
             format!("{direction}: another host or program answers at {address}."),
         )
-        .fix(
+        .fix(format!(
             "Several hosts may have this address (docker0 and other bridges do). Select the interface \
-             with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, and check what the host name resolves to.",
-        );
+             ({}), and check what the host name resolves to.",
+            interface_variables()
+        ));
     }
     let tried = format!("{direction}: {outcome} from {address}");
     match port {
@@ -260,10 +262,11 @@ fn failure(
                 REACHABILITY,
                 format!("{tried}, an ephemeral port like those that NCCL and Gloo use{but}."),
             )
-            .fix(
+            .fix(format!(
                 "Allow TCP between the nodes on all ephemeral ports (sysctl net.ipv4.ip_local_port_range), \
-                 or choose an interface whose network does (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME).",
-            )
+                 or choose an interface whose network does ({}).",
+                interface_variables()
+            ))
         }
     }
 }

@@ -1,32 +1,33 @@
 //! Rules about network interfaces.
 
 use ddp_doctor_diagnosis::findings::startup::interfaces::{Interface, Unusable, unusable};
+use ddp_doctor_diagnosis::input::backends::{
+    Backend, CHECKED, DefaultInterface, InterfaceVariable,
+};
 
 use super::Line;
 use crate::facts::Facts;
-use crate::network::{Backend, Choice, choice};
+use crate::network::{Choice, choice, is_used};
 use crate::survey::Survey;
 
 const CHECK: &str = "interfaces";
 /// Prefixes of names of bridges and tunnels that rarely reach other nodes.
 const VIRTUAL: [&str; 6] = ["docker", "virbr", "br-", "veth", "cni", "tailscale"];
 
-/// Lines about the interfaces that NCCL and Gloo choose on each node.
+/// Lines about the interfaces that backends choose on each node.
 pub(super) fn lines(survey: &Survey) -> Vec<Line> {
     let several = survey.launch.is_some();
     let nodes = survey.nodes.iter().enumerate().flat_map(|(index, node)| {
         let name = survey.name(index);
-        let lines = [Backend::Nccl, Backend::Gloo]
-            .into_iter()
-            .filter_map(move |backend| line(&node.facts, backend, several));
+        let lines = CHECKED.iter().filter_map(move |backend| line(&node.facts, backend, several));
         lines.map(move |line| line.at(name.clone()))
     });
     nodes.collect()
 }
 
-fn line(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
-    let has_gpus = facts.has_unified_memory.is_some();
-    let variable = backend.variable()?;
+fn line(facts: &Facts, backend: &Backend, several: bool) -> Option<Line> {
+    let is_used = is_used(facts, backend);
+    let variable = backend.interface.as_ref()?;
     let value = facts.variables.get(variable.name).map(|it| it.trim()).filter(|it| !it.is_empty());
     if let Some(value) = value
         && let Some(why) = unusable(variable, value, &seen(facts), several)
@@ -40,49 +41,56 @@ fn line(facts: &Facts, backend: Backend, several: bool) -> Option<Line> {
         let reason = format!(
             "{}={value}: {what}. {} cannot connect the ranks. Interfaces: {}.",
             variable.name,
-            backend.name(),
+            backend.label,
             described(facts)
         );
         let fix = format!(
             "Set {} to an interface that reaches the other nodes, or leave it unset.",
             variable.name
         );
-        let is_used = has_gpus || backend == Backend::Gloo;
         let line =
             if is_used { Line::critical(CHECK, reason) } else { Line::warning(CHECK, reason) };
         return Some(line.fix(fix));
     }
-    if !several || (backend == Backend::Nccl && !has_gpus) {
+    if !several || !is_used {
         return None;
     }
     let Some(chosen) = choice(facts, backend) else {
         // What the name of the host stands for is reported by the rule about names.
-        return (backend == Backend::Nccl).then(|| {
+        return (variable.default != DefaultInterface::OfHostName).then(|| {
             let reason = format!(
-                "NCCL finds no interface that is up and has an address: {}.",
+                "{} finds no interface that is up and has an address: {}.",
+                backend.label,
                 described(facts)
             );
             Line::critical(CHECK, reason).fix("Connect the node to the network of the other nodes.")
         });
     };
-    if backend == Backend::Gloo && value.is_none() && chosen.address.is_loopback() {
+    let is_by_host_name = value.is_none() && variable.default == DefaultInterface::OfHostName;
+    if is_by_host_name && chosen.address.is_loopback() {
         // Reported by the same rule.
         return None;
     }
-    Some(chosen_line(backend, variable.name, &chosen, value.is_some()))
+    Some(chosen_line(backend, variable, &chosen, value.is_some()))
 }
 
-fn chosen_line(backend: Backend, variable: &str, chosen: &Choice, is_set: bool) -> Line {
-    let name = backend.name();
-    let by = match (is_set, backend) {
+fn chosen_line(
+    backend: &Backend,
+    variable: &InterfaceVariable,
+    chosen: &Choice,
+    is_set: bool,
+) -> Line {
+    let (name, variable, default) = (backend.label, variable.name, &variable.default);
+    let by = match (is_set, default) {
         (true, _) => format!("by {variable}"),
-        (false, Backend::Gloo) => "by the name of the host".into(),
-        (false, Backend::Nccl) => "by default".into(),
+        (false, DefaultInterface::OfHostName) => "by the name of the host".into(),
+        (false, DefaultInterface::FirstUp { .. }) => "by default".into(),
     };
     let takes = format!("{name} uses {} ({by})", chosen.interface);
     let is_virtual = VIRTUAL.iter().any(|it| chosen.interface.starts_with(it));
     let is_loopback = chosen.address.is_loopback();
-    if !is_set && backend == Backend::Nccl && (is_virtual || is_loopback) {
+    let is_by_name = *default == DefaultInterface::OfHostName;
+    if !is_set && !is_by_name && (is_virtual || is_loopback) {
         return Line::warning(CHECK, format!("{takes}, which may not reach the other nodes."))
             .fix(format!("Set {variable} to the interface that does."));
     }

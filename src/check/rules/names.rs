@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ddp_doctor_diagnosis::input::backends::GLOO;
+
 use super::{Line, list};
 use crate::facts::Resolved;
-use crate::network::{Backend, choice};
+use crate::network::choice;
 use crate::survey::{Alone, Launch, Survey};
 
 const CHECK: &str = "name-resolution";
@@ -34,13 +36,13 @@ fn own_names(survey: &Survey) -> Vec<Line> {
     let mut lines = Vec::new();
     for (index, node) in survey.nodes.iter().enumerate() {
         let facts = &node.facts;
-        let variable = Backend::Gloo.variable().map_or("", |it| it.name);
+        let variable = GLOO.interface.as_ref().map_or("", |it| it.name);
         let is_set = facts.variables.get(variable).is_some_and(|it| !it.trim().is_empty());
         let Some(resolved) = facts.names.get(&facts.host).filter(|_| !is_set) else {
             continue;
         };
         let host = &facts.host;
-        let what = match (choice(facts, Backend::Gloo), &resolved.error) {
+        let what = match (choice(facts, &GLOO), &resolved.error) {
             (Some(chosen), _) if chosen.address.is_loopback() => {
                 format!(
                     "{host} resolves to the loopback address {} on the host itself",

@@ -1,13 +1,13 @@
 //! Rules about NCCL on a node with GPUs: its InfiniBand devices and its release.
 
+use ddp_doctor_diagnosis::input::backends::NCCL;
+
 use super::{Level, Line, gpus, list};
 use crate::facts::Facts;
 use crate::survey::Survey;
 
 const DEVICES: &str = "interfaces";
 const RELEASE: &str = "versions";
-/// The variable that names InfiniBand and RoCE devices.
-const VARIABLE: &str = "NCCL_IB_HCA";
 
 /// Releases with known defects: how a version begins, how the defect affects a job, and what it is.
 const DEFECTS: [(&str, Level, &str); 6] = [
@@ -39,9 +39,10 @@ pub(super) fn lines(survey: &Survey) -> Vec<Line> {
     nodes.collect()
 }
 
-/// A line if `NCCL_IB_HCA` names devices that the node lacks.
+/// A line if the user names devices of the network that the node lacks.
 fn devices(facts: &Facts) -> Option<Line> {
-    let value = facts.variables.get(VARIABLE)?.trim();
+    let variable = NCCL.device_variable?;
+    let value = facts.variables.get(variable)?.trim();
     let is_disabled = facts.variables.get("NCCL_IB_DISABLE").is_some_and(|it| it.trim() == "1");
     // "^" excludes devices: names that match none exclude none.
     if is_disabled || value.starts_with('^') {
@@ -65,13 +66,13 @@ fn devices(facts: &Facts) -> Option<Line> {
     let (missing, is_alone) = (list(&missing), present.is_empty());
     let line = if is_alone {
         let reason = format!(
-            "{VARIABLE}={value} names no device of this node: NCCL uses the slower sockets there. {known}."
+            "{variable}={value} names no device of this node: NCCL uses the slower sockets there. {known}."
         );
         Line::warning(DEVICES, reason)
     } else {
-        Line::warning(DEVICES, format!("{VARIABLE}={value}: this node lacks {missing}. {known}."))
+        Line::warning(DEVICES, format!("{variable}={value}: this node lacks {missing}. {known}."))
     };
-    Some(line.fix(format!("Set {VARIABLE} to devices that every node has, or leave it unset.")))
+    Some(line.fix(format!("Set {variable} to devices that every node has, or leave it unset.")))
 }
 
 /// A line if the release of NCCL has a known defect.
@@ -90,6 +91,8 @@ fn release(facts: &Facts) -> Option<Line> {
 mod tests {
     use super::super::testing::{set, survey};
     use super::*;
+
+    const VARIABLE: &str = "NCCL_IB_HCA";
 
     fn found(change: impl Fn(&mut Survey)) -> Vec<(Level, String)> {
         let mut survey = survey(2);

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
 use ddp_doctor_proto::report::Confidence;
-use ddp_doctor_proto::vocabulary::Direction;
+use ddp_doctor_proto::vocabulary::{Direction, NCCL_LAYER};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use crate::input::backends::Backend;
@@ -164,7 +164,7 @@ pub fn size(call: &Call) -> Option<u64> {
 /// Whether all pieces must have the same size: by the backend, and in direct calls of NCCL.
 fn is_even(call: &Call) -> bool {
     call.group.as_ref().is_some_and(|group| {
-        group.key.layer == "nccl" || Backend::of_group(&group.backend).has_equal_pieces
+        group.key.layer == NCCL_LAYER || Backend::of_group(&group.backend).has_equal_pieces
     })
 }
 

@@ -61,12 +61,14 @@ pub struct Backend {
     /// A thread of the process group aborts calls at their timeout, after which the group cannot be used, unless a
     /// variable turns that off (`TORCH_NCCL_ASYNC_ERROR_HANDLING=0`).
     pub has_watchdog: bool,
-    /// The variable that selects its network interface.
+    /// The variable that makes the members of a group connect in its first call instead.
+    pub defers_connecting: Option<&'static str>,
+    /// How it selects its network interface.
     pub interface: Option<InterfaceVariable>,
+    /// The variable that selects the devices of its network below sockets: InfiniBand, RoCE.
+    pub device_variable: Option<&'static str>,
     /// The part of the names of its environment variables that others do not have.
     pub variable_part: Option<&'static str>,
-    /// The variables that affect its network, for advice.
-    pub network_variables: &'static str,
     /// Advice on how to find a fault below it.
     pub fault_advice: Option<&'static str>,
     /// Its name in the classes of PyTorch: `ProcessGroupNCCL`, `WorkNCCL`.
@@ -121,6 +123,25 @@ pub struct InterfaceVariable {
     /// Prefixes of names are enough, and names may be excluded or exact: "eth,ens", "^docker", "=eth0". Any
     /// selected interface will do; otherwise every named one is required.
     pub by_prefix: bool,
+    /// The interface if the variable is not set.
+    pub default: DefaultInterface,
+    /// The variable that selects the family of its addresses: `AF_INET`, `AF_INET6`.
+    pub family: Option<&'static str>,
+}
+
+/// The network interface of a backend for which the user selects none.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DefaultInterface {
+    /// The one with the first address of the name of the host.
+    OfHostName,
+    /// The first one that is up, by prefixes of names: those that are `preferred`, all that are not `avoided`, and then
+    /// each of these.
+    FirstUp {
+        /// Such a prefix.
+        preferred: &'static str,
+        /// Such prefixes.
+        avoided: &'static [&'static str],
+    },
 }
 
 /// What holds for every backend that claims nothing else.
@@ -137,9 +158,10 @@ const CLAIMS_NOTHING: Backend = Backend {
     connects: Connects::Unknown,
     default_timeout: DEFAULT_TIMEOUT,
     has_watchdog: false,
+    defers_connecting: None,
     interface: None,
+    device_variable: None,
     variable_part: None,
-    network_variables: "",
     fault_advice: None,
     class: None,
     error_name: None,
@@ -155,6 +177,16 @@ const LIKE_NCCL: Backend = Backend {
     ..CLAIMS_NOTHING
 };
 
+/// `ncclFindInterfaces` in NCCL's sources.
+const NCCL_INTERFACE: InterfaceVariable = InterfaceVariable {
+    name: "NCCL_SOCKET_IFNAME",
+    by_prefix: true,
+    default: DefaultInterface::FirstUp { preferred: "ib", avoided: &["docker", "lo"] },
+    family: Some("NCCL_SOCKET_FAMILY"),
+};
+/// The variable with which NCCL and RCCL select InfiniBand and RoCE devices.
+const NCCL_DEVICES: Option<&str> = Some("NCCL_IB_HCA");
+
 /// Gloo.
 pub static GLOO: Backend = Backend {
     label: "Gloo",
@@ -166,9 +198,14 @@ pub static GLOO: Backend = Backend {
     aborts_on_excess: true,
     has_equal_pieces: true,
     connects: Connects::AtCreation,
-    interface: Some(InterfaceVariable { name: "GLOO_SOCKET_IFNAME", by_prefix: false }),
+    defers_connecting: Some("TORCH_GLOO_LAZY_INIT"),
+    interface: Some(InterfaceVariable {
+        name: "GLOO_SOCKET_IFNAME",
+        by_prefix: false,
+        default: DefaultInterface::OfHostName,
+        family: None,
+    }),
     variable_part: Some("GLOO"),
-    network_variables: "GLOO_SOCKET_IFNAME",
     class: Some("Gloo"),
     error_name: Some("gloo"),
     threads: &["pt_gloo", "gloo_"],
@@ -183,9 +220,9 @@ pub static NCCL: Backend = Backend {
     default_for: Some("cuda"),
     default_timeout: DEFAULT_NCCL_TIMEOUT,
     has_watchdog: true,
-    interface: Some(InterfaceVariable { name: "NCCL_SOCKET_IFNAME", by_prefix: true }),
+    interface: Some(NCCL_INTERFACE),
+    device_variable: NCCL_DEVICES,
     variable_part: Some("NCCL"),
-    network_variables: "NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
     fault_advice: Some(
         "Check for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
          NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET.",
@@ -202,9 +239,9 @@ pub static RCCL: Backend = Backend {
     names: &["rccl"],
     default_timeout: DEFAULT_NCCL_TIMEOUT,
     has_watchdog: true,
-    interface: Some(InterfaceVariable { name: "NCCL_SOCKET_IFNAME", by_prefix: true }),
+    interface: Some(NCCL_INTERFACE),
+    device_variable: NCCL_DEVICES,
     variable_part: Some("NCCL"),
-    network_variables: "NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
     fault_advice: Some(
         "Check for errors of the devices (dmesg | grep -i amdgpu; amd-smi), and run again with \
          NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET.",
@@ -266,6 +303,9 @@ pub static UNKNOWN: Backend = CLAIMS_NOTHING;
 /// The table.
 pub static ALL: [&Backend; 9] = [&GLOO, &NCCL, &RCCL, &XCCL, &HCCL, &MPI, &UCC, &FAKE, &UNKNOWN];
 
+/// The backends whose connections between nodes a check tries before a job, in the order of its lines.
+pub static CHECKED: [&Backend; 2] = [&NCCL, &GLOO];
+
 /// The variables that select network interfaces, for advice to ranks whose backend is unknown: "A, B".
 pub fn interface_variables() -> String {
     let mut names: Vec<&str> =
@@ -309,6 +349,13 @@ impl Backend {
         let has_name =
             |it: &&&Self| it.names.iter().any(|its| its.eq_ignore_ascii_case(name.trim()));
         ALL.iter().find(has_name).copied().unwrap_or(&UNKNOWN)
+    }
+
+    /// The variables that affect its network, for advice: "A, B"; empty: none is known.
+    pub fn network_variables(&self) -> String {
+        let interface = self.interface.as_ref().map(|it| it.name);
+        let names: Vec<&str> = interface.into_iter().chain(self.device_variable).collect();
+        names.join(", ")
     }
 
     /// Whether calls and waits return before the call is complete.

@@ -52,8 +52,6 @@ pub use worlds::{Attempt, Attempts, Init, Place};
 
 /// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;
-/// Layer of the calls that a program makes to NCCL directly.
-const NCCL: &str = "nccl";
 /// Layer of processes that are known from logs alone.
 pub const TEXT_LAYER: &str = "log";
 /// Layer of processes whose calls are those that their stacks show.

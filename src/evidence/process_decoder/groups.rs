@@ -7,6 +7,7 @@ use ddp_doctor_diagnosis::event::{Event, GroupInfo, ProcessId, Seat, Unstated};
 use ddp_doctor_diagnosis::model::STACK_LAYER;
 use ddp_doctor_proto::report::GroupRef;
 use ddp_doctor_proto::v1;
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::limits::Limits;
 use crate::members::{self, Listed};
@@ -99,7 +100,7 @@ impl Groups {
 /// group without them in its box is an NCCL communicator.
 fn layer_of(layer: &str, seat: Option<Seat>) -> &str {
     match (layer, seat) {
-        ("c10d", Some(_)) => "nccl",
+        ("c10d", Some(_)) => NCCL_LAYER,
         // Stacks show calls of c10d.
         (STACK_LAYER, _) => "c10d",
         (layer, _) => layer,

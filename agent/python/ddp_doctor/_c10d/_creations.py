@@ -5,7 +5,6 @@ Name and members are recorded as this process passes them, whether or not it is 
 """
 
 import ctypes
-import os
 from _thread import get_ident
 
 from .. import _box, _words
@@ -54,11 +53,6 @@ def split_begins(name, ranks):
     if making is not None and making[2] is not None:
         of_parent, backend = making[2]
         begins(name, [of_parent[rank] for rank in ranks], backend, "", False)
-
-
-def takes_all(backend):
-    """Whether creating a group of this backend blocks until all members take part."""
-    return "gloo" in str(backend) and not os.environ.get("TORCH_GLOO_LAZY_INIT")
 
 
 def _reset():

@@ -11,7 +11,7 @@ import re
 import sys
 from urllib.parse import urlsplit
 
-from .. import _box
+from .. import _backends, _box
 from .._native import text
 
 _LONGEST = 256
@@ -34,7 +34,6 @@ _COMMON = (
 )
 # Variables that select the GPU of a rank, or allow several ranks on one GPU.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -194,7 +193,7 @@ def _record_settings():
     for name in _DEVICES:
         if name in os.environ:
             _record_setting("env." + name, os.environ.get(name))
-    wanted = [name for name in _INTERFACES if os.environ.get(name)]
+    wanted = [name for name in _backends.INTERFACE_VARIABLES if os.environ.get(name)]
     for name in wanted:
         _record_setting("env." + name, os.environ.get(name))
     if wanted:

@@ -6,7 +6,7 @@ import sys
 from time import sleep
 
 # _exit, _garbage, _threads and _uncaught install their hooks when they are imported.
-from .. import _box, _sites, _words  # noqa: F401
+from .. import _backends, _box, _sites, _words  # noqa: F401
 from .._native import Address, CallRecord
 from .._process import _exceptions, _exit, _threads, _uncaught  # noqa: F401
 from .._tracebacks import conceal
@@ -263,7 +263,7 @@ def _making_begins(args, kwargs):
             ranks,
             backend,
             _argument(args, kwargs, 10, "group_desc"),
-            not reconfigures and _creations.takes_all(backend),
+            not reconfigures and _backends.connects_at_creation(backend),
         )
 
 

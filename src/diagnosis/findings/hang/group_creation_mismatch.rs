@@ -11,6 +11,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     CallState, Certificate, CertificateKind, Confidence, Effect, RankCall, Severity, Timestamp,
 };
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::creates;
@@ -367,7 +368,7 @@ fn create_together(absent: &[u32]) -> String {
 
 /// Whether it is an NCCL communicator, created by the program or by a group's first collective.
 fn is_communicator(group: &Group) -> bool {
-    group.info.key.layer == "nccl"
+    group.info.key.layer == NCCL_LAYER
 }
 
 /// All members create the group, and one has not returned within the stall limit.

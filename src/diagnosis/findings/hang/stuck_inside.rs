@@ -442,7 +442,7 @@ fn advise(draft: &mut Draft, members: &[&Process], backend: &str) {
     // A collective that is stuck although all entered is rather one on devices.
     let mut backends: Vec<&Backend> = Backend::named_in(backend).collect();
     backends.sort_by_key(|it| it.completion == Completion::AtWait);
-    let variables = backends.iter().map(|it| it.network_variables).find(|it| !it.is_empty());
+    let variables = backends.iter().map(|it| it.network_variables()).find(|it| !it.is_empty());
     let interface = variables.map(|it| format!(" ({it})")).unwrap_or_default();
     // Evidence that other programs recorded may contain neither process ids nor hosts, and of processes
     // of a log there are no more connections.

@@ -8,6 +8,7 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence, Timestamp};
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::mismatch::divergence;
@@ -325,7 +326,9 @@ fn goes_on_after_its_end(situation: &Situation<'_>) -> Option<Draft> {
 /// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one
 /// that is blocked or missing elsewhere.
 fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
-    let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else { return false };
+    let Some(group) = call.group.as_ref().filter(|it| it.key.layer == NCCL_LAYER) else {
+        return false;
+    };
     is_stalled_or_diverged(situation, |rank| {
         process.rank != Some(rank) && group.key.members.contains(&rank)
     })

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, SettingFact, Timestamp};
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::input::backends::{self, Backend, NCCL};
 use crate::input::settings::{GPU, VARIABLE, VERSIONS, meaning, must_agree};
@@ -88,7 +89,7 @@ impl<'a> Peers<'a> {
         let used = |process: &&Process| match &process.init {
             Some(init) => Backend::requested_by(&init.backend, has_device),
             // Without a recorded initialization, the layer shows the backend.
-            None if &*process.layer == "nccl" => vec![&NCCL],
+            None if &*process.layer == NCCL_LAYER => vec![&NCCL],
             None => Vec::new(),
         };
         Self { backends: ranks.values().flat_map(used).collect(), alike: alike(&ranks), ranks }

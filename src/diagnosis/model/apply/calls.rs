@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::input::event::{Call, CallId, Event, ProcessId, ThreadId};
 use crate::model::ids::{GroupId, Target};
 use crate::model::process::Doing;
-use crate::model::{Model, NCCL, Wait};
+use crate::model::{Model, Wait};
 
 impl Model {
     /// Takes an event about calls or waits; returns any other one.
@@ -113,7 +114,7 @@ impl Model {
                 self.groups[id.0 as usize].change(rank, seq, |it| it.complete = true);
             }
             // Waits on a device are not recorded: completion ends them.
-            if &*self.group(target.group()).info.key.layer == NCCL {
+            if &*self.group(target.group()).info.key.layer == NCCL_LAYER {
                 self.wait_over(rank, target, false, at);
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
-use ddp_doctor_proto::vocabulary::Direction;
+use ddp_doctor_proto::vocabulary::{Direction, NCCL_LAYER};
 
 use crate::input::backends::{Backend, Completion};
 use crate::input::event::{Call, GroupInfo, ProcessId, ThreadId, UNKNOWN_PROGRESS};
@@ -218,7 +218,7 @@ impl Group {
     pub fn holds_threads(&self, op: Op) -> bool {
         match &*self.info.key.layer {
             "c10d" => self.backend.completion == Completion::AtWait || op.is_barrier(),
-            "nccl" => op.creates_group(),
+            NCCL_LAYER => op.creates_group(),
             _ => true,
         }
     }

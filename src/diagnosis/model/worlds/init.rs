@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::NCCL_LAYER;
 
 use crate::input::event::Call;
-use crate::model::{MAX_WORLD, NCCL};
+use crate::model::MAX_WORLD;
 
 /// One initialization of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ impl Init {
         world_size: Option<u32>,
         settings: &BTreeMap<Arc<str>, Arc<str>>,
     ) -> Option<Self> {
-        let group = call.group.as_ref().filter(|group| group.key.layer == NCCL)?;
+        let group = call.group.as_ref().filter(|group| group.key.layer == NCCL_LAYER)?;
         let size = group.key.members.len() as u32;
         if call.op != Op::NewGroup || world_size != Some(size) {
             return None;

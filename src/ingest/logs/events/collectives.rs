@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ddp_doctor_diagnosis::event::{Call, CallId, Event, GroupInfo, OnStream, ThreadId};
 use ddp_doctor_diagnosis::input::align::compare;
+use ddp_doctor_diagnosis::input::backends::NCCL;
 use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::words::Ranks;
 use ddp_doctor_proto::Op;
@@ -181,7 +182,7 @@ impl Members {
             Some(size) => (0..size).collect(),
             None => known.iter().copied().collect(),
         };
-        let mut info = GroupInfo::c10d(&name.name, &*name.description, "nccl", members);
+        let mut info = GroupInfo::c10d(&name.name, &*name.description, NCCL.name(), members);
         info.unstated.members =
             job.names.world.is_none_or(|size| u64::from(size) != info.key.members.len() as u64);
         named(info, name)

@@ -79,7 +79,7 @@ impl LoggedJob {
         let text = format!("NCCL reported{by}: {text}{others}");
         let advice = format!(
             "Check the network between the hosts, and the interface that NCCL uses (NCCL_DEBUG=INFO, {}).",
-            NCCL.network_variables
+            NCCL.network_variables()
         );
         self.note(Topic::Network, NoteText::new(text, advice));
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::input::backends::NCCL;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Facts, Statement, Subject};
@@ -110,7 +111,7 @@ pub(super) fn is_reason(text: &str) -> bool {
 fn warning_of(warning: &str, on: Arc<str>) -> Statement {
     let known = KNOWN.iter().find(|(part, _)| warning.contains(part));
     if let Some((_, next)) = known {
-        return Statement::Reported { by: "NCCL", on, text: warning.into(), next };
+        return Statement::Reported { by: NCCL.label, on, text: warning.into(), next };
     }
     if warning.starts_with(CUDA) {
         let text = format!("{warning} ({on})").into();
@@ -119,7 +120,7 @@ fn warning_of(warning: &str, on: Arc<str>) -> Statement {
     if NETWORK.iter().any(|it| warning.contains(it)) {
         return Statement::Network { on, text: warning.into() };
     }
-    Statement::Reported { by: "NCCL", on, text: warning.into(), next: "" }
+    Statement::Reported { by: NCCL.label, on, text: warning.into(), next: "" }
 }
 
 /// The process in "host:2303:2343 [4] file.cc:7".

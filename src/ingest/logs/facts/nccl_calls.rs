@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ddp_doctor_diagnosis::input::backends::NCCL;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
@@ -189,7 +190,7 @@ impl Unnamed {
             .collect();
         let text = format!("call {}: {}", number_of(&first), described.join(", "));
         let what = Statement::Reported {
-            by: "NCCL",
+            by: NCCL.label,
             on: Arc::default(),
             text: cut(&text, 512).into(),
             next: NAME_THEM,

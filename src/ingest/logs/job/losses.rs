@@ -1,8 +1,10 @@
 //! Exceptions that concern other ranks: lost connections, ended waits, and differences between ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use ddp_doctor_diagnosis::event::NoteText;
+use ddp_doctor_diagnosis::input::backends::interface_variables;
 use ddp_doctor_diagnosis::input::transport;
 use ddp_doctor_diagnosis::words::{self, Ranks, number};
 use ddp_doctor_proto::report::Where;
@@ -26,6 +28,14 @@ const STATUSES: [(&str, &str); 4] = [
     ("status=10 ", "the other side refused access to its memory (status 10)"),
     ("status=5 ", "an earlier error closed the queue (status 5)"),
 ];
+
+/// What to do about a connection that was never made.
+static CHECK_CONNECTION: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "Check that this process runs, that no firewall is between them, and the network interface ({}).",
+        interface_variables()
+    )
+});
 
 /// How an exception concerns other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,7 +133,7 @@ impl Loss {
     }
 
     /// What one rank did, what several did, and what to do next.
-    const fn words(self) -> (&'static str, &'static str, &'static str) {
+    fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Connection => (
                 "lost its connection to another process",
@@ -139,8 +149,7 @@ impl Loss {
             Self::Start => (
                 "could not connect to another process",
                 "could not connect to other processes",
-                "Check that this process runs, that no firewall is between them, and the network interface \
-                 (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME).",
+                CHECK_CONNECTION.as_str(),
             ),
             Self::Wait => (
                 "stopped waiting for other ranks",
