@@ -21,8 +21,8 @@ pub(super) fn write(situation: &Situation<'_>, draft: &Draft) -> String {
         return with_suspect(fact, suspect, &draft.per_rank);
     }
     let consequences = mistake.map(|it| consequences(situation, draft, it)).unwrap_or_default();
-    let wholes = consequences.into_iter().map(|it| format!("{fact}; {it}"));
-    let mut wholes = wholes.chain(wordings(fact, &draft.per_rank));
+    let with_them = consequences.into_iter().map(|it| format!("{fact}; {it}"));
+    let mut wholes = with_them.chain(wordings(fact, &draft.per_rank));
     wholes.find(|it| fits(it)).unwrap_or_else(|| shortened(fact, MAX_HEADLINE_CHARS))
 }
 

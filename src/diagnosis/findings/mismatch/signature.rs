@@ -39,14 +39,18 @@ pub(crate) fn draft(
 ) -> Draft {
     let DivergedJoin { divergence, join } = diverged;
     let hypothesis = hypothesis(situation, diverged, &join.classes());
-    let is_explained =
-        divergence.mismatch != Mismatch::Op || hypothesis.cause.kind != CauseKind::Unknown;
-    let odd_ones = join.odd_ones();
-    let odd_ones = if is_explained || !have_roles(join, &odd_ones.ranks) {
-        odd_ones
-    } else {
-        OddOnes { ranks: join.calls.keys().copied().collect(), is_minority: false }
-    };
+    let OddOnes { ranks: odd, is_minority } = join.odd_ones();
+    let is_role = is_minority
+        && divergence.mismatch == Mismatch::Op
+        && hypothesis.cause.kind == CauseKind::Unknown
+        && have_roles(join, &odd);
+    let role = is_role.then(|| {
+        format!(
+            "{} from the others, but as the root of its call: the mistake may be on either side.",
+            words::begin(Ranks(&odd).with("differs", "differ")),
+        )
+    });
+    let odd_ones = OddOnes { ranks: odd, is_minority: is_minority && !is_role };
     let (mut draft, classes) = parted(situation, diverged, code, odd_ones);
     let info = &situation.model.group(divergence.group).info;
     let of_group = words::of_group(info);
@@ -69,6 +73,7 @@ pub(crate) fn draft(
         why.push(format!("The calls differ in {}.", words::listed(&differences)));
     }
     draft.why.splice(0..0, why);
+    draft.why.extend(role);
     let is_one_line = are_at_one_line(join);
     let next = if is_one_line { about.next } else { OTHER_LINES };
     // The advice for a mismatch may contradict that for its cause.
@@ -84,8 +89,8 @@ pub(crate) fn draft(
     draft
 }
 
-/// Whether each of these ranks is the root of its own call: only it makes that call, so that it says nothing that the
-/// others agree on theirs.
+/// Whether each of these ranks is the root of its own call: others have another part in it, so that it is no evidence
+/// that they agree on theirs.
 fn have_roles(join: &Join, ranks: &[u32]) -> bool {
     let mut calls = ranks.iter().filter_map(|rank| Some((rank, &join.calls.get(rank)?.call)));
     calls
