@@ -29,6 +29,7 @@ pub mod delays;
 mod dump_requests;
 mod episodes;
 pub mod findings;
+pub mod guards;
 pub mod input;
 mod known_causes;
 pub mod model;

@@ -4,11 +4,11 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::findings::draft::Draft;
+use crate::guards;
 use crate::input::event::Call;
 use crate::input::transport;
 use crate::model::{Doing, GroupId, JoinedCall, Model, Process, Target, Wait};
 use crate::situation::Situation;
-use crate::source::guards;
 use crate::stacks;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};

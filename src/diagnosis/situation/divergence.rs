@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
+use crate::guards::{self, RankGuard};
 use crate::input::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
 use crate::situation::Moment;
 use crate::situation::absence::OriginKind;
 use crate::situation::origin::StallOrigin;
 use crate::situation::stall::Stall;
-use crate::source::guards::{self, RankGuard};
 use crate::waits::order::{self, Permutation};
 
 /// Number of calls before a divergence in which the ranks' paths may have separated.

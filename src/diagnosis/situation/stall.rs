@@ -7,6 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{ExceptionKind, Op};
 
+use crate::guards::RankGuard;
 use crate::input::backends::Completion;
 use crate::input::event::Call;
 use crate::input::transport::is_timeout;
@@ -17,7 +18,6 @@ use crate::model::{
 use crate::situation::absence::{Absent, Hopelessness, OriginKind};
 use crate::situation::origin::StallOrigin;
 use crate::situation::{Moment, OpenCalls};
-use crate::source::guards::RankGuard;
 use crate::waits::{lasts, partners, waits_for_any};
 
 /// Ranks of a group wait for members that have not made their call.

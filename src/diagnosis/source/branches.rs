@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::Where;
 
+use crate::guards;
 use crate::input::event::Guard;
 use crate::model::parse;
 use crate::situation::Situation;
 use crate::situation::contract::{self, Breach};
-use crate::source::guards;
 use crate::words;
 
 /// Maximum number of lines reported per breach.

@@ -1,6 +1,6 @@
-//! What the user's source says about a divergence: tests around a line, branches, causes.
+//! What the user's source says about a divergence: branches and causes.
 
 pub mod branches;
 pub mod cause;
-pub mod guards;
-pub mod python;
+
+pub use crate::guards::python;

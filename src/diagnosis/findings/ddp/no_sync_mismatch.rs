@@ -6,11 +6,11 @@ use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
 use crate::findings::draft::Draft;
+use crate::guards;
 use crate::input::event::Guard;
 use crate::situation::contract::{Boundary, Kind};
 use crate::situation::{Breach, Situation};
 use crate::source::cause::{self, Mistake};
-use crate::source::guards;
 use crate::words::{self, Ranks, number};
 
 /// DD406: different boundaries of gradient accumulation.

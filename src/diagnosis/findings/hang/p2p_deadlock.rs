@@ -8,12 +8,12 @@ use ddp_doctor_proto::report::{CallState, CauseKind, Confidence, Where};
 use crate::findings::draft::Draft;
 use crate::findings::stalls::cycle;
 use crate::findings::view::describe;
+use crate::guards;
 use crate::input::align::by_key;
 use crate::model::history::Meeting;
 use crate::model::{Side, UnmatchedMessage};
 use crate::situation::Situation;
 use crate::source::cause::{self, CauseHypothesis, Detail, Mistake};
-use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 

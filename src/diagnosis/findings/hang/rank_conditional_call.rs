@@ -8,11 +8,11 @@ use ddp_doctor_proto::{Op, catalogue};
 use crate::findings::draft::Draft;
 use crate::findings::mismatch::divergence::{self, DivergedJoin};
 use crate::findings::stalls::message;
+use crate::guards::{self, RankGuard};
 use crate::input::event::Call;
 use crate::model::GroupId;
 use crate::situation::{Nature, OriginKind, Situation, Stall};
 use crate::source::cause::{self, Mistake};
-use crate::source::guards::{self, RankGuard};
 use crate::words::{self, Ranks, number};
 
 /// DD117: calls under a condition on the rank.

@@ -9,10 +9,10 @@ use ddp_doctor_proto::report::Confidence;
 use crate::findings::draft::Draft;
 use crate::findings::stalls::absent::Absent;
 use crate::findings::stalls::idle::{advice, lead_with_failed_thread, waits_for, where_it_is};
+use crate::guards::{self, HeldTwice};
 use crate::model::Process;
 use crate::situation::{LockHolder, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::Mistake;
-use crate::source::guards::{self, HeldTwice};
 use crate::stacks::{self, Activity};
 use crate::words::{self, Ranks, number};
 

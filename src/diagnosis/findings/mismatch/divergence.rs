@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Severity, T
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::facts::{issued, split_facts};
 use crate::findings::view::{at_line, rank_calls};
+use crate::guards;
 use crate::input::align::{Mismatch, OddOnes, compare};
 use crate::input::event::Call;
 use crate::input::transport;
@@ -14,7 +15,6 @@ use crate::model::history::Meeting;
 use crate::model::{GroupId, Join, Wait};
 use crate::situation::{Divergence, Nature, OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis, Mistake};
-use crate::source::guards;
 use crate::words::{self, Ranks, begin, joined};
 
 /// Minimum wait after which calls that disagree count as blocked instead of slow.

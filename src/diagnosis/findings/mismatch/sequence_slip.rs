@@ -6,11 +6,11 @@ use ddp_doctor_proto::report::{CallState, CauseKind};
 
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::view::describe;
+use crate::guards;
 use crate::input::align::{OddOnes, odd_ones};
 use crate::model::{By, Group, Slip};
 use crate::situation::Situation;
 use crate::source::cause::{self, CauseHypothesis, Mistake};
-use crate::source::guards;
 use crate::words::{self, Ranks};
 
 /// DD110: ranks that are permanently apart by steps or calls.

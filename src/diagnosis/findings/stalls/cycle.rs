@@ -8,11 +8,11 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, T
 use crate::findings::draft::{Draft, KeyPlace};
 use crate::findings::stalls::message;
 use crate::findings::view::{at_line, blocked_call, called_from, line_since};
+use crate::guards;
 use crate::input::provenance::Dumps;
 use crate::model::{GroupId, Side};
 use crate::situation::{OriginKind, Situation, Stall, StallOrigin};
 use crate::source::cause::{self, CauseHypothesis};
-use crate::source::guards;
 use crate::waits::Blocked;
 use crate::words::{self, Ranks};
 

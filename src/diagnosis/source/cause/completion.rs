@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
+use crate::guards;
 use crate::input::event::Guard;
 use crate::model::Process;
-use crate::source::guards;
 
 use super::{CauseHypothesis, Detail, Mistake, Sides, line_is_guarded, supported};
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::{CauseKind, Where};
 
+use crate::guards;
 use crate::input::event::{Call, Guard};
 use crate::model::{Ending, Join, Process};
 use crate::situation::Situation;
-use crate::source::guards;
 use crate::words::{self, Ranks};
 
 use super::passed_over::WentOn;

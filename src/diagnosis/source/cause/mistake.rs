@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::GuardForm;
 use ddp_doctor_proto::report::Where;
 
+use crate::guards::{self, RankGuard};
 use crate::input::event::{Call, Guard};
 use crate::model::{Exception, GroupId};
 use crate::situation::Situation;
-use crate::source::guards::{self, RankGuard};
 use crate::words::{self, Ranks, number};
 
 /// Maximum length of a test in a headline, in characters.

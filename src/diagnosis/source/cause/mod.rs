@@ -12,11 +12,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, RankCall, Timestamp, Where};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
+use crate::guards;
 use crate::input::event::Guard;
 use crate::input::transport;
 use crate::model::{Exception, GroupId, Process};
 use crate::situation::Situation;
-use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{CauseKind, Where};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
+use crate::guards;
 use crate::input::event::Guard;
 use crate::model::Process;
 use crate::situation::Situation;
-use crate::source::guards;
 use crate::words::{self, Ranks};
 
 use super::loops::is_same_test;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{CauseKind, RankCall, Where};
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
+use crate::guards;
 use crate::input::align::{Mismatch, by_key};
 use crate::input::event::Guard;
 use crate::model::{Join, Process};
 use crate::situation::Situation;
-use crate::source::guards;
 use crate::stacks::is_users;
 use crate::words::{self, Ranks};
 

@@ -13,6 +13,7 @@ use crate::model::{GroupId, Model, Process};
 use crate::stacks::{self, is_users};
 use crate::words;
 
+pub mod python;
 mod test;
 
 /// Maximum number of callers of a line that are followed.
@@ -63,7 +64,7 @@ impl RankGuard {
 
 /// A line, its caller, the caller of that, and so on: as the stack shows them if the process is in its call there, or
 /// else those of the first call.
-pub(super) fn way_to<'a>(
+pub(crate) fn way_to<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = Arc<Where>> + use<'a> {
@@ -163,7 +164,7 @@ pub fn around<'a>(
 }
 
 /// All that the user's source says around a line, in the same order.
-pub(super) fn all_around<'a>(
+pub(crate) fn all_around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> + use<'a> {
@@ -175,7 +176,7 @@ pub(super) fn all_around<'a>(
 }
 
 /// The assignments to variables that a line itself uses: what its values were computed from.
-pub(super) fn computed<'a>(
+pub(crate) fn computed<'a>(
     process: &'a Process,
     line: &Where,
 ) -> impl Iterator<Item = &'a Guard> + use<'a> {
@@ -185,7 +186,7 @@ pub(super) fn computed<'a>(
 }
 
 /// The statement that computes from the rank the size of a tensor which a line uses, or a caller of it; with that line.
-pub(super) fn size_of_rank<'a>(
+pub(crate) fn size_of_rank<'a>(
     process: &'a Process,
     place: &Arc<Where>,
 ) -> Option<(Arc<Where>, &'a Guard)> {
@@ -195,7 +196,7 @@ pub(super) fn size_of_rank<'a>(
 
 /// The expression with the rank that has the value on each of these ranks that it used as a root at a line, or at a caller
 /// of it; with that line.
-pub(super) fn root_of_rank<'a>(
+pub(crate) fn root_of_rank<'a>(
     model: &Model,
     process: &'a Process,
     place: &Arc<Where>,
@@ -234,7 +235,7 @@ pub(crate) fn is_outside_of_loop(
 }
 
 /// What the user's source says around a line alone, without its callers.
-pub(super) fn said_of<'a>(
+pub(crate) fn said_of<'a>(
     process: &'a Process,
     line: &Where,
 ) -> impl Iterator<Item = &'a Guard> + use<'a> {
@@ -417,7 +418,7 @@ pub fn was_under(process: &Process, line: &Where, guard: &Guard) -> bool {
 }
 
 /// Whether a test on the rank has the same result on all of these ranks, whatever else it depends on.
-pub(super) fn is_equal_on(model: &Model, guard: &Guard, ranks: &[u32]) -> bool {
+pub(crate) fn is_equal_on(model: &Model, guard: &Guard, ranks: &[u32]) -> bool {
     let mut results = ranks.iter().map(|&it| test::holds(&guard.test, it, model.world_size()));
     let first = results.next().flatten();
     guard.subject == GuardSubject::Rank && first.is_some() && results.all(|it| it == first)

@@ -5,7 +5,7 @@
 //! 0". Everything else is unknown, and known parts decide where they can: `step == 3 and rank == 0`
 //! is false on rank 1 at every step.
 
-use crate::source::python::{is_name, is_of_word, tokens};
+use crate::guards::python::{is_name, is_of_word, tokens};
 
 /// Maximum nesting depth.
 const MAX_DEPTH: usize = 32;
