@@ -13,9 +13,9 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::input::align::{OddOnes, by_key, odd_ones};
 use crate::model::{Ending, Group, GroupId, Parameter, Process, ReducerReport, Replica, parse};
-use crate::situation::absence::OriginKind;
-use crate::situation::origin::StallOrigin;
-use crate::situation::{Situation, Stalls};
+use crate::situation::moment::Moment;
+use crate::situation::origin_kind::{OriginKind, StallOrigin};
+use crate::situation::stall_origins::Stalls;
 
 /// Text of the exception that DDP raises at the next forward.
 pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
@@ -156,6 +156,32 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &StallOrigin, since: Ti
         (Kind::Boundaries(_), _) => false,
         _ => missed(&origin.ranks, &breach.root),
     }
+}
+
+/// Replaces origins that follow from a breach of DDP's contract by that breach. A call that DDP did not make is then
+/// not an omission of the program.
+pub(super) fn trace_back(stalls: &mut Stalls<'_>, breaches: &[Breach]) {
+    let breach_of = |group: GroupId, origin: &StallOrigin, since: Timestamp| {
+        let mut breaches = breaches.iter();
+        let found = breaches.position(|it| explains(it, group, origin, since));
+        found.map(|at| StallOrigin::without_ranks(OriginKind::Breach(at)))
+    };
+    for stall in &mut stalls.stalls {
+        if let Some(breach) = breach_of(stall.group, &stall.origin, stall.since) {
+            stall.origin = breach;
+        }
+    }
+    for divergence in &mut stalls.earlier.divergences {
+        if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.at) {
+            divergence.origin = breach;
+        }
+    }
+    let Stalls { stalls, omissions, .. } = stalls;
+    omissions.retain(|omission| {
+        let mut here =
+            stalls.iter().filter(|it| (it.group, it.seq) == (omission.group, omission.seq));
+        !here.any(|it| matches!(it.origin.why, OriginKind::Breach(_)))
+    });
 }
 
 fn of_group(stalls: &Stalls<'_>, group: &Group) -> Option<Breach> {
@@ -466,9 +492,9 @@ fn raised_at(process: &Process, report: &ReducerReport) -> Option<Timestamp> {
 }
 
 /// Parameters without gradients, with the ranks that lack them, in the order of the model.
-pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
+pub fn missing<'a>(moment: &Moment<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
     let missing = breach.root.iter().flat_map(|&rank| {
-        let report = report_of(situation, breach, rank);
+        let report = report_of(moment, breach, rank);
         let parameters = report.into_iter().flat_map(|report| parse(&report.lines));
         parameters.map(move |parameter| (rank, parameter))
     });
@@ -476,12 +502,8 @@ pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter
 }
 
 /// The report of a rank that shows the breach.
-pub fn report_of<'a>(
-    situation: &Situation<'a>,
-    breach: &Breach,
-    rank: u32,
-) -> Option<&'a ReducerReport> {
-    let process = situation.model.member(breach.group, rank)?;
+pub fn report_of<'a>(moment: &Moment<'a>, breach: &Breach, rank: u32) -> Option<&'a ReducerReport> {
+    let process = moment.model.member(breach.group, rank)?;
     breach.kind.report(process.models.get(breach.group, breach.model)?)
 }
 

@@ -6,9 +6,8 @@ use ddp_doctor_proto::report::Timestamp;
 use crate::model::{
     CreationRequest, GroupId, Meeting, MeetingPoint, Model, Process, Request, World,
 };
-use crate::situation::Stalls;
-use crate::situation::absence::OriginKind;
-use crate::situation::origin::StallOrigin;
+use crate::situation::origin_kind::{OriginKind, StallOrigin};
+use crate::situation::stall_origins::Stalls;
 use crate::waits::Blocked;
 
 /// Creators that met with different requests.

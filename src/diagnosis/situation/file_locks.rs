@@ -1,7 +1,8 @@
 //! Which rank holds the file lock for which another one waits.
 
 use crate::model::Process;
-use crate::situation::{Moment, Stall};
+use crate::situation::moment::Moment;
+use crate::situation::stall::Stall;
 use crate::stacks::{self, What};
 use crate::words;
 

@@ -3,8 +3,9 @@
 use ddp_doctor_proto::vocabulary::Direction;
 
 use crate::model::{Process, Quantity, Side};
-use crate::situation::absence::OriginKind;
-use crate::situation::{Moment, Stall};
+use crate::situation::moment::Moment;
+use crate::situation::origin_kind::OriginKind;
+use crate::situation::stall::Stall;
 use crate::stacks::{self, Activity, Occupation};
 
 /// Minimum share of a processor that a process uses which computes.

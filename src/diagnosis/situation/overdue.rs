@@ -5,9 +5,9 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::GroupId;
-use crate::situation::omission::Omission;
+use crate::situation::moment::{FAILED_FOR, Moment};
 use crate::situation::stall::Stall;
-use crate::situation::{FAILED_FOR, Moment, Stalls};
+use crate::situation::stall_origins::{Omission, Stalls};
 
 impl Stalls<'_> {
     /// Whether a stall has lasted long enough to be a finding without a proof, or follows from an omission.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::model::{Process, libc_signal};
-use crate::situation::{Stall, Stalls};
+use crate::situation::stall::Stall;
+use crate::situation::stall_origins::Stalls;
 
 impl Stalls<'_> {
     /// When the end of a process shows that something went wrong; `None`: it does not.

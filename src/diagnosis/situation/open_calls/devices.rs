@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{GroupId, Process};
-use crate::situation::Moment;
+use crate::situation::moment::Moment;
 use crate::waits::dumped::{self, Dumped};
 use crate::waits::{Blocked, device, issue_order};
 

@@ -8,9 +8,8 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use crate::guards::{self, RankGuard};
 use crate::input::align::Mismatch;
 use crate::model::{Ending, Group, GroupId, Join, JoinedCall, Slip};
-use crate::situation::Moment;
-use crate::situation::absence::OriginKind;
-use crate::situation::origin::StallOrigin;
+use crate::situation::moment::Moment;
+use crate::situation::origin_kind::{OriginKind, StallOrigin};
 use crate::situation::stall::Stall;
 use crate::waits::order::{self, Permutation};
 
@@ -94,7 +93,7 @@ impl<'a> Moment<'a> {
 
     /// The ranks that made these calls because of an exception, and those that made them while
     /// exiting.
-    pub(super) fn on_their_way_out<'b>(
+    pub(in super::super) fn on_their_way_out<'b>(
         &self,
         group: GroupId,
         calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
@@ -173,7 +172,7 @@ impl<'a> Moment<'a> {
         partings.into_iter().min_by_key(|rank_guard| rank_guard.inside.len())
     }
 
-    pub(super) fn parting_of(&self, stall: &Stall) -> Option<RankGuard> {
+    pub(in super::super) fn parting_of(&self, stall: &Stall) -> Option<RankGuard> {
         match stall.origin.why {
             // A rank that makes progress may still reach a call that matches.
             OriginKind::Elsewhere | OriginKind::Stuck => {
@@ -191,7 +190,7 @@ impl<'a> Moment<'a> {
     }
 
     /// The test on the rank that keeps all missing ranks of a stall away, whatever these do.
-    pub(super) fn parting_at(&self, stall: &Stall) -> Option<RankGuard> {
+    pub(in super::super) fn parting_at(&self, stall: &Stall) -> Option<RankGuard> {
         if stall.message.is_some() {
             return None;
         }

@@ -5,80 +5,12 @@ use std::collections::{HashMap, HashSet};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
-use crate::situation::absence::{Absent, OriginKind};
-use crate::situation::contract::{self, Breach};
-use crate::situation::stall::Stall;
-use crate::situation::{FAILED_FOR, OpenCalls, Stalls};
+use crate::situation::moment::FAILED_FOR;
+use crate::situation::open_calls::OpenCalls;
+use crate::situation::origin_kind::{OriginKind, StallOrigin};
+use crate::situation::stall::{Absent, Stall};
 use crate::waits::numbers::{self, LocalNumbers};
 use crate::waits::{Blocked, device};
-
-/// The first condition that explains a stall or a divergence.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StallOrigin {
-    /// What it is.
-    pub why: OriginKind,
-    /// The ranks that it names, if any: those that are absent for this reason where others wait.
-    pub ranks: Vec<u32>,
-}
-
-impl StallOrigin {
-    /// An origin that names no ranks.
-    pub const fn without_ranks(why: OriginKind) -> Self {
-        Self { why, ranks: Vec::new() }
-    }
-
-    /// Precedence among the possible origins of one stall, its own and those of the stalls that it
-    /// waits behind; the lowest leads.
-    const fn precedence(&self) -> u8 {
-        match self.why {
-            OriginKind::Raised => 0,
-            OriginKind::Died => 1,
-            OriginKind::Stopped => 2,
-            OriginKind::OtherTag(..) | OriginKind::LocalNumbers(..) => 3,
-            OriginKind::Left => 4,
-            OriginKind::Diverged(..) => 5,
-            OriginKind::Leaving => 6,
-            OriginKind::Cycle(_) => 7,
-            OriginKind::Making => 8,
-            OriginKind::Stuck => 9,
-            OriginKind::LongPhase => 10,
-            OriginKind::Inside(..) => 11,
-            OriginKind::Silent => 12,
-            OriginKind::Elsewhere => 13,
-            OriginKind::Idle => 14,
-            // Never compared: the origins of such waits take their place, and breaches are assigned last.
-            OriginKind::Blocked(..) | OriginKind::Unpartnered(_) | OriginKind::Breach(_) => 0,
-        }
-    }
-}
-
-impl Stalls<'_> {
-    /// Replaces origins that follow from a breach of DDP's contract by that breach. A call that DDP did not make is then
-    /// not an omission of the program.
-    pub(super) fn trace_back_to(&mut self, breaches: &[Breach]) {
-        let breach_of = |group: GroupId, origin: &StallOrigin, since: Timestamp| {
-            let mut breaches = breaches.iter();
-            let found = breaches.position(|it| contract::explains(it, group, origin, since));
-            found.map(|at| StallOrigin::without_ranks(OriginKind::Breach(at)))
-        };
-        for stall in &mut self.stalls {
-            if let Some(breach) = breach_of(stall.group, &stall.origin, stall.since) {
-                stall.origin = breach;
-            }
-        }
-        for divergence in &mut self.earlier.divergences {
-            if let Some(breach) = breach_of(divergence.group, &divergence.origin, divergence.at) {
-                divergence.origin = breach;
-            }
-        }
-        let stalls = &self.stalls;
-        self.omissions.retain(|omission| {
-            let mut here =
-                stalls.iter().filter(|it| (it.group, it.seq) == (omission.group, omission.seq));
-            !here.any(|it| matches!(it.origin.why, OriginKind::Breach(_)))
-        });
-    }
-}
 
 impl OpenCalls<'_> {
     /// The origins of stalls: the state of the missing ranks' processes first, by precedence; then what those ranks wait

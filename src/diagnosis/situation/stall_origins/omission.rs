@@ -11,10 +11,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::model::GroupId;
-use crate::situation::OpenCalls;
-use crate::situation::absence::{Absent, OriginKind};
-use crate::situation::origin::StallOrigin;
-use crate::situation::stall::Stall;
+use crate::situation::open_calls::OpenCalls;
+use crate::situation::origin_kind::{OriginKind, StallOrigin};
+use crate::situation::stall::{Absent, Stall};
 use crate::waits::Blocked;
 
 /// Number of rounds in which both ranks must have passed the lines in the same order.

@@ -3,95 +3,10 @@
 use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use crate::input::event::ThreadId;
-use crate::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread, libc_signal};
-use crate::situation::OpenCalls;
-use crate::situation::inside::Inside;
+use crate::model::{Doing, Ending, Group, Join, Process, Target, Thread, libc_signal};
+use crate::situation::open_calls::{Inside, OpenCalls};
+use crate::situation::origin_kind::OriginKind;
 use crate::{stacks, waits};
-
-/// A member that has not arrived.
-#[derive(Clone, Debug)]
-pub struct Absent {
-    /// Its rank.
-    pub rank: u32,
-    /// Reason, as far as known.
-    pub why: OriginKind,
-}
-
-/// Why a member has not arrived, and what a stall goes back to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OriginKind {
-    /// An exception ended it, or diverted it.
-    Raised,
-    /// It died by a signal, or with a non-zero status.
-    Died,
-    /// It is stopped.
-    Stopped,
-    /// It exited in order, or destroyed the group.
-    Left,
-    /// It waits for a call that can never match.
-    Diverged(GroupId, u64),
-    /// It waits for others while leaving the program.
-    Leaving,
-    /// A send and a receive between two ranks, sender first, wait with different tags.
-    OtherTag(GroupId, u32, u32),
-    /// Messages in the first group have numbers within the second one as peers.
-    LocalNumbers(GroupId, GroupId),
-    /// It waits for another call.
-    Blocked(GroupId, u64),
-    /// It waits for the partner of a point-to-point call.
-    Unpartnered(GroupId),
-    /// It is in a cycle of waits, by its index in [`crate::waits::Waits::cycles`].
-    Cycle(usize),
-    /// It stopped reporting, and may have arrived.
-    Silent,
-    /// A breach of DDP's contract keeps it away, by its index in [`Situation::breaches`](crate::situation::Situation::breaches).
-    Breach(usize),
-    /// It waits inside a collective that every member has entered.
-    Inside(GroupId, u64),
-    /// It is creating a group, or has not created the one in which it is missing.
-    Making,
-    /// It is in a long phase: one that the program marked, or work that is known to take long.
-    LongPhase,
-    /// It is alive and does not move.
-    Stuck,
-    /// It waits for work, which it then passes on to the ranks that wait.
-    Idle,
-    /// It is alive and does something else.
-    #[default]
-    Elsewhere,
-}
-
-/// Whether a missing member may still arrive; worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Hopelessness {
-    /// It cannot arrive.
-    Gone,
-    /// It is blocked itself.
-    Held,
-    /// It may arrive.
-    MayCome,
-}
-
-impl OriginKind {
-    pub(super) const fn hopelessness(self) -> Hopelessness {
-        match self {
-            Self::Raised | Self::Died | Self::Stopped | Self::Left => Hopelessness::Gone,
-            Self::Diverged(..)
-            | Self::Leaving
-            | Self::OtherTag(..)
-            | Self::LocalNumbers(..)
-            | Self::Blocked(..)
-            | Self::Unpartnered(_)
-            | Self::Cycle(_)
-            | Self::Breach(_)
-            | Self::Inside(..)
-            | Self::Making => Hopelessness::Held,
-            Self::Silent | Self::LongPhase | Self::Stuck | Self::Idle | Self::Elsewhere => {
-                Hopelessness::MayCome
-            }
-        }
-    }
-}
 
 impl OpenCalls<'_> {
     /// Why a member has not arrived at a call, or at its side of a message. If the wait for it was

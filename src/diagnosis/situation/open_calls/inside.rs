@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::input::event::Call;
 use crate::model::{Group, GroupId, Join, JoinedCall, Wait};
-use crate::situation::Moment;
+use crate::situation::moment::Moment;
 use crate::waits::device::{self, Progress};
 use crate::waits::dumped;
 
