@@ -6,8 +6,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::bytes;
 use super::text::{Put, width};
+use super::values::bytes;
 use crate::app::App;
 use crate::state::RankView;
 use crate::theme::Tone;

@@ -10,8 +10,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::overview::{cause, paragraphs, side_lines};
-use super::text::{Put, labeled};
-use super::window;
+use super::text::{Put, labeled, window};
 use crate::app::App;
 use crate::theme::Tone;
 

@@ -6,8 +6,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::text::{Put, aligned};
-use super::window;
+use super::text::{Put, aligned, window};
 use crate::app::App;
 use crate::state::{GroupCalls, Seq, share};
 use crate::theme::{Theme, Tone};

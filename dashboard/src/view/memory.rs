@@ -11,7 +11,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::text::Put;
-use super::{clock, curve, measured};
+use super::values::{clock, curve, measured};
 use crate::app::App;
 use crate::state::{RankView, share};
 use crate::theme::Tone;

@@ -2,15 +2,15 @@
 
 use std::rc::Rc;
 
-use ddp_doctor_proto::report::{Finding, Role, Severity};
+use ddp_doctor_proto::report::{Finding, Role, Severity, Verdict};
 use ddp_doctor_proto::words::{self, duration, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
+use super::ranks::{self, strip};
 use super::text::{Put, aligned, fit, labeled};
-use super::{ranks, strip, verdict};
 use crate::app::App;
 use crate::state::Health;
 use crate::theme::{Theme, Tone};
@@ -290,4 +290,14 @@ fn evidence(app: &App) -> Line<'static> {
         spans.push(Span::styled(format!(" · {part}"), theme.style(Tone::Dim)));
     }
     Line::from(spans)
+}
+
+/// The verdict in capitals, and its tone.
+fn verdict(app: &App) -> (String, Tone) {
+    let tone = match app.state.verdict {
+        Verdict::Healthy => Tone::Good,
+        Verdict::Slow | Verdict::Insufficient => Tone::Warn,
+        _ => Tone::Bad,
+    };
+    (app.state.verdict.as_str().to_uppercase(), tone)
 }

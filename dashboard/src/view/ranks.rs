@@ -6,8 +6,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::text::Put;
-use super::{curve, late, measured, strip, window};
+use super::text::{Put, window};
+use super::values::{curve, late, measured};
 use crate::app::App;
 use crate::state::{Health, RankView};
 use crate::theme::{Theme, Tone};
@@ -299,4 +299,19 @@ fn waits_for(view: &RankView) -> String {
         text.push_str(&format!(" + {}", detail.waits_for_more));
     }
     text
+}
+
+/// The health of all ranks in at most `width` cells.
+pub(super) fn strip(app: &App, width: usize) -> Line<'static> {
+    let all = app.state.ranks.strip();
+    let cells = all.len().min(width);
+    let worst = (0..cells).map(|cell| {
+        let of = crate::state::share(all.len(), cells, cell);
+        all[of].iter().max().copied().unwrap_or_default()
+    });
+    let span = |health| {
+        let tone = Theme::of_health(health);
+        Span::styled(Theme::mark(health), app.theme.style(tone))
+    };
+    Line::from(worst.map(span).collect::<Vec<_>>())
 }

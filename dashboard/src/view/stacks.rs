@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::clock;
 use super::text::{Put, aligned};
+use super::values::clock;
 use crate::app::App;
 use crate::contents::Stacks;
 use crate::feed::Link;

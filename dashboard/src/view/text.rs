@@ -52,6 +52,11 @@ pub(super) fn separate_addresses(buffer: &mut Buffer) {
     }
 }
 
+/// Index of the first entry to show, so that the selected one is visible.
+pub(super) fn window(selected: usize, of: usize, room: usize) -> usize {
+    selected.saturating_sub(room / 2).min(of.saturating_sub(room))
+}
+
 /// Width of a text in columns.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
@@ -157,5 +162,17 @@ mod tests {
         fit(&mut parts, &[(1, 3), (0, 4), (1, 1)], 6);
         let left: Vec<_> = parts.iter().map(|it| plain(it)).collect();
         assert_eq!(left, [vec!["0", "1", "2", "3 …"], vec!["0", "1 …"]]);
+    }
+
+    #[test]
+    fn selected_entry_is_always_in_the_window() {
+        for of in [0, 1, 5, 100] {
+            for selected in 0..of {
+                for room in 1..20 {
+                    let first = window(selected, of, room);
+                    assert!(first <= selected && selected < first + room);
+                }
+            }
+        }
     }
 }

@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::text::Put;
-use super::{clock, late, window};
+use super::text::{Put, window};
+use super::values::{clock, late};
 use crate::app::App;
 use crate::state::{Health, Moment, share};
 use crate::theme::{Theme, Tone};

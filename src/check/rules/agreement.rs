@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ddp_doctor_diagnosis::input::settings::{meaning, must_agree};
 
-use super::{Line, list};
+use super::line::{Line, list};
 use crate::facts::Facts;
 use crate::survey::Survey;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_diagnosis::input::backends::interface_variables;
 use ddp_doctor_transport::token;
 
-use super::{Line, list};
+use super::line::{Line, list};
 use crate::network::{Outcome, Port};
 use crate::survey::{Alone, Launch, Survey};
 

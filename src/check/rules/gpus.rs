@@ -2,7 +2,7 @@
 
 use ddp_doctor_diagnosis::words::bytes;
 
-use super::{Line, list};
+use super::line::{Line, list};
 use crate::facts::{Facts, GpuLink, GpuState};
 
 const CHECK: &str = "gpu";

@@ -5,7 +5,7 @@ use ddp_doctor_diagnosis::input::backends::{
     Backend, CHECKED, DefaultInterface, InterfaceVariable,
 };
 
-use super::Line;
+use super::line::{Line, list};
 use crate::facts::Facts;
 use crate::network::{Choice, choice, is_used};
 use crate::survey::Survey;
@@ -97,7 +97,7 @@ fn chosen_line(
     if chosen.others.is_empty() || is_set {
         return Line::pass(CHECK, format!("{takes}."));
     }
-    let others = super::list(&chosen.others);
+    let others = list(&chosen.others);
     Line::info(CHECK, format!("{takes}; it could also use {others}: {variable} decides."))
 }
 
@@ -114,7 +114,7 @@ fn seen(facts: &Facts) -> Vec<Interface> {
 
 fn described(facts: &Facts) -> String {
     let texts: Vec<String> = seen(facts).iter().map(Interface::to_string).collect();
-    super::list(&texts)
+    list(&texts)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Rules about one machine: memory, limits, disk, GPUs and the container.
 
-use super::{Line, list, size};
+use super::line::{Line, list, size};
 use crate::facts::{Container, Coordinator, Facts};
 use crate::survey::{Node, Survey};
 

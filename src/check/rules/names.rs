@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ddp_doctor_diagnosis::input::backends::GLOO;
 
-use super::{Line, list};
+use super::line::{Line, list};
 use crate::facts::Resolved;
 use crate::network::choice;
 use crate::survey::{Alone, Launch, Survey};

@@ -2,7 +2,8 @@
 
 use ddp_doctor_diagnosis::input::backends::NCCL;
 
-use super::{Level, Line, gpus, list};
+use super::gpus;
+use super::line::{Level, Line, list};
 use crate::facts::Facts;
 use crate::survey::Survey;
 

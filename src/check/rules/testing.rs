@@ -131,10 +131,10 @@ fn lines_about_several_nodes_are_merged() {
 
 #[test]
 fn sizes_and_lists_are_short() {
-    assert_eq!(super::size(0), "0 B");
-    assert_eq!(super::size(1536), "1.5 KiB");
-    assert_eq!(super::size(64 * GIB), "64 GiB");
+    assert_eq!(super::line::size(0), "0 B");
+    assert_eq!(super::line::size(1536), "1.5 KiB");
+    assert_eq!(super::line::size(64 * GIB), "64 GiB");
     let names: Vec<String> = (0..10).map(|it| it.to_string()).collect();
-    assert_eq!(super::list(&names), "0, 1, 2, 3, 4, 5, 6, 7 and 2 others");
-    assert_eq!(super::list(&names[..1]), "0");
+    assert_eq!(super::line::list(&names), "0, 1, 2, 3, 4, 5, 6, 7 and 2 others");
+    assert_eq!(super::line::list(&names[..1]), "0");
 }
