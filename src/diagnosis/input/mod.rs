@@ -5,6 +5,7 @@ pub mod allocation;
 pub mod backends;
 pub mod event;
 pub mod known_errors;
+pub mod libc_signal;
 pub mod place;
 pub mod provenance;
 pub mod request;

@@ -1,6 +1,6 @@
 //! Exceptions that a request to end the job raises.
 
-use crate::model::libc_signal::{INT, TERM};
+use crate::input::libc_signal::{INT, TERM};
 
 /// The signal that raised an exception with this text: Python's for SIGINT, or Lightning's for SIGTERM.
 pub fn signal_of(text: &str) -> Option<i32> {

@@ -26,6 +26,7 @@ mod ports;
 mod process;
 mod worlds;
 
+pub use crate::input::libc_signal;
 pub(crate) use arrivals::Block;
 pub use arrivals::{Arrival, Arrivals, CompletedCall, RankArrivals};
 pub use ddp_models::{
@@ -46,7 +47,7 @@ pub use ports::{Down, Port, Ports, Rise};
 pub use process::{
     Announced, Count, Device, Doing, End, Ending, Exception, Gauge, MAX_SHARED_SAMPLES, Memory,
     Pace, Phase, Places, Process, Quantity, Repetition, Room, RoomKind, Sample, Series, Site,
-    Spent, Thread, Unawaited, libc_signal,
+    Spent, Thread, Unawaited,
 };
 pub use worlds::{Attempt, Attempts, Init, Place};
 

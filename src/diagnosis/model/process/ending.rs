@@ -8,7 +8,8 @@ use ddp_doctor_proto::{ExceptionKind, Op};
 use crate::input::event::{Call, CallId, OomKills, ThreadId};
 use crate::input::transport::is_from_transport;
 
-use super::{Process, libc_signal};
+use super::Process;
+use crate::input::libc_signal;
 use crate::model::is_before_request;
 
 /// The end of a process.
