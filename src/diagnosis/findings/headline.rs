@@ -47,9 +47,10 @@ fn wordings(fact: &str, calls: &[RankCall]) -> [String; 4] {
     let with_files_once = |rest_of: fn(&str) -> &str| {
         let mut named = HashSet::new();
         with_places(fact, &places, |place, rest| {
-            let line = match named.insert(&place.file) {
-                true => words::source_line(place),
-                false => format!("line {}", place.line),
+            let line = if named.insert(&place.file) {
+                words::source_line(place)
+            } else {
+                format!("line {}", place.line)
             };
             format!(" at {line}{}", rest_of(rest))
         })

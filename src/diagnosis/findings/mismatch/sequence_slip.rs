@@ -137,7 +137,7 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
         format!("since then they have stayed {what} apart")
     };
     format!(
-        "{} were in step before; {since}. Operations and sizes match, so these calls do not \
+        "{} were in the same step before; {since}. Operations and sizes match, so these calls do not \
          fail, but they do not belong together.",
         words::begin(Ranks(everybody))
     )
