@@ -238,7 +238,12 @@ impl Live {
         let leading = || self.printed.iter().filter(|it| leads(&it.finding));
         // What was printed after a leading finding does not matter, however recent: it hides it.
         if leading().any(|it| it.at.is_some_and(|at| at.elapsed() >= REPRINT_AGE)) {
-            let again: Vec<Finding> = leading().map(|it| it.finding.clone()).collect();
+            let blocks = |it: &Printed| it.finding.effect == Effect::Blocks;
+            // Where the job hung is part of the diagnosis if only a consequence states it.
+            let is_stated = leading().any(blocks);
+            let tells = |it: &&Printed| leads(&it.finding) || !is_stated && blocks(it);
+            let shown = self.printed.iter().filter(tells);
+            let again: Vec<Finding> = shown.map(|it| it.finding.clone()).collect();
             self.announce("the diagnosis again:");
             for finding in &again {
                 self.finding(finding);

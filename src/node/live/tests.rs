@@ -159,6 +159,25 @@ fn initiating_finding_is_printed_last() {
 }
 
 #[test]
+fn consequence_that_blocks_is_printed_again_with_a_cause_that_does_not() {
+    let (mut live, screen) = live(Verbosity::default());
+    let mut slipped = finding("DD110", 1, Severity::Critical, "slipped");
+    slipped.effect = Effect::Corrupts;
+    let mut hangs = finding("DD103", 1, Severity::Error, "hangs there");
+    (hangs.role, hangs.effect) = (Role::Cascade, Effect::Blocks);
+    live.apply(update(vec![slipped, hangs]), Instant::now());
+    live.print();
+    screen.take();
+    for (effect, shown) in [(Effect::Corrupts, true), (Effect::Blocks, false)] {
+        live.printed[0].finding.effect = effect;
+        live.printed[0].at = Instant::now().checked_sub(REPRINT_AGE);
+        live.finish();
+        let text = screen.take();
+        assert_eq!(text.contains("error[DD103] follows: hangs there"), shown, "{text}");
+    }
+}
+
+#[test]
 fn consequence_is_printed_in_one_line_until_it_leads() {
     let (mut live, screen) = live(Verbosity::default());
     let mut shown = finding("DD202", 0, Severity::Error, "raised");

@@ -174,6 +174,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "None of these calls can complete before the other rank makes its own."
     });
     draft.why.extend(cycle::further_on(situation, waits));
+    draft.why.extend(cycle::other_victims(&draft));
     if let Some(omission) = omission {
         follow(&mut draft, omission);
         return Some(draft);

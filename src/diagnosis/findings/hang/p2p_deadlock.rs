@@ -110,6 +110,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     draft.why.extend(cycle::further_on(situation, waits));
+    draft.why.extend(cycle::other_victims(&draft));
     let senders: Vec<(String, Mistake)> =
         waits.iter().filter_map(|wait| senders(situation, wait)).collect();
     let have_sent_differently = !senders.is_empty();
@@ -424,7 +425,7 @@ fn advice_on_order(waits: &[Blocked]) -> &'static str {
     } else if waits.iter().all(|wait| is(wait, Side::Receive)) && waits.iter().any(is_later) {
         "Compare how many messages each of these ranks sends with how many its peer receives, and where that \
          number comes from: a count that each rank computes, or one that it received. If one of these ranks skipped a \
-         send, add it; if all receive first, let one of them send first."
+         send, add it."
     } else if have_exchanged(waits) {
         "Compare how many messages each of these ranks sends with how many its peer receives (micro-batches, chunks), and \
          where that number comes from: earlier messages were exchanged, and now one side makes more than the other expects. \

@@ -259,6 +259,16 @@ pub(crate) fn further_steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Opt
     (cycle.len() > 2 || has_choice).then(|| steps(situation, cycle))
 }
 
+/// A sentence on the victims that have no row.
+pub(crate) fn other_victims(draft: &Draft) -> Option<String> {
+    let has_row = |rank: &u32| draft.per_rank.iter().any(|it| it.rank == *rank);
+    let others: Vec<u32> = draft.victims.iter().copied().filter(|it| !has_row(it)).collect();
+    (!others.is_empty()).then(|| {
+        let wait = words::begin(Ranks(&others).with("waits", "wait"));
+        format!("{wait} for these ranks, directly or through others.")
+    })
+}
+
 /// A sentence on the ranks that wait later than in the call itself, with their lines.
 pub(crate) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
     let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
